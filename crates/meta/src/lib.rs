@@ -1,0 +1,53 @@
+//! The vocabulary of Kubernetes list-watch, without I/O, async or HTTP.
+//!
+//! ```text
+//!  store's side                                        client's side
+//!  Revision ◀───────────── revision ─────────────▶ ResourceVersion
+//!  Key, KeyRange           key                      namespace and name
+//!  stored JSON ──────────▶ Object (bytes) ────────▶ list items, watch frames
+//!  Event(Change)           event                    ADDED / MODIFIED / DELETED
+//!  ReadAt, WatchFrom ◀──── read ─────────────────── ListOptions
+//!                          selector                 labelSelector, fieldSelector
+//!                          continue_token           limit, continue
+//!                          status                   v1.Status
+//! ```
+//!
+//! Everything is a plain value. Two rules hold across the workspace: a [`Revision`] never meets a
+//! user and a [`ResourceVersion`] never meets the store; and an [`Object`] is bytes, parsed nowhere
+//! on the read path.
+//!
+//! # Example
+//! ```
+//! use listwatch_meta::{Change, Key, LabelSelector, Object, ObjectShape, Revision, SelectableField};
+//!
+//! let shape = ObjectShape::new(true, vec![SelectableField::string("spec.nodeName")]);
+//! let key = Key::new("pods", Some("default"), "web")?;
+//! let stored = br#"{"metadata":{"name":"web","labels":{"app":"shop"}},"spec":{"nodeName":"n1"}}"#;
+//! let pod = Object::from_stored(key, Revision::new(7), Change::Added, stored, &shape)?;
+//!
+//! assert!(pod.json_slice().starts_with(br#"{"metadata":{"resourceVersion":"7","#));
+//! assert_eq!(pod.field("spec.nodeName", &shape).as_deref(), Some("n1"));
+//! let selector = LabelSelector::parse("app in (shop, bank)")?;
+//! assert!(selector.matches(|label| pod.label(label)));
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+#![forbid(unsafe_code)]
+
+pub mod continue_token;
+pub mod event;
+pub mod key;
+pub mod object;
+pub mod read;
+pub mod revision;
+pub mod scan;
+pub mod selector;
+pub mod status;
+
+pub use continue_token::ContinueToken;
+pub use event::{Change, Event};
+pub use key::{Key, KeyRange};
+pub use object::{Object, ObjectShape, SelectableField};
+pub use read::{ListOptions, ListRequest, ReadAt, WatchFrom, WatchRequest};
+pub use revision::{ResourceVersion, Revision};
+pub use selector::{FieldSelector, LabelSelector};
+pub use status::{FieldError, GroupResource, Status};

@@ -1,0 +1,428 @@
+//! The byte-native object: [`Object`], its encoded JSON with the resource version in place, plus
+//! the few values the machinery matches on.
+//!
+//! ```text
+//!  stored value      {"kind":"Pod","metadata":{"name":"web",...},...}            (no resourceVersion)
+//!                                  │ one copy, when it leaves the store
+//!                                  ▼
+//!  frame    {"type":"MODIFIED","object":{"kind":"Pod","metadata":{"resourceVersion":"7","name":...}...}}\n
+//!                                       └──────────────── json ────────────────────────────────────┘
+//! ```
+//!
+//! The object is stored inside the watch frame of the change that produced it, so the frame that
+//! most watchers want and the bytes that every list wants are one allocation.
+
+use std::borrow::Cow;
+use std::fmt;
+use std::sync::Arc;
+
+use bytes::{BufMut, Bytes, BytesMut};
+
+use crate::event::Change;
+use crate::key::Key;
+use crate::revision::Revision;
+use crate::scan::{self, Malformed, PathSet, Span};
+
+/// What a resource wants read from its objects, compiled once: the paths of its selectable fields
+/// besides `metadata.name` and `metadata.namespace`, which come from the key.
+#[derive(Clone, Debug)]
+pub struct ObjectShape {
+    paths: PathSet,
+    fields: Vec<SelectableField>,
+    namespaced: bool,
+}
+
+/// A field that a field selector may name.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SelectableField {
+    /// The label used in selectors, e.g. `spec.nodeName`.
+    pub label: String,
+    /// The object keys that lead to the value.
+    pub path: Vec<String>,
+    /// What an absent value compares as: `""` for strings, `"false"` for booleans, `"0"` for numbers.
+    pub default: String,
+}
+
+impl SelectableField {
+    /// A string field whose selector label is its dotted path.
+    pub fn string(label: &str) -> Self {
+        SelectableField {
+            label: label.to_owned(),
+            path: label.split('.').map(str::to_owned).collect(),
+            default: String::new(),
+        }
+    }
+}
+
+const METADATA: usize = 0;
+const LABELS: usize = 1;
+const RESOURCE_VERSION: usize = 2;
+const UID: usize = 3;
+const DELETION: usize = 4;
+const FIRST_FIELD: usize = 5;
+
+impl ObjectShape {
+    /// The shape of a resource with these selectable fields.
+    pub fn new(namespaced: bool, fields: Vec<SelectableField>) -> Self {
+        let mut paths = PathSet::new();
+        assert_eq!(paths.add(&["metadata"]), METADATA);
+        assert_eq!(paths.add(&["metadata", "labels"]), LABELS);
+        assert_eq!(paths.add(&["metadata", "resourceVersion"]), RESOURCE_VERSION);
+        assert_eq!(paths.add(&["metadata", "uid"]), UID);
+        assert_eq!(paths.add(&["metadata", "deletionTimestamp"]), DELETION);
+        for (position, field) in fields.iter().enumerate() {
+            let path: Vec<&str> = field.path.iter().map(String::as_str).collect();
+            assert_eq!(paths.add(&path), FIRST_FIELD + position, "field {} stands twice", field.label);
+        }
+        ObjectShape { paths, fields, namespaced }
+    }
+
+    /// Do objects of this resource live in namespaces?
+    pub fn namespaced(&self) -> bool {
+        self.namespaced
+    }
+
+    /// The selectable fields besides `metadata.name` and `metadata.namespace`.
+    pub fn fields(&self) -> &[SelectableField] {
+        &self.fields
+    }
+
+    /// Position of a selectable field by its label, for [`Object::field_at`].
+    pub fn field_position(&self, label: &str) -> Option<usize> {
+        self.fields.iter().position(|field| field.label == label)
+    }
+
+    /// May a field selector name this label?
+    pub fn is_selectable(&self, label: &str) -> bool {
+        label == "metadata.name"
+            || (label == "metadata.namespace" && self.namespaced)
+            || self.field_position(label).is_some()
+    }
+}
+
+/// One object at one revision: its JSON bytes with `metadata.resourceVersion` in place.
+///
+/// Cheap to clone; immutable; shared by the cache, the history and every response.
+#[derive(Clone)]
+pub struct Object(Arc<Inner>);
+
+struct Inner {
+    /// `{"type":"<change>","object":` + json + `}\n`
+    frame: Bytes,
+    key: Key,
+    revision: Revision,
+    change: Change,
+    namespaced: bool,
+    deleting: bool,
+    /// All spans are relative to `frame`.
+    labels: Span,
+    uid: Span,
+    fields: Box<[Span]>,
+}
+
+impl Object {
+    /// An object as it leaves the store: `value` is its JSON without a resource version (one that
+    /// is there is replaced), `revision` the revision of the change that produced this state.
+    ///
+    /// Copies `value` once.
+    ///
+    /// # Errors
+    /// [`Malformed`] when the value is not a JSON object with a `metadata` object.
+    pub fn from_stored(
+        key: Key,
+        revision: Revision,
+        change: Change,
+        value: &[u8],
+        shape: &ObjectShape,
+    ) -> Result<Self, Malformed> {
+        let mut spans = SpanBuffer::new(shape.paths.len());
+        let spans = spans.as_mut();
+        scan::find(value, &shape.paths, spans)?;
+        let metadata = spans[METADATA];
+        if metadata.is_absent() || metadata.of(value).first() != Some(&b'{') {
+            return Err(Malformed { at: metadata.start as usize });
+        }
+
+        let mut number = itoa(revision.get());
+        let number = number.text();
+        let head = change.frame_head();
+        let version = spans[RESOURCE_VERSION];
+        // Either the present value is replaced, or a new member goes right behind the brace.
+        let (cut_from, cut_to, prefix, suffix): (u32, u32, &[u8], &[u8]) = if version.is_absent() {
+            let at = metadata.start + 1;
+            let empty = metadata.of(value)[1..].iter().find(|b| !b.is_ascii_whitespace()) == Some(&b'}');
+            (at, at, b"\"resourceVersion\":\"", if empty { b"\"" } else { b"\"," })
+        } else {
+            (version.start, version.end, b"\"", b"\"")
+        };
+        let inserted = prefix.len() + number.len() + suffix.len();
+        let json_len = value.len() - (cut_to - cut_from) as usize + inserted;
+
+        let mut frame = BytesMut::with_capacity(head.len() + json_len + FRAME_TAIL.len());
+        frame.put_slice(head);
+        frame.put_slice(&value[..cut_from as usize]);
+        frame.put_slice(prefix);
+        frame.put_slice(number);
+        frame.put_slice(suffix);
+        frame.put_slice(&value[cut_to as usize..]);
+        frame.put_slice(FRAME_TAIL);
+
+        let relocate = |span: Span| {
+            let behind = span.start >= cut_to;
+            let shift = head.len() as u32 + if behind { inserted as u32 - (cut_to - cut_from) } else { 0 };
+            span.shifted(shift)
+        };
+        let deletion = spans[DELETION].of(value);
+        Ok(Object(Arc::new(Inner {
+            frame: frame.freeze(),
+            key,
+            revision,
+            change,
+            namespaced: shape.namespaced,
+            deleting: !deletion.is_empty() && deletion != b"null",
+            labels: relocate(spans[LABELS]),
+            uid: relocate(spans[UID]),
+            fields: spans[FIRST_FIELD..].iter().copied().map(relocate).collect(),
+        })))
+    }
+
+    /// The same state as seen by another change: `DELETED` carries the last state with the
+    /// revision of the delete. Copies the bytes once.
+    #[must_use]
+    pub fn at_change(&self, revision: Revision, change: Change, shape: &ObjectShape) -> Object {
+        Object::from_stored(self.0.key.clone(), revision, change, self.json_slice(), shape)
+            .expect("an object's own bytes are well formed")
+    }
+
+    /// The object's JSON, one line, no trailing newline.
+    pub fn json(&self) -> Bytes {
+        let head = self.0.change.frame_head().len();
+        self.0.frame.slice(head..self.0.frame.len() - FRAME_TAIL.len())
+    }
+
+    /// The object's JSON, borrowed.
+    pub fn json_slice(&self) -> &[u8] {
+        let head = self.0.change.frame_head().len();
+        &self.0.frame[head..self.0.frame.len() - FRAME_TAIL.len()]
+    }
+
+    /// The JSON watch frame, with its newline, of the change that produced this state.
+    pub fn frame(&self) -> Bytes {
+        self.0.frame.clone()
+    }
+
+    /// The change that produced this state, the type in [`Object::frame`].
+    pub fn change(&self) -> Change {
+        self.0.change
+    }
+
+    /// Where the object lives.
+    pub fn key(&self) -> &Key {
+        &self.0.key
+    }
+
+    /// The revision of this state, which is its resource version.
+    pub fn revision(&self) -> Revision {
+        self.0.revision
+    }
+
+    /// The object's name.
+    pub fn name(&self) -> &str {
+        self.0.key.name()
+    }
+
+    /// The object's namespace; `""` for cluster-scoped resources.
+    pub fn namespace(&self) -> &str {
+        if self.0.namespaced { self.0.key.namespace() } else { "" }
+    }
+
+    /// `metadata.uid`; empty when it has none.
+    pub fn uid(&self) -> Cow<'_, str> {
+        unquote(self.0.uid.of(&self.0.frame))
+    }
+
+    /// True when `metadata.deletionTimestamp` is set.
+    pub fn is_being_deleted(&self) -> bool {
+        self.0.deleting
+    }
+
+    /// The value of one label, if the object carries it.
+    pub fn label(&self, name: &str) -> Option<Cow<'_, str>> {
+        let labels = self.0.labels.of(&self.0.frame);
+        if labels.first() != Some(&b'{') {
+            return None; // absent, or null
+        }
+        let mut found = None;
+        // The scan saw these bytes before, so they are well formed.
+        let _ = scan::entries(labels, |key, value| {
+            if key == name.as_bytes() {
+                found = Some(unquote(value));
+            }
+        });
+        found
+    }
+
+    /// The value of a selectable field by its position in the shape, as text; the field's default
+    /// when absent.
+    pub fn field_at<'a>(&'a self, position: usize, shape: &'a ObjectShape) -> Cow<'a, str> {
+        let raw = self.0.fields[position].of(&self.0.frame);
+        if raw.is_empty() || raw == b"null" {
+            return Cow::Borrowed(&shape.fields[position].default);
+        }
+        unquote(raw)
+    }
+
+    /// The value of a selectable field by its label; `None` when the resource has no such field.
+    pub fn field<'a>(&'a self, label: &str, shape: &'a ObjectShape) -> Option<Cow<'a, str>> {
+        match label {
+            "metadata.name" => Some(Cow::Borrowed(self.name())),
+            "metadata.namespace" => Some(Cow::Borrowed(self.namespace())),
+            _ => shape.field_position(label).map(|position| self.field_at(position, shape)),
+        }
+    }
+
+    /// Bytes this object holds on the heap, its own bookkeeping included; for byte budgets.
+    pub fn heap_size(&self) -> usize {
+        size_of::<Inner>()
+            + self.0.frame.len()
+            + self.0.key.as_str().len()
+            + 16
+            + self.0.fields.len() * size_of::<Span>()
+    }
+}
+
+impl fmt::Debug for Object {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}@{:?}", self.0.key, self.0.revision)
+    }
+}
+
+/// What ends every JSON watch frame.
+pub(crate) const FRAME_TAIL: &[u8] = b"}\n";
+
+/// The text of a raw JSON scalar: a string without its quotes and escapes, anything else as is.
+fn unquote(raw: &[u8]) -> Cow<'_, str> {
+    match raw {
+        [b'"', inner @ .., b'"'] if !inner.contains(&b'\\') => String::from_utf8_lossy(inner),
+        [b'"', ..] => serde_json::from_slice::<String>(raw).map_or(Cow::Borrowed(""), Cow::Owned),
+        _ => String::from_utf8_lossy(raw),
+    }
+}
+
+/// Spans on the stack for the usual handful of fields.
+struct SpanBuffer {
+    small: [Span; 16],
+    large: Vec<Span>,
+    len: usize,
+}
+
+impl SpanBuffer {
+    fn new(len: usize) -> Self {
+        let large = if len > 16 { vec![Span::default(); len] } else { Vec::new() };
+        SpanBuffer { small: [Span::default(); 16], large, len }
+    }
+
+    fn as_mut(&mut self) -> &mut [Span] {
+        if self.len > 16 { &mut self.large } else { &mut self.small[..self.len] }
+    }
+}
+
+struct Decimal {
+    digits: [u8; 20],
+    start: usize,
+}
+
+impl Decimal {
+    fn text(&mut self) -> &[u8] {
+        &self.digits[self.start..]
+    }
+}
+
+fn itoa(mut number: u64) -> Decimal {
+    let mut decimal = Decimal { digits: [b'0'; 20], start: 20 };
+    loop {
+        decimal.start -= 1;
+        decimal.digits[decimal.start] = b'0' + (number % 10) as u8;
+        number /= 10;
+        if number == 0 {
+            return decimal;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn pod_shape() -> ObjectShape {
+        ObjectShape::new(true, vec![SelectableField::string("spec.nodeName"), SelectableField::string("status.phase")])
+    }
+
+    fn object(value: &str) -> Object {
+        let key = Key::new("pods", Some("default"), "web").unwrap();
+        Object::from_stored(key, Revision::new(120), Change::Modified, value.as_bytes(), &pod_shape()).unwrap()
+    }
+
+    #[test]
+    fn the_resource_version_is_put_in_place() {
+        let check = |stored: &str, expected: &str| {
+            assert_eq!(std::str::from_utf8(&object(stored).json()).unwrap(), expected);
+        };
+        check(r#"{"metadata":{"name":"web"}}"#, r#"{"metadata":{"resourceVersion":"120","name":"web"}}"#);
+        check(r#"{"metadata":{ }}"#, r#"{"metadata":{"resourceVersion":"120" }}"#);
+        check(
+            r#"{"metadata":{"name":"web","resourceVersion":"7","uid":"u"},"spec":{}}"#,
+            r#"{"metadata":{"name":"web","resourceVersion":"120","uid":"u"},"spec":{}}"#,
+        );
+        check(
+            r#"{"spec":{"metadata":{}},"metadata":{"labels":{}}}"#,
+            r#"{"spec":{"metadata":{}},"metadata":{"resourceVersion":"120","labels":{}}}"#,
+        );
+    }
+
+    #[test]
+    fn the_frame_holds_the_object() {
+        let object = object(r#"{"metadata":{}}"#);
+        assert_eq!(object.frame(), "{\"type\":\"MODIFIED\",\"object\":{\"metadata\":{\"resourceVersion\":\"120\"}}}\n");
+    }
+
+    #[test]
+    fn labels_and_fields_survive_the_insertion() {
+        let shape = pod_shape();
+        let object = object(
+            r#"{"spec":{"nodeName":"n1"},"metadata":{"uid":"u1","labels":{"app":"a\"b","tier":"x"},"deletionTimestamp":"t"},"status":{"phase":null}}"#,
+        );
+        assert_eq!(object.label("app").as_deref(), Some("a\"b"));
+        assert_eq!(object.label("tier").as_deref(), Some("x"));
+        assert_eq!(object.label("none"), None);
+        assert_eq!(object.field("spec.nodeName", &shape).as_deref(), Some("n1"));
+        assert_eq!(object.field("status.phase", &shape).as_deref(), Some(""));
+        assert_eq!(object.field("metadata.name", &shape).as_deref(), Some("web"));
+        assert_eq!(object.field("metadata.namespace", &shape).as_deref(), Some("default"));
+        assert_eq!(object.field("spec.x", &shape), None);
+        assert_eq!(object.uid(), "u1");
+        assert!(object.is_being_deleted());
+    }
+
+    #[test]
+    fn another_change_carries_the_same_state() {
+        let deleted =
+            object(r#"{"metadata":{"name":"web"}}"#).at_change(Revision::new(121), Change::Deleted, &pod_shape());
+        assert_eq!(
+            deleted.frame(),
+            "{\"type\":\"DELETED\",\"object\":{\"metadata\":{\"resourceVersion\":\"121\",\"name\":\"web\"}}}\n"
+        );
+    }
+
+    #[test]
+    fn an_object_without_metadata_is_refused() {
+        let key = Key::new("pods", Some("a"), "b").unwrap();
+        for bad in ["{}", "[]", r#"{"metadata":null}"#, "garbage", ""] {
+            assert!(
+                Object::from_stored(key.clone(), Revision::new(1), Change::Added, bad.as_bytes(), &pod_shape())
+                    .is_err(),
+                "{bad}"
+            );
+        }
+    }
+}

@@ -1,0 +1,436 @@
+//! What a list or a watch asks for, parsed once: [`ListOptions`] as the client sent them,
+//! [`ListRequest`] and [`WatchRequest`] as the machinery understands them.
+//!
+//! Behind this module nobody compares a resource version with `""` or `"0"`.
+//!
+//! | resourceVersionMatch | resourceVersion | limit | continue | list reads |
+//! |---|---|---|---|---|
+//! | – | `""` | any | – | [`ReadAt::MostRecent`] |
+//! | – | `"0"` | ignored | – | [`ReadAt::Any`] |
+//! | – | `"N"` | 0 | – | [`ReadAt::NotOlderThan`] |
+//! | – | `"N"` | > 0 | – | [`ReadAt::Exact`] (legacy rule) |
+//! | NotOlderThan | `"0"` / `"N"` | honoured for N | – | `Any` / `NotOlderThan` |
+//! | Exact | `"N"` | any | – | `Exact` |
+//! | – | `""`, `"0"` | any | at a revision | `Exact` at the token's |
+//! | – | `""`, `"0"` | any | inconsistent | `MostRecent` |
+//!
+//! Rules and messages: apimachinery `ValidateListOptions` and `SetListOptionsDefaults`,
+//! `pkg/storage/interfaces.go`.
+
+use crate::continue_token::ContinueToken;
+use crate::object::ObjectShape;
+use crate::revision::{ResourceVersion, Revision};
+use crate::selector::{FieldSelector, LabelSelector};
+use crate::status::{FieldError, Status};
+
+/// `ListOptions` as the client sent them: decoded from the query, nothing checked yet.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct ListOptions {
+    /// Stream changes instead of answering once.
+    pub watch: bool,
+    /// The client understands `BOOKMARK` events.
+    pub allow_watch_bookmarks: bool,
+    /// The version asked for.
+    pub resource_version: ResourceVersion,
+    /// `""`, `Exact` or `NotOlderThan`.
+    pub resource_version_match: String,
+    /// Page size; none when ≤ 0.
+    pub limit: i64,
+    /// Page token.
+    pub continue_token: String,
+    /// Duration of a watch in seconds; the server chooses when `None` or 0.
+    pub timeout_seconds: Option<i64>,
+    /// WatchList: begin the watch with the current state.
+    pub send_initial_events: Option<bool>,
+    /// Filter by labels.
+    pub label_selector: String,
+    /// Filter by fields.
+    pub field_selector: String,
+}
+
+/// Which state a read may show.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ReadAt {
+    /// Every write acknowledged before the read began.
+    MostRecent,
+    /// Whatever is at hand.
+    Any,
+    /// At least this revision; newer is fine.
+    NotOlderThan(Revision),
+    /// The whole keyspace exactly as of this revision.
+    Exact(Revision),
+}
+
+/// A list, understood.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ListRequest {
+    /// Which state to show.
+    pub at: ReadAt,
+    /// Page size; `None` is everything.
+    pub limit: Option<u64>,
+    /// The token the client came with, when this is a further page.
+    pub resume: Option<ContinueToken>,
+    /// Filter by labels.
+    pub labels: LabelSelector,
+    /// Filter by fields.
+    pub fields: FieldSelector,
+}
+
+/// Where a watch begins.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum WatchFrom {
+    /// With the current state as `ADDED` events, then live. `at` is how fresh that state must be
+    /// (never [`ReadAt::Exact`]). `mark_end` asks for the bookmark that ends the initial events.
+    InitialEvents {
+        /// How fresh the state must be.
+        at: ReadAt,
+        /// Send the annotated bookmark (if the client takes bookmarks).
+        mark_end: bool,
+    },
+    /// From now on, no initial events; `MostRecent` asks the store what "now" is, `Any` takes the
+    /// cache's word.
+    Now(ReadAt),
+    /// Every change after this revision.
+    After(Revision),
+}
+
+/// A watch, understood.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct WatchRequest {
+    /// Where it begins.
+    pub from: WatchFrom,
+    /// Send bookmarks.
+    pub bookmarks: bool,
+    /// How long it lasts, in seconds, as the client asked; `None`: the server chooses. Zero or
+    /// less ends the stream at once.
+    pub timeout_seconds: Option<i64>,
+    /// Filter by labels.
+    pub labels: LabelSelector,
+    /// Filter by fields.
+    pub fields: FieldSelector,
+}
+
+const EXACT: &str = "Exact";
+const NOT_OLDER_THAN: &str = "NotOlderThan";
+
+impl ListOptions {
+    /// Understands the options of a LIST on a resource of this shape.
+    ///
+    /// # Errors
+    /// The [`Status`] kube-apiserver answers: 422 for a combination that is not allowed, 400 for
+    /// a selector, field label, resource version or continue token that does not parse.
+    pub fn list(&self, shape: &ObjectShape) -> Result<ListRequest, Status> {
+        self.validate(false)?;
+        let (labels, fields) = self.selectors(shape)?;
+        let revision = self
+            .resource_version
+            .revision()
+            .map_err(|error| Status::bad_request(format!("invalid resource version: {error}")))?;
+        let limit = u64::try_from(self.limit).ok().filter(|limit| *limit > 0);
+
+        if !self.continue_token.is_empty() {
+            let token =
+                ContinueToken::decode(&self.continue_token).map_err(|error| Status::bad_request(error.to_string()))?;
+            if !revision.is_zero() {
+                return Err(Status::bad_request("specifying resource version is not allowed when using continue"));
+            }
+            let at = token.at.map_or(ReadAt::MostRecent, ReadAt::Exact);
+            return Ok(ListRequest { at, limit, resume: Some(token), labels, fields });
+        }
+
+        let exact = self.resource_version_match == EXACT
+            || (self.resource_version_match.is_empty() && limit.is_some() && !revision.is_zero());
+        let at = match () {
+            () if self.resource_version.is_empty() => ReadAt::MostRecent,
+            () if revision.is_zero() => ReadAt::Any,
+            () if exact => ReadAt::Exact(revision),
+            () => ReadAt::NotOlderThan(revision),
+        };
+        // A read of "whatever is at hand" is never paged: the whole cache answers it.
+        let limit = limit.filter(|_| at != ReadAt::Any);
+        Ok(ListRequest { at, limit, resume: None, labels, fields })
+    }
+
+    /// Understands the options of a WATCH on a resource of this shape. `legacy_path` is true for
+    /// the deprecated `/watch/` paths without `?watch=true`: they are checked by the list rules
+    /// and know no defaulting to WatchList.
+    ///
+    /// # Errors
+    /// As [`ListOptions::list`]; a resource version that does not parse is a 500 without a
+    /// reason here, as in kube-apiserver.
+    pub fn watch(&self, shape: &ObjectShape, legacy_path: bool) -> Result<WatchRequest, Status> {
+        let legacy = legacy_path && !self.watch;
+        let mut options = self.clone();
+        if !legacy {
+            options.default_to_watch_list();
+        }
+        options.validate(!legacy)?;
+        let (labels, fields) = options.selectors(shape)?;
+        let revision = options.resource_version.revision().map_err(|error| Status::unknown(error.to_string()))?;
+        let unset = options.resource_version.is_empty();
+        let fresh = match () {
+            () if unset => ReadAt::MostRecent,
+            () if revision.is_zero() => ReadAt::Any,
+            () => ReadAt::NotOlderThan(revision),
+        };
+        let from = match options.send_initial_events {
+            Some(true) => WatchFrom::InitialEvents { at: fresh, mark_end: options.allow_watch_bookmarks },
+            Some(false) if revision.is_zero() => WatchFrom::Now(fresh),
+            // Only the legacy paths come here without a version: the cache as it is, unmarked.
+            None if revision.is_zero() => WatchFrom::InitialEvents { at: ReadAt::Any, mark_end: false },
+            _ => WatchFrom::After(revision),
+        };
+        Ok(WatchRequest {
+            from,
+            bookmarks: options.allow_watch_bookmarks,
+            timeout_seconds: options.timeout_seconds.filter(|seconds| *seconds != 0),
+            labels,
+            fields,
+        })
+    }
+
+    /// Understands `resourceVersion` of a GET.
+    ///
+    /// # Errors
+    /// A 500 without a reason when it is not a number, as in kube-apiserver.
+    pub fn get(&self) -> Result<ReadAt, Status> {
+        let revision = self.resource_version.revision().map_err(|error| Status::unknown(error.to_string()))?;
+        Ok(match () {
+            () if self.resource_version.is_empty() => ReadAt::MostRecent,
+            () if revision.is_zero() => ReadAt::Any,
+            () => ReadAt::NotOlderThan(revision),
+        })
+    }
+
+    fn default_to_watch_list(&mut self) {
+        let unversioned = matches!(self.resource_version.as_str(), "" | "0");
+        if self.send_initial_events.is_none() && self.resource_version_match.is_empty() && unversioned {
+            self.send_initial_events = Some(true);
+            self.resource_version_match = NOT_OLDER_THAN.to_owned();
+        }
+    }
+
+    fn validate(&self, watch: bool) -> Result<(), Status> {
+        const MATCH: &str = "resourceVersionMatch";
+        let matching = self.resource_version_match.as_str();
+        let mut errors = Vec::new();
+        if watch && self.send_initial_events.is_some() {
+            if matching != NOT_OLDER_THAN {
+                errors.push(FieldError::forbidden(
+                    MATCH,
+                    "sendInitialEvents requires setting resourceVersionMatch to NotOlderThan",
+                ));
+                if !matching.is_empty() {
+                    errors.push(FieldError::not_supported(MATCH, matching, &[NOT_OLDER_THAN]));
+                }
+            }
+            if !matching.is_empty() && !self.continue_token.is_empty() {
+                errors
+                    .push(FieldError::forbidden(MATCH, "resourceVersionMatch is forbidden when continue is provided"));
+            }
+        } else if watch {
+            if !matching.is_empty() {
+                errors.push(FieldError::forbidden(
+                    MATCH,
+                    "resourceVersionMatch is forbidden for watch unless sendInitialEvents is provided",
+                ));
+            }
+        } else {
+            if !matching.is_empty() {
+                if self.resource_version.is_empty() {
+                    errors.push(FieldError::forbidden(
+                        MATCH,
+                        "resourceVersionMatch is forbidden unless resourceVersion is provided",
+                    ));
+                }
+                if !self.continue_token.is_empty() {
+                    errors.push(FieldError::forbidden(
+                        MATCH,
+                        "resourceVersionMatch is forbidden when continue is provided",
+                    ));
+                }
+                if matching != EXACT && matching != NOT_OLDER_THAN {
+                    errors.push(FieldError::not_supported(MATCH, matching, &[EXACT, NOT_OLDER_THAN, ""]));
+                }
+                if matching == EXACT && self.resource_version.as_str() == "0" {
+                    errors.push(FieldError::forbidden(
+                        MATCH,
+                        "resourceVersionMatch \"exact\" is forbidden for resourceVersion \"0\"",
+                    ));
+                }
+            }
+            if self.send_initial_events.is_some() {
+                errors.push(FieldError::forbidden("sendInitialEvents", "sendInitialEvents is forbidden for list"));
+            }
+        }
+        if errors.is_empty() {
+            return Ok(());
+        }
+        Err(Status::invalid("meta.k8s.io", "ListOptions", "", &errors))
+    }
+
+    fn selectors(&self, shape: &ObjectShape) -> Result<(LabelSelector, FieldSelector), Status> {
+        let labels =
+            LabelSelector::parse(&self.label_selector).map_err(|error| Status::bad_request(error.to_string()))?;
+        let fields =
+            FieldSelector::parse(&self.field_selector).map_err(|error| Status::bad_request(error.to_string()))?;
+        for term in fields.terms() {
+            if !shape.is_selectable(&term.field) {
+                return Err(Status::bad_request(if shape.fields().is_empty() {
+                    format!(
+                        "{:?} is not a known field selector: only \"metadata.name\", \"metadata.namespace\"",
+                        term.field
+                    )
+                } else {
+                    format!("field label not supported: {}", term.field)
+                }));
+            }
+        }
+        Ok((labels, fields))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::object::SelectableField;
+
+    fn pods() -> ObjectShape {
+        ObjectShape::new(true, vec![SelectableField::string("spec.nodeName")])
+    }
+
+    fn options(text: &str) -> ListOptions {
+        let mut options = ListOptions::default();
+        for (key, value) in text.split('&').filter_map(|pair| pair.split_once('=')) {
+            match key {
+                "rv" => options.resource_version = ResourceVersion::new(value),
+                "match" => options.resource_version_match = value.to_owned(),
+                "limit" => options.limit = value.parse().unwrap(),
+                "continue" => options.continue_token = value.to_owned(),
+                "sie" => options.send_initial_events = Some(value == "true"),
+                "bookmarks" => options.allow_watch_bookmarks = true,
+                "watch" => options.watch = true,
+                "field" => options.field_selector = value.to_owned(),
+                "label" => options.label_selector = value.to_owned(),
+                other => panic!("{other}"),
+            }
+        }
+        options
+    }
+
+    fn list(text: &str) -> Result<(ReadAt, Option<u64>), (u16, String)> {
+        options(text)
+            .list(&pods())
+            .map(|request| (request.at, request.limit))
+            .map_err(|status| (status.code, status.message))
+    }
+
+    fn watch(text: &str) -> Result<WatchFrom, (u16, String)> {
+        options(&format!("watch=1&{text}"))
+            .watch(&pods(), false)
+            .map(|request| request.from)
+            .map_err(|status| (status.code, status.message))
+    }
+
+    #[test]
+    fn every_row_of_the_list_table() {
+        let revision = Revision::new(7);
+        let token = ContinueToken::after(Revision::new(5), "a").encode();
+        let inconsistent = ContinueToken::after(Revision::new(5), "a").inconsistent().encode();
+        for (text, expected) in [
+            ("", (ReadAt::MostRecent, None)),
+            ("limit=3", (ReadAt::MostRecent, Some(3))),
+            ("limit=-3", (ReadAt::MostRecent, None)),
+            ("rv=0", (ReadAt::Any, None)),
+            ("rv=0&limit=3", (ReadAt::Any, None)),
+            ("rv=7", (ReadAt::NotOlderThan(revision), None)),
+            ("rv=7&limit=3", (ReadAt::Exact(revision), Some(3))),
+            ("rv=0&match=NotOlderThan&limit=3", (ReadAt::Any, None)),
+            ("rv=7&match=NotOlderThan&limit=3", (ReadAt::NotOlderThan(revision), Some(3))),
+            ("rv=7&match=Exact", (ReadAt::Exact(revision), None)),
+            (&format!("limit=3&continue={token}"), (ReadAt::Exact(Revision::new(5)), Some(3))),
+            (&format!("rv=0&continue={token}"), (ReadAt::Exact(Revision::new(5)), None)),
+            (&format!("continue={inconsistent}"), (ReadAt::MostRecent, None)),
+        ] {
+            assert_eq!(list(text), Ok(expected), "{text}");
+        }
+    }
+
+    #[test]
+    fn every_row_of_the_watch_table() {
+        let revision = Revision::new(7);
+        for (text, expected) in [
+            ("", WatchFrom::InitialEvents { at: ReadAt::MostRecent, mark_end: false }),
+            ("bookmarks=1", WatchFrom::InitialEvents { at: ReadAt::MostRecent, mark_end: true }),
+            ("rv=0", WatchFrom::InitialEvents { at: ReadAt::Any, mark_end: false }),
+            ("rv=7", WatchFrom::After(revision)),
+            ("rv=7&continue=x", WatchFrom::After(revision)),
+            (
+                "sie=true&match=NotOlderThan&rv=7&bookmarks=1",
+                WatchFrom::InitialEvents { at: ReadAt::NotOlderThan(revision), mark_end: true },
+            ),
+            ("sie=false&match=NotOlderThan", WatchFrom::Now(ReadAt::MostRecent)),
+            ("sie=false&match=NotOlderThan&rv=0", WatchFrom::Now(ReadAt::Any)),
+            ("sie=false&match=NotOlderThan&rv=7", WatchFrom::After(revision)),
+        ] {
+            assert_eq!(watch(text), Ok(expected), "{text}");
+        }
+        let legacy = options("").watch(&pods(), true).unwrap();
+        assert_eq!(legacy.from, WatchFrom::InitialEvents { at: ReadAt::Any, mark_end: false });
+    }
+
+    #[test]
+    fn forbidden_combinations_are_named() {
+        fn invalid<T>(detail: &str) -> Result<T, (u16, String)> {
+            Err((422, format!("ListOptions.meta.k8s.io \"\" is invalid: resourceVersionMatch: {detail}")))
+        }
+        assert_eq!(
+            list("match=Exact"),
+            invalid("Forbidden: resourceVersionMatch is forbidden unless resourceVersion is provided")
+        );
+        assert_eq!(
+            list("rv=0&match=Exact"),
+            invalid("Forbidden: resourceVersionMatch \"exact\" is forbidden for resourceVersion \"0\"")
+        );
+        assert_eq!(
+            list("rv=5&match=exact"),
+            invalid("Unsupported value: \"exact\": supported values: \"Exact\", \"NotOlderThan\", \"\"")
+        );
+        assert_eq!(
+            watch("rv=5&match=NotOlderThan"),
+            invalid("Forbidden: resourceVersionMatch is forbidden for watch unless sendInitialEvents is provided")
+        );
+        assert_eq!(
+            watch("sie=true"),
+            invalid("Forbidden: sendInitialEvents requires setting resourceVersionMatch to NotOlderThan")
+        );
+        assert_eq!(
+            watch("continue=x"),
+            invalid("Forbidden: resourceVersionMatch is forbidden when continue is provided")
+        );
+        assert!(list("sie=false").unwrap_err().1.contains("sendInitialEvents is forbidden for list"));
+        let both = list("match=Exact&continue=x").unwrap_err().1;
+        assert!(both.contains("is invalid: [resourceVersionMatch"), "{both}");
+    }
+
+    #[test]
+    fn what_does_not_parse_is_the_clients_fault_except_where_kubernetes_says_otherwise() {
+        let syntax = "resourceVersion: Invalid value: \"abc\": strconv.ParseUint: parsing \"abc\": invalid syntax";
+        assert_eq!(list("rv=abc"), Err((400, format!("invalid resource version: {syntax}"))));
+        assert_eq!(watch("rv=abc"), Err((500, syntax.to_owned())));
+        assert_eq!(options("rv=abc").get().unwrap_err().code, 500);
+        assert_eq!(list("field=spec.x=1"), Err((400, "field label not supported: spec.x".to_owned())));
+        let token = ContinueToken::after(Revision::new(5), "a").encode();
+        assert_eq!(
+            list(&format!("rv=5&continue={token}")),
+            Err((400, "specifying resource version is not allowed when using continue".to_owned()))
+        );
+        assert!(list("continue=x").unwrap_err().1.starts_with("invalid continue token: continue key is not valid: "));
+        let plain = ObjectShape::new(false, Vec::new());
+        let status = options("field=x=1").list(&plain).unwrap_err();
+        assert_eq!(
+            status.message,
+            "\"x\" is not a known field selector: only \"metadata.name\", \"metadata.namespace\""
+        );
+    }
+}

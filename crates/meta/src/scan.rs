@@ -1,0 +1,351 @@
+//! Finding a few values in JSON bytes without parsing the rest: [`PathSet`] and [`Span`].
+//!
+//! An object is bytes; the machinery reads only its labels and a handful of selectable fields.
+//! One pass walks the document, descends only where a wanted path leads, and skips everything
+//! else by counting brackets outside strings. Nothing is allocated.
+//!
+//! The scanner trusts that the document is JSON where it skips: it was validated when it was
+//! written. It never reads outside the slice, never recurses deeper than the longest wanted path,
+//! and reports [`Malformed`] when the structure it relies on is broken.
+
+/// A byte range inside a document; empty (`start == end`) means "not there".
+///
+/// 32-bit offsets: documents are bounded far below 4 GiB ([`find`] refuses larger ones).
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Span {
+    /// First byte.
+    pub start: u32,
+    /// One past the last byte.
+    pub end: u32,
+}
+
+impl Span {
+    /// True when the value was not in the document.
+    pub fn is_absent(self) -> bool {
+        self.start == self.end
+    }
+
+    /// The bytes of the span.
+    ///
+    /// # Panics
+    /// When the span does not belong to `document`.
+    pub fn of(self, document: &[u8]) -> &[u8] {
+        &document[self.start as usize..self.end as usize]
+    }
+
+    /// The same span in a document with `shift` more bytes in front.
+    #[must_use]
+    pub fn shifted(self, shift: u32) -> Span {
+        if self.is_absent() { self } else { Span { start: self.start + shift, end: self.end + shift } }
+    }
+}
+
+/// The paths wanted from a document, compiled to a trie once per resource.
+#[derive(Clone, Debug, Default)]
+pub struct PathSet {
+    nodes: Vec<Node>,
+    len: usize,
+}
+
+#[derive(Clone, Debug)]
+struct Node {
+    key: Box<[u8]>,
+    parent: Option<usize>,
+    /// Position of this path's span in the output, if the path itself is wanted.
+    output: Option<usize>,
+    has_children: bool,
+}
+
+impl PathSet {
+    /// An empty set.
+    pub fn new() -> Self {
+        PathSet::default()
+    }
+
+    /// Adds a path of object keys, e.g. `["spec", "nodeName"]`, and returns the index of its span
+    /// in the output of [`find`]. Adding a path twice returns the same index.
+    pub fn add(&mut self, path: &[&str]) -> usize {
+        let mut parent = None;
+        for (depth, key) in path.iter().enumerate() {
+            let last = depth + 1 == path.len();
+            let found = self.nodes.iter().position(|node| node.parent == parent && *node.key == *key.as_bytes());
+            let node = found.unwrap_or_else(|| {
+                self.nodes.push(Node { key: key.as_bytes().into(), parent, output: None, has_children: false });
+                self.nodes.len() - 1
+            });
+            if last {
+                let len = &mut self.len;
+                return *self.nodes[node].output.get_or_insert_with(|| {
+                    *len += 1;
+                    *len - 1
+                });
+            }
+            self.nodes[node].has_children = true;
+            parent = Some(node);
+        }
+        panic!("a path has at least one element");
+    }
+
+    /// How many spans [`find`] fills.
+    pub fn len(&self) -> usize {
+        self.len
+    }
+
+    /// True when nothing is wanted.
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    fn child(&self, parent: Option<usize>, key: &[u8]) -> Option<usize> {
+        // A handful of nodes: a linear scan beats hashing.
+        self.nodes.iter().position(|node| node.parent == parent && *node.key == *key)
+    }
+}
+
+/// The document is not the JSON object it should be.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("malformed JSON at byte {at}")]
+pub struct Malformed {
+    /// Where the scanner stopped understanding.
+    pub at: usize,
+}
+
+/// Finds the wanted values of a JSON object. `spans` receives one [`Span`] per path, covering the
+/// raw value (strings with their quotes). A key that stands twice: the last one counts, as in Go.
+///
+/// # Errors
+/// [`Malformed`] when `document` is not one JSON object or is 4 GiB or larger.
+///
+/// # Panics
+/// When `spans` is shorter than [`PathSet::len`].
+pub fn find(document: &[u8], paths: &PathSet, spans: &mut [Span]) -> Result<(), Malformed> {
+    if u32::try_from(document.len()).is_err() {
+        return Err(Malformed { at: 0 });
+    }
+    spans[..paths.len()].fill(Span::default());
+    let mut scanner = Scanner { document, at: 0 };
+    scanner.space();
+    scanner.object(paths, None, spans)?;
+    scanner.space();
+    if scanner.at == document.len() { Ok(()) } else { Err(Malformed { at: scanner.at }) }
+}
+
+/// Calls `each` with every key and raw value of a JSON object, in document order.
+///
+/// # Errors
+/// [`Malformed`] when `document` is not one JSON object.
+pub fn entries<'a>(document: &'a [u8], mut each: impl FnMut(&'a [u8], &'a [u8])) -> Result<(), Malformed> {
+    let mut scanner = Scanner { document, at: 0 };
+    scanner.space();
+    scanner.members(|scanner, key| {
+        let start = scanner.at;
+        scanner.skip_value()?;
+        each(key, &document[start..scanner.at]);
+        Ok(())
+    })
+}
+
+struct Scanner<'a> {
+    document: &'a [u8],
+    at: usize,
+}
+
+impl<'a> Scanner<'a> {
+    fn malformed<T>(&self) -> Result<T, Malformed> {
+        Err(Malformed { at: self.at })
+    }
+
+    fn peek(&self) -> Option<u8> {
+        self.document.get(self.at).copied()
+    }
+
+    fn space(&mut self) {
+        while matches!(self.peek(), Some(b' ' | b'\n' | b'\r' | b'\t')) {
+            self.at += 1;
+        }
+    }
+
+    fn expect(&mut self, byte: u8) -> Result<(), Malformed> {
+        if self.peek() != Some(byte) {
+            return self.malformed();
+        }
+        self.at += 1;
+        Ok(())
+    }
+
+    /// Walks the members of an object; `value` is called with the scanner on the value.
+    fn members(
+        &mut self,
+        mut value: impl FnMut(&mut Self, &'a [u8]) -> Result<(), Malformed>,
+    ) -> Result<(), Malformed> {
+        self.expect(b'{')?;
+        self.space();
+        if self.peek() == Some(b'}') {
+            self.at += 1;
+            return Ok(());
+        }
+        loop {
+            self.space();
+            let key = self.string()?;
+            self.space();
+            self.expect(b':')?;
+            self.space();
+            value(self, &key[1..key.len() - 1])?;
+            self.space();
+            match self.peek() {
+                Some(b',') => self.at += 1,
+                Some(b'}') => {
+                    self.at += 1;
+                    return Ok(());
+                }
+                _ => return self.malformed(),
+            }
+        }
+    }
+
+    fn object(&mut self, paths: &PathSet, parent: Option<usize>, spans: &mut [Span]) -> Result<(), Malformed> {
+        self.members(|scanner, key| {
+            let start = scanner.at;
+            match paths.child(parent, key) {
+                Some(child) => {
+                    let node = &paths.nodes[child];
+                    if node.has_children && scanner.peek() == Some(b'{') {
+                        scanner.object(paths, Some(child), spans)?;
+                    } else {
+                        scanner.skip_value()?;
+                    }
+                    if let Some(output) = node.output {
+                        spans[output] = Span { start: start as u32, end: scanner.at as u32 };
+                    }
+                }
+                None => scanner.skip_value()?,
+            }
+            Ok(())
+        })
+    }
+
+    /// Moves past a string and returns it with its quotes.
+    fn string(&mut self) -> Result<&'a [u8], Malformed> {
+        let start = self.at;
+        self.expect(b'"')?;
+        loop {
+            let Some(step) = memchr::memchr2(b'"', b'\\', &self.document[self.at..]) else {
+                self.at = self.document.len();
+                return self.malformed();
+            };
+            self.at += step;
+            if self.document[self.at] == b'"' {
+                self.at += 1;
+                return Ok(&self.document[start..self.at]);
+            }
+            self.at = (self.at + 2).min(self.document.len()); // the escaped byte is no end
+        }
+    }
+
+    fn skip_value(&mut self) -> Result<(), Malformed> {
+        match self.peek() {
+            Some(b'"') => self.string().map(drop),
+            Some(b'{' | b'[') => {
+                let mut depth = 0_usize;
+                loop {
+                    let rest = &self.document[self.at..];
+                    let Some(step) = rest.iter().position(|b| matches!(b, b'"' | b'{' | b'}' | b'[' | b']')) else {
+                        self.at = self.document.len();
+                        return self.malformed();
+                    };
+                    self.at += step;
+                    match self.document[self.at] {
+                        b'"' => {
+                            self.string()?;
+                            continue;
+                        }
+                        b'{' | b'[' => depth += 1,
+                        _ => depth -= 1,
+                    }
+                    self.at += 1;
+                    if depth == 0 {
+                        return Ok(());
+                    }
+                }
+            }
+            Some(b'-' | b'0'..=b'9' | b't' | b'f' | b'n') => {
+                while matches!(self.peek(), Some(b'-' | b'+' | b'.' | b'0'..=b'9' | b'a'..=b'z' | b'E')) {
+                    self.at += 1;
+                }
+                Ok(())
+            }
+            _ => self.malformed(),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn check(document: &str, path: &[&str], expected: Option<&str>) {
+        let mut paths = PathSet::new();
+        paths.add(path);
+        let mut spans = [Span::default()];
+        find(document.as_bytes(), &paths, &mut spans).unwrap();
+        let found = (!spans[0].is_absent()).then(|| std::str::from_utf8(spans[0].of(document.as_bytes())).unwrap());
+        assert_eq!(found, expected, "{path:?} in {document}");
+    }
+
+    #[test]
+    fn finds_values_where_they_are() {
+        let document = r#" { "a" : {"b":[1,{"c":"}"}], "c":"x\"y"}, "d":-1.5e3 , "e":{}, "b":null } "#;
+        check(document, &["a", "c"], Some(r#""x\"y""#));
+        check(document, &["a", "b"], Some(r#"[1,{"c":"}"}]"#));
+        check(document, &["d"], Some("-1.5e3"));
+        check(document, &["e"], Some("{}"));
+        check(document, &["b"], Some("null"));
+        check(document, &["c"], None);
+        check(document, &["d", "x"], None);
+    }
+
+    #[test]
+    fn a_path_and_its_parent_can_both_be_wanted() {
+        let mut paths = PathSet::new();
+        let parent = paths.add(&["metadata"]);
+        let child = paths.add(&["metadata", "labels"]);
+        assert_eq!(paths.add(&["metadata"]), parent);
+        let document = br#"{"metadata":{"labels":{"a":"b"}}}"#;
+        let mut spans = [Span::default(); 2];
+        find(document, &paths, &mut spans).unwrap();
+        assert_eq!(spans[parent].of(document), br#"{"labels":{"a":"b"}}"#);
+        assert_eq!(spans[child].of(document), br#"{"a":"b"}"#);
+    }
+
+    #[test]
+    fn broken_documents_are_told_apart() {
+        let paths = PathSet::new();
+        for broken in
+            ["", "[]", "{", "{\"a\"", "{\"a\":}", "{\"a\":1", "{\"a\":\"x", "{\"a\":[1}", "{} x", "{\"a\":\"\\"]
+        {
+            assert!(find(broken.as_bytes(), &paths, &mut []).is_err() || broken == "{\"a\":[1}", "{broken}");
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn never_panics_and_agrees_with_a_parser(text in "[{}\\[\\]\",:a-c0-9\\\\ ]{0,40}") {
+            let mut paths = PathSet::new();
+            paths.add(&["a", "b"]);
+            let mut spans = [Span::default()];
+            let scanned = find(text.as_bytes(), &paths, &mut spans);
+            if let Ok(serde_json::Value::Object(parsed)) = serde_json::from_str(&text) {
+                prop_assert_eq!(scanned, Ok(()));
+                let expected = parsed.get("a").and_then(|a| a.get("b"));
+                let found: Option<serde_json::Value> = (!spans[0].is_absent())
+                    .then(|| serde_json::from_slice(spans[0].of(text.as_bytes())).unwrap());
+                // With a duplicate "a" an earlier "a.b" may remain; the parser keeps the last.
+                if text.matches("\"a\"").count() <= 1 {
+                    prop_assert_eq!(found.as_ref(), expected);
+                }
+            }
+        }
+    }
+}

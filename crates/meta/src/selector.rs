@@ -1,0 +1,665 @@
+//! Label and field selectors: parse once, match many times ([`LabelSelector`], [`FieldSelector`]).
+//!
+//! Grammar and error texts are those of apimachinery (`labels.Parse`, `fields.ParseSelector`), so
+//! that a client sees the message it would see from kube-apiserver.
+
+use std::borrow::Cow;
+use std::collections::BTreeSet;
+use std::fmt;
+
+use crate::object::{Object, ObjectShape};
+
+/// A selector text that does not parse. The message is what the client is told.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{0}")]
+pub struct InvalidSelector(String);
+
+/// Requirements on labels; all must hold. Empty matches everything.
+#[derive(Clone, PartialEq, Eq, Default)]
+pub struct LabelSelector {
+    requirements: Vec<LabelRequirement>,
+}
+
+/// One requirement on one label.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LabelRequirement {
+    key: String,
+    operator: LabelOperator,
+}
+
+/// What a requirement asks of a label's value.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum LabelOperator {
+    /// `key in (a,b)`, `key=a`, `key==a`: the label is there with one of the values.
+    In(BTreeSet<String>),
+    /// `key notin (a,b)`, `key!=a`: the label is absent or has none of the values.
+    NotIn(BTreeSet<String>),
+    /// `key`: the label is there.
+    Exists,
+    /// `!key`: the label is not there.
+    DoesNotExist,
+    /// `key>5`: the label is an integer above the bound.
+    GreaterThan(i64),
+    /// `key<5`: the label is an integer below the bound.
+    LessThan(i64),
+}
+
+impl LabelSelector {
+    /// A selector of these requirements; all must hold.
+    pub fn new(requirements: Vec<LabelRequirement>) -> Self {
+        LabelSelector { requirements }
+    }
+
+    /// Parses the text of `labelSelector=`.
+    ///
+    /// # Errors
+    /// [`InvalidSelector`] with the text of apimachinery's parser.
+    pub fn parse(text: &str) -> Result<Self, InvalidSelector> {
+        LabelParser { tokens: tokenize(text), at: 0 }.selector()
+    }
+
+    /// True when everything matches.
+    pub fn is_empty(&self) -> bool {
+        self.requirements.is_empty()
+    }
+
+    /// The requirements, in the order given.
+    pub fn requirements(&self) -> &[LabelRequirement] {
+        &self.requirements
+    }
+
+    /// Does an object with these labels match?
+    pub fn matches<'a>(&self, label: impl Fn(&str) -> Option<Cow<'a, str>>) -> bool {
+        self.requirements.iter().all(|requirement| requirement.matches(label(&requirement.key).as_deref()))
+    }
+}
+
+impl LabelRequirement {
+    /// A requirement, unvalidated; [`LabelSelector::parse`] validates what users write.
+    pub fn new(key: impl Into<String>, operator: LabelOperator) -> Self {
+        LabelRequirement { key: key.into(), operator }
+    }
+
+    /// The label asked about.
+    pub fn key(&self) -> &str {
+        &self.key
+    }
+
+    /// What is asked of it.
+    pub fn operator(&self) -> &LabelOperator {
+        &self.operator
+    }
+
+    fn matches(&self, value: Option<&str>) -> bool {
+        let number = || value.and_then(|value| value.parse::<i64>().ok());
+        match &self.operator {
+            LabelOperator::In(values) => value.is_some_and(|value| values.contains(value)),
+            LabelOperator::NotIn(values) => value.is_none_or(|value| !values.contains(value)),
+            LabelOperator::Exists => value.is_some(),
+            LabelOperator::DoesNotExist => value.is_none(),
+            LabelOperator::GreaterThan(bound) => number().is_some_and(|number| number > *bound),
+            LabelOperator::LessThan(bound) => number().is_some_and(|number| number < *bound),
+        }
+    }
+}
+
+impl fmt::Display for LabelSelector {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (position, LabelRequirement { key, operator }) in self.requirements.iter().enumerate() {
+            if position > 0 {
+                f.write_str(",")?;
+            }
+            let list = |values: &BTreeSet<String>| values.iter().map(String::as_str).collect::<Vec<_>>().join(",");
+            match operator {
+                LabelOperator::In(values) if values.len() == 1 => write!(f, "{key}={}", list(values))?,
+                LabelOperator::NotIn(values) if values.len() == 1 => write!(f, "{key}!={}", list(values))?,
+                LabelOperator::In(values) => write!(f, "{key} in ({})", list(values))?,
+                LabelOperator::NotIn(values) => write!(f, "{key} notin ({})", list(values))?,
+                LabelOperator::Exists => write!(f, "{key}")?,
+                LabelOperator::DoesNotExist => write!(f, "!{key}")?,
+                LabelOperator::GreaterThan(bound) => write!(f, "{key}>{bound}")?,
+                LabelOperator::LessThan(bound) => write!(f, "{key}<{bound}")?,
+            }
+        }
+        Ok(())
+    }
+}
+
+impl fmt::Debug for LabelSelector {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "LabelSelector({self})")
+    }
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Token<'a> {
+    Open,
+    Close,
+    Comma,
+    Not,
+    Operator(&'a str),
+    Word(&'a str),
+}
+
+impl<'a> Token<'a> {
+    fn literal(token: Option<Self>) -> &'a str {
+        match token {
+            None => "",
+            Some(Token::Open) => "(",
+            Some(Token::Close) => ")",
+            Some(Token::Comma) => ",",
+            Some(Token::Not) => "!",
+            Some(Token::Operator(text) | Token::Word(text)) => text,
+        }
+    }
+}
+
+fn tokenize(text: &str) -> Vec<Token<'_>> {
+    let special = |c: char| "=!(),><".contains(c);
+    let mut tokens = Vec::new();
+    let mut rest = text.trim_start();
+    while let Some(first) = rest.chars().next() {
+        let len = if special(first) {
+            match () {
+                () if rest.starts_with("==") || rest.starts_with("!=") => 2,
+                () => 1,
+            }
+        } else {
+            rest.find(|c: char| special(c) || c.is_whitespace()).unwrap_or(rest.len())
+        };
+        let (word, tail) = rest.split_at(len);
+        tokens.push(match word {
+            "(" => Token::Open,
+            ")" => Token::Close,
+            "," => Token::Comma,
+            "!" => Token::Not,
+            "=" | "==" | "!=" | ">" | "<" => Token::Operator(word),
+            _ => Token::Word(word),
+        });
+        rest = tail.trim_start();
+    }
+    tokens
+}
+
+struct LabelParser<'a> {
+    tokens: Vec<Token<'a>>,
+    at: usize,
+}
+
+fn invalid<T>(message: String) -> Result<T, InvalidSelector> {
+    Err(InvalidSelector(message))
+}
+
+impl<'a> LabelParser<'a> {
+    fn peek(&self) -> Option<Token<'a>> {
+        self.tokens.get(self.at).copied()
+    }
+
+    fn take(&mut self) -> Option<Token<'a>> {
+        let token = self.peek();
+        self.at += 1;
+        token
+    }
+
+    fn selector(mut self) -> Result<LabelSelector, InvalidSelector> {
+        let mut requirements = Vec::new();
+        loop {
+            match self.peek() {
+                None => break,
+                Some(Token::Word(_) | Token::Not) => {
+                    let requirement = self
+                        .requirement()
+                        .map_err(|error| InvalidSelector(format!("unable to parse requirement: {error}")))?;
+                    requirements.push(requirement);
+                    match self.take() {
+                        None => break,
+                        Some(Token::Comma) => {
+                            let next = self.peek();
+                            if !matches!(next, Some(Token::Word(_) | Token::Not)) {
+                                return invalid(format!(
+                                    "found '{}', expected: identifier after ','",
+                                    Token::literal(next)
+                                ));
+                            }
+                        }
+                        other => {
+                            return invalid(format!(
+                                "found '{}', expected: ',' or 'end of string'",
+                                Token::literal(other)
+                            ));
+                        }
+                    }
+                }
+                other => {
+                    return invalid(format!(
+                        "found '{}', expected: !, identifier, or 'end of string'",
+                        Token::literal(other)
+                    ));
+                }
+            }
+        }
+        // apimachinery sorts by key, so equal selectors print alike.
+        requirements.sort_by(|a, b| a.key.cmp(&b.key));
+        Ok(LabelSelector { requirements })
+    }
+
+    fn requirement(&mut self) -> Result<LabelRequirement, InvalidSelector> {
+        let mut token = self.take();
+        let negated = token == Some(Token::Not);
+        if negated {
+            token = self.take();
+        }
+        let Some(Token::Word(key)) = token else {
+            return invalid(format!("found '{}', expected: identifier", Token::literal(token)));
+        };
+        validate_label_key(key)?;
+        if matches!(self.peek(), None | Some(Token::Comma)) || negated {
+            let operator = if negated { LabelOperator::DoesNotExist } else { LabelOperator::Exists };
+            return Ok(LabelRequirement::new(key, operator));
+        }
+        let operator = self.take();
+        let operator = match operator {
+            Some(Token::Word("in")) => LabelOperator::In(self.value_list()?),
+            Some(Token::Word("notin")) => LabelOperator::NotIn(self.value_list()?),
+            Some(Token::Operator("=" | "==")) => LabelOperator::In(self.exact_value()?.into()),
+            Some(Token::Operator("!=")) => LabelOperator::NotIn(self.exact_value()?.into()),
+            Some(Token::Operator(">")) => LabelOperator::GreaterThan(self.bound()?),
+            Some(Token::Operator("<")) => LabelOperator::LessThan(self.bound()?),
+            other => {
+                return invalid(format!("found '{}', expected: in, notin, =, ==, !=, gt, lt", Token::literal(other)));
+            }
+        };
+        if let LabelOperator::In(values) | LabelOperator::NotIn(values) = &operator {
+            if values.is_empty() {
+                return invalid(
+                    "values: Invalid value: []string{}: for 'in', 'notin' operators, values set can't be empty"
+                        .to_owned(),
+                );
+            }
+            for (position, value) in values.iter().enumerate() {
+                validate_label_value(value).map_err(|why| {
+                    InvalidSelector(format!("values[{position}][{key}]: Invalid value: {value:?}: {why}"))
+                })?;
+            }
+        }
+        Ok(LabelRequirement::new(key, operator))
+    }
+
+    fn exact_value(&mut self) -> Result<[String; 1], InvalidSelector> {
+        if matches!(self.peek(), None | Some(Token::Comma)) {
+            return Ok([String::new()]);
+        }
+        match self.take() {
+            Some(Token::Word(value)) => Ok([value.to_owned()]),
+            other => invalid(format!("found '{}', expected: identifier", Token::literal(other))),
+        }
+    }
+
+    fn bound(&mut self) -> Result<i64, InvalidSelector> {
+        let [value] = self.exact_value()?;
+        value.parse().map_err(|_| {
+            InvalidSelector(format!(
+                "values[0]: Invalid value: {value:?}: for 'Gt', 'Lt' operators, the value must be an integer"
+            ))
+        })
+    }
+
+    fn value_list(&mut self) -> Result<BTreeSet<String>, InvalidSelector> {
+        let open = self.take();
+        if open != Some(Token::Open) {
+            return invalid(format!("found '{}' expected: '('", Token::literal(open)));
+        }
+        let mut values = BTreeSet::new();
+        // An empty place between commas is the empty value: `(,)`, `(a,)`.
+        let mut expect_value = false;
+        loop {
+            match self.take() {
+                Some(Token::Word(value)) => {
+                    values.insert(value.to_owned());
+                    expect_value = false;
+                    match self.peek() {
+                        Some(Token::Comma | Token::Close) => {}
+                        other => {
+                            return invalid(format!("found '{}', expected: ',' or ')'", Token::literal(other)));
+                        }
+                    }
+                }
+                Some(Token::Comma) => {
+                    if expect_value || values.is_empty() {
+                        values.insert(String::new());
+                    }
+                    expect_value = true;
+                }
+                Some(Token::Close) => {
+                    if expect_value {
+                        values.insert(String::new());
+                    }
+                    return Ok(values);
+                }
+                other => {
+                    return invalid(format!("found '{}', expected: ',', ')' or identifier", Token::literal(other)));
+                }
+            }
+        }
+    }
+}
+
+const QUALIFIED_NAME: &str = "name part must consist of alphanumeric characters, '-', '_' or '.', and must start and end with an alphanumeric character (e.g. 'MyName',  or 'my.name',  or '123-abc', regex used for validation is '([A-Za-z0-9][-A-Za-z0-9_.]*)?[A-Za-z0-9]')";
+const LABEL_VALUE: &str = "a valid label must be an empty string or consist of alphanumeric characters, '-', '_' or '.', and must start and end with an alphanumeric character (e.g. 'MyValue',  or 'my_value',  or '12345', regex used for validation is '(([A-Za-z0-9][-A-Za-z0-9_.]*)?[A-Za-z0-9])?')";
+
+/// Is `value` a legal label value (`validation.IsValidLabelValue`)?
+///
+/// # Errors
+/// What is wrong with it, in apimachinery's words.
+pub fn validate_label_value(value: &str) -> Result<(), String> {
+    if value.len() > 63 {
+        return Err("must be no more than 63 bytes".to_owned());
+    }
+    if value.is_empty() || is_name_part(value) { Ok(()) } else { Err(LABEL_VALUE.to_owned()) }
+}
+
+/// Is `key` a legal label or annotation key (`validation.IsQualifiedName`)?
+///
+/// # Errors
+/// What is wrong with it, in apimachinery's words, joined by `; `.
+pub fn validate_qualified_name(key: &str) -> Result<(), String> {
+    let mut problems = Vec::new();
+    let name = match key.split_once('/') {
+        None => key,
+        Some((_, name)) if name.contains('/') => {
+            return Err("a qualified name must consist of alphanumeric characters, '-', '_' or '.', and must start and end with an alphanumeric character (e.g. 'MyName',  or 'my.name',  or '123-abc', regex used for validation is '([A-Za-z0-9][-A-Za-z0-9_.]*)?[A-Za-z0-9]') with an optional DNS subdomain prefix and '/' (e.g. 'example.com/MyName')".to_owned());
+        }
+        Some(("", name)) => {
+            problems.push("prefix part must be non-empty".to_owned());
+            name
+        }
+        Some((prefix, name)) => {
+            if let Err(why) = validate_dns_subdomain(prefix) {
+                problems.push(format!("prefix part {why}"));
+            }
+            name
+        }
+    };
+    if name.is_empty() {
+        problems.push("name part must be non-empty".to_owned());
+    } else if name.len() > 63 {
+        problems.push("name part must be no more than 63 bytes".to_owned());
+    }
+    if !is_name_part(name) {
+        problems.push(QUALIFIED_NAME.to_owned());
+    }
+    if problems.is_empty() { Ok(()) } else { Err(problems.join("; ")) }
+}
+
+/// Is `text` a lowercase RFC 1123 subdomain (`validation.IsDNS1123Subdomain`), the rule for most
+/// object names?
+///
+/// # Errors
+/// What is wrong with it, in apimachinery's words.
+pub fn validate_dns_subdomain(text: &str) -> Result<(), String> {
+    if text.len() > 253 {
+        return Err("must be no more than 253 characters".to_owned());
+    }
+    if !text.is_empty() && text.split('.').all(is_dns_label_shape) {
+        return Ok(());
+    }
+    Err("a lowercase RFC 1123 subdomain must consist of lower case alphanumeric characters, '-' or '.', and must start and end with an alphanumeric character (e.g. 'example.com', regex used for validation is '[a-z0-9]([-a-z0-9]*[a-z0-9])?(\\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*')".to_owned())
+}
+
+/// Is `text` a lowercase RFC 1123 label (`validation.IsDNS1123Label`), the rule for namespaces?
+///
+/// # Errors
+/// What is wrong with it, in apimachinery's words.
+pub fn validate_dns_label(text: &str) -> Result<(), String> {
+    if text.len() > 63 {
+        return Err("must be no more than 63 characters".to_owned());
+    }
+    if is_dns_label_shape(text) {
+        return Ok(());
+    }
+    Err("a lowercase RFC 1123 label must consist of lower case alphanumeric characters or '-', and must start and end with an alphanumeric character (e.g. 'my-name',  or '123-abc', regex used for validation is '[a-z0-9]([-a-z0-9]*[a-z0-9])?')".to_owned())
+}
+
+fn is_dns_label_shape(text: &str) -> bool {
+    let alphanumeric = |b: u8| b.is_ascii_lowercase() || b.is_ascii_digit();
+    let bytes = text.as_bytes();
+    !bytes.is_empty()
+        && alphanumeric(bytes[0])
+        && alphanumeric(bytes[bytes.len() - 1])
+        && bytes.iter().all(|b| alphanumeric(*b) || *b == b'-')
+}
+
+fn is_name_part(text: &str) -> bool {
+    let bytes = text.as_bytes();
+    !bytes.is_empty()
+        && bytes[0].is_ascii_alphanumeric()
+        && bytes[bytes.len() - 1].is_ascii_alphanumeric()
+        && bytes.iter().all(|b| b.is_ascii_alphanumeric() || matches!(b, b'-' | b'_' | b'.'))
+}
+
+fn validate_label_key(key: &str) -> Result<(), InvalidSelector> {
+    validate_qualified_name(key).map_err(|why| InvalidSelector(format!("<nil>: Invalid value: {key:?}: {why}")))
+}
+
+/// Requirements on fields; all must hold. Empty matches everything.
+///
+/// Only `=`, `==` and `!=` exist; `\` escapes `,`, `=` and itself.
+#[derive(Clone, Debug, PartialEq, Eq, Default)]
+pub struct FieldSelector {
+    terms: Vec<FieldTerm>,
+}
+
+/// One requirement on one field.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct FieldTerm {
+    /// The field's selector label, e.g. `status.phase`.
+    pub field: String,
+    /// The value compared with.
+    pub value: String,
+    /// True for `!=`.
+    pub negated: bool,
+}
+
+impl FieldSelector {
+    /// A selector of these terms; all must hold.
+    pub fn new(terms: Vec<FieldTerm>) -> Self {
+        FieldSelector { terms }
+    }
+
+    /// Parses the text of `fieldSelector=`.
+    ///
+    /// # Errors
+    /// [`InvalidSelector`] with the text of apimachinery's parser.
+    pub fn parse(text: &str) -> Result<Self, InvalidSelector> {
+        let mut terms = Vec::new();
+        for part in split_unescaped(text) {
+            if part.is_empty() {
+                continue;
+            }
+            let Some((field, operator, value)) = split_operator(part) else {
+                return invalid(format!("invalid selector: '{text}'; can't understand '{part}'"));
+            };
+            terms.push(FieldTerm { field: field.to_owned(), value: unescape(value)?, negated: operator == "!=" });
+        }
+        Ok(FieldSelector { terms })
+    }
+
+    /// True when everything matches.
+    pub fn is_empty(&self) -> bool {
+        self.terms.is_empty()
+    }
+
+    /// The terms, in the order given.
+    pub fn terms(&self) -> &[FieldTerm] {
+        &self.terms
+    }
+
+    /// The value that a field must have exactly, if some term pins it.
+    pub fn requires_exact(&self, field: &str) -> Option<&str> {
+        self.terms.iter().find(|term| !term.negated && term.field == field).map(|term| term.value.as_str())
+    }
+
+    /// Does the object match? Terms on fields that the resource does not have never match `=` and
+    /// always match `!=`; such selectors are refused before they get here.
+    pub fn matches(&self, object: &Object, shape: &ObjectShape) -> bool {
+        self.terms.iter().all(|term| {
+            let equal = object.field(&term.field, shape).is_some_and(|value| value == term.value.as_str());
+            equal != term.negated
+        })
+    }
+}
+
+impl fmt::Display for FieldSelector {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (position, term) in self.terms.iter().enumerate() {
+            let comma = if position > 0 { "," } else { "" };
+            let operator = if term.negated { "!=" } else { "=" };
+            let value = term.value.replace('\\', "\\\\").replace(',', "\\,").replace('=', "\\=");
+            write!(f, "{comma}{}{operator}{value}", term.field)?;
+        }
+        Ok(())
+    }
+}
+
+fn split_unescaped(text: &str) -> Vec<&str> {
+    let mut parts = Vec::new();
+    let (mut start, mut escaped) = (0, false);
+    for (at, byte) in text.bytes().enumerate() {
+        match byte {
+            _ if escaped => escaped = false,
+            b'\\' => escaped = true,
+            b',' => {
+                parts.push(&text[start..at]);
+                start = at + 1;
+            }
+            _ => {}
+        }
+    }
+    parts.push(&text[start..]);
+    parts
+}
+
+fn split_operator(part: &str) -> Option<(&str, &str, &str)> {
+    for (at, _) in part.char_indices() {
+        for operator in ["!=", "==", "="] {
+            if part[at..].starts_with(operator) {
+                return Some((&part[..at], operator, &part[at + operator.len()..]));
+            }
+        }
+    }
+    None
+}
+
+fn unescape(value: &str) -> Result<String, InvalidSelector> {
+    let mut text = String::with_capacity(value.len());
+    let mut characters = value.chars();
+    while let Some(character) = characters.next() {
+        match character {
+            '\\' => match characters.next() {
+                Some(escaped @ ('\\' | ',' | '=')) => text.push(escaped),
+                Some(other) => {
+                    return invalid(format!("invalid field selector: invalid escape sequence: \\{other}"));
+                }
+                None => return invalid("invalid field selector: invalid escape sequence: \\".to_owned()),
+            },
+            ',' | '=' => {
+                return invalid(format!("invalid field selector: unescaped character in value: {character}"));
+            }
+            _ => text.push(character),
+        }
+    }
+    Ok(text)
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn matches(selector: &str, labels: &[(&str, &str)]) -> bool {
+        LabelSelector::parse(selector).unwrap().matches(|key| {
+            labels.iter().find(|(name, _)| *name == key).map(|(_, value)| Cow::Owned((*value).to_owned()))
+        })
+    }
+
+    #[test]
+    fn label_selectors_match_as_documented() {
+        let labels = [("app", "web"), ("n", "7"), ("empty", "")];
+        for (selector, expected) in [
+            ("", true),
+            ("app", true),
+            ("!app", false),
+            ("!gone", true),
+            ("app=web", true),
+            ("app==web,n", true),
+            (" app = web , n ", true),
+            ("app!=web", false),
+            ("gone!=web", true),
+            ("app in (web,db)", true),
+            ("app in (db)", false),
+            ("app notin (db)", true),
+            ("gone notin (db)", true),
+            ("gone in (db)", false),
+            ("n>6", true),
+            ("n>7", false),
+            ("n<8", true),
+            ("app>1", false),
+            ("empty=", true),
+            ("empty in (,)", true),
+            ("in in (in)", false),
+            ("example.com/app!=x", true),
+        ] {
+            assert_eq!(matches(selector, &labels), expected, "{selector:?}");
+        }
+    }
+
+    #[test]
+    fn label_selector_errors_use_the_known_words() {
+        for (selector, message) in [
+            ("a b", "unable to parse requirement: found 'b', expected: in, notin, =, ==, !=, gt, lt"),
+            ("a,", "found '', expected: identifier after ','"),
+            ("a=b=c", "found '=', expected: ',' or 'end of string'"),
+            (",a", "found ',', expected: !, identifier, or 'end of string'"),
+            ("a in b", "unable to parse requirement: found 'b' expected: '('"),
+            ("a in (b", "unable to parse requirement: found '', expected: ',' or ')'"),
+            ("!", "unable to parse requirement: found '', expected: identifier"),
+        ] {
+            assert_eq!(LabelSelector::parse(selector).unwrap_err().to_string(), message, "{selector:?}");
+        }
+        let error = LabelSelector::parse("-a=b").unwrap_err().to_string();
+        assert!(
+            error.starts_with("unable to parse requirement: <nil>: Invalid value: \"-a\": name part must"),
+            "{error}"
+        );
+        assert!(LabelSelector::parse("a=b_").is_err());
+        assert!(LabelSelector::parse(&format!("a={}", "x".repeat(64))).is_err());
+    }
+
+    #[test]
+    fn field_selectors_parse_with_escapes() {
+        let selector = FieldSelector::parse(r"metadata.name=a\,b,status.phase!=Running,,x==y\=").unwrap();
+        assert_eq!(selector.requires_exact("metadata.name"), Some("a,b"));
+        assert_eq!(selector.requires_exact("status.phase"), None);
+        assert_eq!(selector.requires_exact("x"), Some("y="));
+        assert_eq!(FieldSelector::parse(&selector.to_string()), Ok(selector));
+        assert_eq!(
+            FieldSelector::parse("a=b,metadata.name").unwrap_err().to_string(),
+            "invalid selector: 'a=b,metadata.name'; can't understand 'metadata.name'"
+        );
+        assert!(FieldSelector::parse(r"a=\x").is_err());
+        assert!(FieldSelector::parse("a=b=c").is_err());
+    }
+
+    proptest! {
+        #[test]
+        fn what_is_printed_parses_back(text in "[a-c=!,() notin<>0-9]{0,16}") {
+            if let Ok(selector) = LabelSelector::parse(&text) {
+                prop_assert_eq!(LabelSelector::parse(&selector.to_string()), Ok(selector));
+            }
+            if let Ok(selector) = FieldSelector::parse(&text) {
+                prop_assert_eq!(FieldSelector::parse(&selector.to_string()), Ok(selector));
+            }
+        }
+    }
+}

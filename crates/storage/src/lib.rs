@@ -1,0 +1,21 @@
+//! The store as a contract: [`Storage`], with its guarantees, and what implements it.
+//!
+//! ```text
+//!             create / update / delete                       watch
+//!   caller ───────────────────────────▶ Storage ───────────────────────────▶ Watch
+//!          ◀── revision, or Conflict ──            WatchItem::{Event, Progress, Expired, Lost}
+//!
+//!   memory      the executable specification: an MVCC map, nothing on disk
+//!   embedded    the same semantics on a durable engine        (feature `embedded`)
+//!   etcd3       etcd v3 over gRPC, incoming and result channel (feature `etcd3`)
+//!   conformance the suite that all of them pass                (feature `conformance`)
+//! ```
+//!
+//! The store knows keys, bytes and revisions. It does not know what the bytes mean.
+#![forbid(unsafe_code)]
+
+mod error;
+mod types;
+
+pub use error::{CreateError, DeleteError, ReadError, StoreFault, UpdateError, WatchError};
+pub use types::*;
