@@ -44,6 +44,30 @@ pub struct Resource {
     pub strategy: Strategy,
     /// True for resources of a CustomResourceDefinition.
     pub custom: bool,
+    /// The columns of Table views besides `Name`, for resources that bring their own
+    /// (`additionalPrinterColumns`); empty for built-ins, whose columns are code.
+    pub printer_columns: Vec<PrinterColumn>,
+    /// The OpenAPI v3 schema of an object, for resources that bring their own; `None` publishes
+    /// a schema that accepts everything.
+    pub schema: Option<Arc<serde_json::Value>>,
+}
+
+/// A column of a Table view that is read from the object by a path
+/// (`spec.versions[].additionalPrinterColumns[]` of a CustomResourceDefinition).
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct PrinterColumn {
+    /// The heading.
+    pub name: String,
+    /// `string`, `integer`, `number`, `boolean` or `date`.
+    pub type_: String,
+    /// The OpenAPI format of the type, mostly empty.
+    pub format: String,
+    /// What the column shows.
+    pub description: String,
+    /// 0 is always shown, more only in wide views.
+    pub priority: i32,
+    /// Where the value is, in Kubernetes' JSON path form, e.g. `.spec.replicas`.
+    pub json_path: String,
 }
 
 /// A subresource of a served resource.
@@ -143,6 +167,20 @@ impl Resource {
             Some(namespace) => KeyRange::namespace(&self.storage_prefix, namespace),
             None => KeyRange::resource(&self.storage_prefix),
         }
+    }
+
+    /// The verbs of the resource itself, sorted as discovery shows them.
+    ///
+    /// Namespaces cannot be deleted all at once: each takes its contents with it.
+    pub fn verbs(&self) -> &'static [&'static str] {
+        const ALL: &[&str] = &["create", "delete", "deletecollection", "get", "list", "patch", "update", "watch"];
+        const NAMESPACES: &[&str] = &["create", "delete", "get", "list", "patch", "update", "watch"];
+        if self.group.is_empty() && self.plural == "namespaces" { NAMESPACES } else { ALL }
+    }
+
+    /// May a whole collection be deleted by one request?
+    pub fn serves_delete_collection(&self) -> bool {
+        self.verbs().contains(&"deletecollection")
     }
 
     /// The subresource with this path element, if it is served.
