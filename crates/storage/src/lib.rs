@@ -15,7 +15,16 @@
 #![forbid(unsafe_code)]
 
 mod error;
+#[cfg(feature = "etcd3")]
+pub mod etcd3;
+mod hub;
+mod memory;
+mod mvcc;
+mod retention;
+mod ttl;
 mod types;
 
 pub use error::{CreateError, DeleteError, ReadError, StoreFault, UpdateError, WatchError};
+pub use memory::MemoryStorage;
+pub use retention::{ENTRY_BYTES, RETENTION_AGE, RETENTION_BYTES, RETENTION_REVISIONS, Retention};
 pub use types::*;

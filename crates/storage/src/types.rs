@@ -12,6 +12,11 @@ use listwatch_meta::{Key, KeyRange, Revision};
 
 use crate::error::{CreateError, DeleteError, ReadError, StoreFault, UpdateError, WatchError};
 
+/// The largest value that the stores of this crate take, in bytes: 1.5 MiB, etcd's default request
+/// limit. A larger one is refused with [`StoreFault::TooLarge`]. (etcd counts the request's other
+/// parts too, so there the largest value is a little smaller.)
+pub const VALUE_BYTES_MAX: usize = 3 << 19;
+
 /// A key with its value, at the revision that wrote it.
 #[derive(Clone, PartialEq, Eq)]
 pub struct KeyValue {
@@ -50,7 +55,8 @@ pub struct ListPage {
 pub struct ListQuery {
     /// Which keys; resume a paged list with [`KeyRange::starting_at`].
     pub range: KeyRange,
-    /// The revision to show; `None` is the latest, read linearizably.
+    /// The revision to show; `None`, and [`Revision::ZERO`] likewise, is the latest, read
+    /// linearizably.
     pub at: Option<Revision>,
     /// At most this many items; 0 is no limit.
     pub limit: usize,

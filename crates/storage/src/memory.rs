@@ -1,0 +1,551 @@
+//! [`MemoryStorage`]: the store with nothing on disk, and the executable specification of the
+//! [`Storage`] contract that the other implementations are compared with.
+//!
+//! ```text
+//!   create ──┐  one write lock        ┌── Hub: watchers of this key become "behind", are woken
+//!   update ──┼─▶ Mvcc: map + log ─────┤
+//!   delete ──┘  (bytes shared)        └── Deadlines: the reaper task removes what is due
+//!
+//!   watch  ────▶ reads the log from its own place, WATCH_BATCH events at a time
+//! ```
+//!
+//! A write costs one lock, one map insertion and one log entry; the value's bytes are shared by the
+//! map, the log and every reader. Nothing runs in the background until a key with a TTL is
+//! written; then one task sleeps until the next deadline.
+
+use std::collections::VecDeque;
+use std::pin::Pin;
+use std::sync::{Arc, Weak};
+use std::task::{Context, Poll, Waker, ready};
+use std::time::Duration;
+
+use async_trait::async_trait;
+use bytes::Bytes;
+use futures_core::Stream;
+use listwatch_meta::{Key, KeyRange, Revision};
+use parking_lot::{Mutex, RwLock};
+use tokio::sync::Notify;
+use tokio::task::{AbortHandle, coop};
+use tokio::time::Instant;
+
+use crate::error::{CreateError, DeleteError, ReadError, StoreFault, UpdateError, WatchError};
+use crate::hub::{Hub, Turn, WatcherId};
+use crate::mvcc::{Entry, FIRST_REVISION, Mvcc, Stored};
+use crate::retention::{Keeper, Retention};
+use crate::ttl::{self, Deadlines, Millis};
+use crate::types::{
+    Capabilities, KeyValue, ListPage, ListQuery, Storage, StoreEvent, StoreStats, VALUE_BYTES_MAX, Watch, WatchItem,
+};
+
+/// A watcher takes at most this many events from the history at a time. What a stalled watcher
+/// holds; the rest of its backlog is its place in the shared history.
+const WATCH_BATCH: usize = 64;
+
+/// A watcher looks at no more than this many entries of history while it holds the lock; then
+/// writers have their turn.
+const WATCH_SCAN: usize = 4096;
+
+/// A write drops at most this many entries that left the retention window. More than one, so that
+/// dropping keeps up; few, so that no write is slow.
+const TRIM_PER_WRITE: usize = 16;
+
+/// An explicit compaction drops this many entries before it lets others have the lock.
+const TRIM_PER_STEP: usize = 1024;
+
+/// So many expired keys are removed before others have the lock.
+const EXPIRE_PER_STEP: usize = 128;
+
+/// A store in memory. It survives nothing, and is as fast as the contract allows.
+///
+/// Dropping it ends its watches and its reaper task.
+///
+/// # Example
+/// ```
+/// use listwatch_meta::{Key, KeyRange, Revision};
+/// use listwatch_storage::{ListQuery, MemoryStorage, Storage, WatchItem};
+/// # tokio::runtime::Builder::new_current_thread().build()?.block_on(async {
+/// let store = MemoryStorage::new();
+/// let key = Key::new("pods", Some("default"), "web")?;
+/// let created = store.create(&key, "{}".into(), None).await?;
+///
+/// let mut watch = store.watch(KeyRange::resource("pods"), Revision::ZERO).await?;
+/// assert!(matches!(watch.next().await, Some(WatchItem::Event(event)) if event.revision() == created));
+/// let page = store.list(ListQuery { range: KeyRange::resource("pods"), at: None, limit: 0 }).await?;
+/// assert_eq!((page.items.len(), page.revision), (1, created));
+/// # Ok::<(), Box<dyn std::error::Error>>(()) })?;
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+pub struct MemoryStorage {
+    inner: Arc<Inner>,
+}
+
+struct Inner {
+    state: RwLock<State>,
+    hub: Hub,
+    /// Millisecond zero of this store's clock.
+    origin: Instant,
+    /// Tells the reaper that the next deadline changed, or that the store is closed.
+    rearm: Notify,
+    reaper: Mutex<Option<AbortHandle>>,
+}
+
+struct State {
+    mvcc: Mvcc<Bytes>,
+    keeper: Keeper,
+    deadlines: Deadlines,
+    closed: bool,
+}
+
+impl MemoryStorage {
+    /// An empty store with the default [`Retention`].
+    ///
+    /// Needs no runtime; its `async` methods need a tokio runtime only for keys with a TTL.
+    pub fn new() -> Arc<Self> {
+        Self::with_retention(Retention::default())
+    }
+
+    /// An empty store that keeps so much history.
+    pub fn with_retention(retention: Retention) -> Arc<Self> {
+        Arc::new(MemoryStorage {
+            inner: Arc::new(Inner {
+                state: RwLock::new(State {
+                    mvcc: Mvcc::new(Revision::ZERO, FIRST_REVISION),
+                    keeper: Keeper::new(retention),
+                    deadlines: Deadlines::default(),
+                    closed: false,
+                }),
+                hub: Hub::default(),
+                origin: Instant::now(),
+                rearm: Notify::new(),
+                reaper: Mutex::new(None),
+            }),
+        })
+    }
+}
+
+impl Drop for MemoryStorage {
+    fn drop(&mut self) {
+        self.inner.state.write().closed = true;
+        self.inner.hub.close();
+        self.inner.rearm.notify_one();
+    }
+}
+
+impl Inner {
+    fn now(&self) -> Millis {
+        u64::try_from(self.origin.elapsed().as_millis()).unwrap_or(u64::MAX)
+    }
+
+    /// Runs one change under the lock and then wakes whom it concerns. `change` says which
+    /// revision it took; the log then holds its entry.
+    fn write<E>(&self, change: impl FnOnce(&mut State, Millis) -> Result<Revision, E>) -> Result<Revision, E> {
+        let now = self.now();
+        let mut wake = Vec::new();
+        let revision = {
+            let mut state = self.state.write();
+            let revision = change(&mut state, now)?;
+            state.account(revision, now, &self.hub, &mut wake);
+            revision
+        };
+        wake.into_iter().for_each(Waker::wake);
+        Ok(revision)
+    }
+
+    /// Sees to it that the reaper runs and knows of the deadline of `revision`.
+    fn arm(self: &Arc<Self>, revision: Revision) {
+        let is_next = {
+            let state = self.state.read();
+            state.deadlines.of(revision).is_some_and(|deadline| state.deadlines.next() == Some(deadline))
+        };
+        if !is_next {
+            return;
+        }
+        let mut reaper = self.reaper.lock();
+        // A finished reaper is one whose runtime was shut down: this one takes over.
+        if reaper.as_ref().is_none_or(AbortHandle::is_finished) {
+            *reaper = Some(tokio::spawn(reap(Arc::downgrade(self))).abort_handle());
+        } else {
+            self.rearm.notify_one();
+        }
+    }
+
+    /// Removes what is due, up to a step. True when more may be due.
+    fn expire(&self) -> bool {
+        let now = self.now();
+        let mut wake = Vec::new();
+        let mut removed = 0;
+        {
+            let mut state = self.state.write();
+            while removed < EXPIRE_PER_STEP
+                && let Some((key, revision)) = state.deadlines.due(now)
+            {
+                state.deadlines.forget(revision);
+                if let Some(removal) = state.mvcc.delete(key.as_str()) {
+                    state.account(removal, now, &self.hub, &mut wake);
+                }
+                removed += 1;
+            }
+        }
+        wake.into_iter().for_each(Waker::wake);
+        removed == EXPIRE_PER_STEP
+    }
+}
+
+impl State {
+    /// After a change: tells the watchers, reckons the history and drops what left the window.
+    fn account(&mut self, revision: Revision, now: Millis, hub: &Hub, wake: &mut Vec<Waker>) {
+        if let Some(entry) = self.mvcc.entry(revision) {
+            self.keeper.added(cost(entry));
+            hub.changed(entry.key.as_str(), revision, wake);
+        }
+        let forget = self.keeper.forget_to(revision, now);
+        // `forget` never passes the current revision.
+        let _ = self.mvcc.compact(forget);
+        self.trim(TRIM_PER_WRITE);
+    }
+
+    /// Drops up to `limit` entries that nobody can ask for; true when it dropped that many.
+    fn trim(&mut self, limit: usize) -> bool {
+        for _ in 0..limit {
+            if let Some(entry) = self.mvcc.trim() {
+                self.keeper.dropped(cost(&entry));
+            } else if self.keeper.over_bytes() && self.mvcc.oldest() < self.mvcc.current() {
+                let _ = self.mvcc.compact(self.mvcc.oldest().next());
+            } else {
+                return false;
+            }
+        }
+        true
+    }
+
+    fn put(&mut self, key: &Key, value: Bytes, ttl: Option<Duration>, now: Millis) -> Revision {
+        let revision = self.mvcc.put(key, value);
+        if let Some(ttl) = ttl {
+            self.deadlines.set(key.clone(), revision, ttl::deadline(now, ttl));
+        }
+        revision
+    }
+
+    /// The present state of a key when it is not at `expected`.
+    fn conflict(&self, key: &Key, expected: Revision) -> Result<(), Option<KeyValue>> {
+        match self.mvcc.get(key.as_str()) {
+            Some(stored) if stored.modified == expected => Ok(()),
+            other => Err(other.map(|stored| key_value(key, stored))),
+        }
+    }
+}
+
+fn cost(entry: &Entry<Bytes>) -> u64 {
+    Keeper::cost(entry.key.as_str().len(), entry.previous.as_ref().map_or(0, |stored| stored.value.len()))
+}
+
+fn key_value(key: &Key, stored: &Stored<Bytes>) -> KeyValue {
+    KeyValue { key: key.clone(), value: stored.value.clone(), created: stored.created, modified: stored.modified }
+}
+
+fn store_event(revision: Revision, entry: &Entry<Bytes>) -> StoreEvent {
+    let previous = entry.previous.as_ref().map(|stored| key_value(&entry.key, stored));
+    match &entry.current {
+        Some(stored) => StoreEvent::Put { current: key_value(&entry.key, stored), previous },
+        None => StoreEvent::Delete { key: entry.key.clone(), revision, previous },
+    }
+}
+
+/// Removes keys when their time has come, until the store is dropped.
+async fn reap(store: Weak<Inner>) {
+    loop {
+        let Some(inner) = store.upgrade() else { return };
+        while inner.expire() {
+            tokio::task::yield_now().await;
+        }
+        let next = {
+            let state = inner.state.read();
+            if state.closed {
+                return;
+            }
+            state.deadlines.next()
+        };
+        // The store's owner may drop it meanwhile: `Drop` rings `rearm`, and `closed` is seen.
+        match next {
+            None => inner.rearm.notified().await,
+            Some(deadline) => {
+                let at = inner.origin + Duration::from_millis(deadline);
+                let _ = tokio::time::timeout_at(at, inner.rearm.notified()).await;
+            }
+        }
+    }
+}
+
+fn check_size(key: &Key, value: &Bytes) -> Result<(), StoreFault> {
+    if value.len() > VALUE_BYTES_MAX {
+        return Err(StoreFault::TooLarge(format!(
+            "the value of {key} has {} bytes, the limit is {VALUE_BYTES_MAX}",
+            value.len()
+        )));
+    }
+    Ok(())
+}
+
+#[async_trait]
+impl Storage for MemoryStorage {
+    async fn get(&self, key: &Key) -> Result<(Option<KeyValue>, Revision), ReadError> {
+        let state = self.inner.state.read();
+        let found = state.mvcc.get(key.as_str()).map(|stored| key_value(key, stored));
+        Ok((found, state.mvcc.current()))
+    }
+
+    async fn list(&self, query: ListQuery) -> Result<ListPage, ReadError> {
+        let state = self.inner.state.read();
+        let revision = query.at.filter(|at| !at.is_zero()).unwrap_or(state.mvcc.current());
+        let page = state.mvcc.list(&query.range, revision, query.limit)?;
+        let items = page.items.into_iter().map(|(key, stored)| key_value(key, stored)).collect();
+        Ok(ListPage { items, revision, more: page.remaining > 0, remaining: Some(page.remaining) })
+    }
+
+    async fn create(&self, key: &Key, value: Bytes, ttl: Option<Duration>) -> Result<Revision, CreateError> {
+        check_size(key, &value)?;
+        let revision = self.inner.write(|state, now| match state.mvcc.get(key.as_str()) {
+            Some(stored) => Err(CreateError::AlreadyExists { key: key.clone(), current: key_value(key, stored) }),
+            None => Ok(state.put(key, value, ttl, now)),
+        })?;
+        if ttl.is_some() {
+            self.inner.arm(revision);
+        }
+        Ok(revision)
+    }
+
+    async fn update(
+        &self,
+        key: &Key,
+        expected: Revision,
+        value: Bytes,
+        ttl: Option<Duration>,
+    ) -> Result<Revision, UpdateError> {
+        check_size(key, &value)?;
+        let revision = self.inner.write(|state, now| {
+            state.conflict(key, expected).map_err(|current| UpdateError::Conflict { current })?;
+            state.deadlines.forget(expected);
+            Ok::<_, UpdateError>(state.put(key, value, ttl, now))
+        })?;
+        if ttl.is_some() {
+            self.inner.arm(revision);
+        }
+        Ok(revision)
+    }
+
+    async fn delete(&self, key: &Key, expected: Revision) -> Result<Revision, DeleteError> {
+        self.inner.write(|state, _| {
+            state.conflict(key, expected).map_err(|current| DeleteError::Conflict { current })?;
+            state.deadlines.forget(expected);
+            state.mvcc.delete(key.as_str()).ok_or(DeleteError::Conflict { current: None })
+        })
+    }
+
+    async fn watch(&self, range: KeyRange, after: Revision) -> Result<Watch, WatchError> {
+        let state = self.inner.state.read();
+        if state.closed {
+            return Err(StoreFault::Closed.into());
+        }
+        let id = self.inner.hub.join(range.clone(), after, state.mvcc.current());
+        drop(state);
+        let place = Arc::new(Place { inner: self.inner.clone(), id });
+        let asked = place.clone();
+        let items = MemoryWatch { place, range, ready: VecDeque::new(), ended: false };
+        Ok(Watch::new(items, move || asked.inner.hub.ask_progress(asked.id)))
+    }
+
+    async fn current_revision(&self) -> Result<Revision, ReadError> {
+        Ok(self.inner.state.read().mvcc.current())
+    }
+
+    async fn compact(&self, revision: Revision) -> Result<(), ReadError> {
+        self.inner.state.write().mvcc.compact(revision)?;
+        // Read anew each time: the lock is free in between.
+        while self.inner.state.write().trim(TRIM_PER_STEP) {
+            tokio::task::yield_now().await;
+        }
+        Ok(())
+    }
+
+    fn capabilities(&self) -> Capabilities {
+        Capabilities { progress_requests: true }
+    }
+
+    async fn health(&self) -> Result<(), StoreFault> {
+        Ok(())
+    }
+
+    async fn stats(&self) -> Result<StoreStats, StoreFault> {
+        let state = self.inner.state.read();
+        Ok(StoreStats {
+            description: "memory".to_owned(),
+            revision: state.mvcc.current(),
+            oldest: state.mvcc.oldest(),
+            keys: Some(state.mvcc.live()),
+            disk_bytes: None,
+        })
+    }
+}
+
+/// A watcher's membership in the hub; the last owner leaves.
+struct Place {
+    inner: Arc<Inner>,
+    id: WatcherId,
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        self.inner.hub.leave(self.id);
+    }
+}
+
+/// The stream of one watch.
+struct MemoryWatch {
+    place: Arc<Place>,
+    range: KeyRange,
+    /// Taken from history and not yet handed out; at most [`WATCH_BATCH`].
+    ready: VecDeque<WatchItem>,
+    ended: bool,
+}
+
+impl MemoryWatch {
+    /// Takes the next events of the range from history. False when there was nothing to do.
+    fn refill(&mut self, waker: &Waker) -> bool {
+        let Place { inner, id } = &*self.place;
+        let state = inner.state.read();
+        match inner.hub.turn(*id, waker) {
+            Turn::Read(after) if after < state.mvcc.oldest() => {
+                self.ready.push_back(WatchItem::Expired { oldest: Some(state.mvcc.oldest()) });
+                self.ended = true;
+            }
+            Turn::Read(after) => {
+                let mut read = after;
+                for (revision, entry) in state.mvcc.entries_after(after).take(WATCH_SCAN) {
+                    if self.range.contains(entry.key.as_str()) {
+                        if self.ready.len() == WATCH_BATCH {
+                            break;
+                        }
+                        self.ready.push_back(WatchItem::Event(store_event(revision, entry)));
+                    }
+                    read = revision;
+                }
+                inner.hub.moved(*id, (read < state.mvcc.current()).then_some(read));
+            }
+            Turn::Progress => self.ready.push_back(WatchItem::Progress(state.mvcc.current())),
+            Turn::Closed => self.ended = true,
+            Turn::Wait => return false,
+        }
+        true
+    }
+}
+
+impl Stream for MemoryWatch {
+    type Item = WatchItem;
+
+    fn poll_next(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<WatchItem>> {
+        // A reader that drains a long history in one loop lets other tasks have their turn.
+        let budget = ready!(coop::poll_proceed(cx));
+        loop {
+            if let Some(item) = self.ready.pop_front() {
+                budget.made_progress();
+                return Poll::Ready(Some(item));
+            }
+            if self.ended {
+                return Poll::Ready(None);
+            }
+            if !self.refill(cx.waker()) {
+                return Poll::Pending;
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn pod(name: &str) -> Key {
+        Key::new("pods", Some("default"), name).unwrap()
+    }
+
+    #[tokio::test]
+    async fn history_stays_within_its_bytes() {
+        let retention = Retention { age: Duration::from_secs(3600), revisions: 1_000_000, bytes: 64 << 10 };
+        let store = MemoryStorage::with_retention(retention);
+        let mut at = store.create(&pod("a"), Bytes::new(), None).await.unwrap();
+        for _ in 0..1000 {
+            at = store.update(&pod("a"), at, vec![b'x'; 1024].into(), None).await.unwrap();
+        }
+        let state = store.inner.state.read();
+        assert!(state.keeper.bytes() <= retention.bytes + 2048, "{} bytes of history", state.keeper.bytes());
+        let kept = state.mvcc.log_len();
+        assert!((50..=54).contains(&kept), "{kept} revisions of 1.2 KiB are kept in 64 KiB");
+        let held: u64 = (state.mvcc.oldest().next().get()..=at.get())
+            .filter_map(|revision| state.mvcc.entry(Revision::new(revision)).map(cost))
+            .sum();
+        assert_eq!(held, state.keeper.bytes(), "what is reckoned is what is held");
+    }
+
+    #[tokio::test]
+    async fn a_watcher_of_a_quiet_range_keeps_its_place() {
+        let retention = Retention { age: Duration::ZERO, revisions: 10, bytes: u64::MAX };
+        let store = MemoryStorage::with_retention(retention);
+        let start = store.create(&pod("a"), Bytes::new(), None).await.unwrap();
+        let mut quiet = store.watch(KeyRange::resource("nodes"), start).await.unwrap();
+        let mut stalled = store.watch(KeyRange::resource("pods"), start).await.unwrap();
+        for n in 0..100 {
+            store.create(&pod(&format!("p{n}")), Bytes::new(), None).await.unwrap();
+        }
+        let node = Key::new("nodes", None, "n").unwrap();
+        let revision = store.create(&node, Bytes::new(), None).await.unwrap();
+        assert!(matches!(quiet.next().await, Some(WatchItem::Event(event)) if event.revision() == revision));
+        let oldest = store.stats().await.unwrap().oldest;
+        assert_eq!(stalled.next().await, Some(WatchItem::Expired { oldest: Some(oldest) }));
+        assert_eq!(stalled.next().await, None);
+    }
+
+    #[tokio::test]
+    async fn dropping_ends_watches_and_leaves_nothing_behind() {
+        let store = MemoryStorage::new();
+        let inner = store.inner.clone();
+        let mut watch = store.watch(KeyRange::resource("pods"), Revision::ZERO).await.unwrap();
+        let revision = store.create(&pod("a"), Bytes::new(), Some(Duration::from_secs(3600))).await.unwrap();
+        drop(store);
+        assert!(matches!(watch.next().await, Some(WatchItem::Event(event)) if event.revision() == revision));
+        assert_eq!(watch.next().await, None, "a closed store ends its watches after what is there");
+        drop(watch);
+        assert_eq!(inner.hub.len(), 0);
+        while !inner.reaper.lock().as_ref().unwrap().is_finished() {
+            tokio::task::yield_now().await;
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn the_reaper_survives_the_runtime_that_began_it() {
+        let store = MemoryStorage::new();
+        let other = store.clone();
+        std::thread::spawn(move || {
+            let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap();
+            runtime.block_on(other.create(&pod("long"), Bytes::new(), Some(Duration::from_secs(60)))).unwrap();
+        })
+        .join()
+        .unwrap();
+        let created = store.create(&pod("short"), Bytes::new(), Some(Duration::from_secs(30))).await.unwrap();
+        let mut watch = store.watch(KeyRange::resource("pods"), created).await.unwrap();
+        for name in ["short", "long"] {
+            let item = watch.next().await;
+            assert!(
+                matches!(&item, Some(WatchItem::Event(StoreEvent::Delete { key, .. })) if *key == pod(name)),
+                "{name} removes itself: {item:?}"
+            );
+        }
+    }
+
+    #[tokio::test]
+    async fn refuses_what_is_too_large() {
+        let store = MemoryStorage::new();
+        store.create(&pod("fits"), vec![0; VALUE_BYTES_MAX].into(), None).await.unwrap();
+        let error = store.create(&pod("large"), vec![0; VALUE_BYTES_MAX + 1].into(), None).await.unwrap_err();
+        assert!(matches!(error, CreateError::Fault(StoreFault::TooLarge(_))), "{error}");
+    }
+}
