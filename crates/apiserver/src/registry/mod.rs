@@ -7,9 +7,11 @@
 mod builtin;
 
 use std::collections::HashMap;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use listwatch_meta::{GroupResource, Key, KeyRange, ObjectShape, status};
+
+use crate::discovery::Discovery;
 
 /// One served resource: a kind in a group and version.
 #[derive(Debug, Clone)]
@@ -194,6 +196,7 @@ impl Resource {
 pub struct Registry {
     resources: Vec<Arc<Resource>>,
     by_path: HashMap<(String, String, String), usize>,
+    discovery: OnceLock<Discovery>,
 }
 
 impl Registry {
@@ -204,7 +207,7 @@ impl Registry {
             .enumerate()
             .map(|(at, r)| ((r.group.clone(), r.version.clone(), r.plural.clone()), at))
             .collect();
-        Registry { resources, by_path }
+        Registry { resources, by_path, discovery: OnceLock::new() }
     }
 
     /// The built-in kinds of Kubernetes.
@@ -226,6 +229,11 @@ impl Registry {
     /// Is this group and version served at all?
     pub fn has_group_version(&self, group: &str, version: &str) -> bool {
         self.resources.iter().any(|r| r.group == group && r.version == version)
+    }
+
+    /// The discovery documents, written when first asked for.
+    pub fn discovery(&self) -> &Discovery {
+        self.discovery.get_or_init(|| Discovery::new(self))
     }
 
     /// The resource of a kind, e.g. for `ownerReferences`.
