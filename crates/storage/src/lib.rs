@@ -8,6 +8,7 @@
 //!   memory      the executable specification: an MVCC map, nothing on disk
 //!   embedded    the same semantics on a durable engine        (feature `embedded`)
 //!   etcd3       etcd v3 over gRPC, incoming and result channel (feature `etcd3`)
+//!   update      the optimistic write loop, Kubernetes' GuaranteedUpdate
 //!   conformance the suite that all of them pass                (feature `conformance`)
 //! ```
 //!
@@ -23,8 +24,12 @@ mod mvcc;
 mod retention;
 mod ttl;
 mod types;
+mod update;
 
 pub use error::{CreateError, DeleteError, ReadError, StoreFault, UpdateError, WatchError};
 pub use memory::MemoryStorage;
 pub use retention::{ENTRY_BYTES, RETENTION_AGE, RETENTION_BYTES, RETENTION_REVISIONS, Retention};
 pub use types::*;
+pub use update::{
+    Decision, GuaranteedUpdateError, Outcome, Step, UPDATE_ATTEMPTS_MAX, UpdateLimits, UpdateLoop, guaranteed_update,
+};

@@ -1,0 +1,551 @@
+//! The optimistic write loop, Kubernetes' `GuaranteedUpdate`: read, decide, write if nobody else
+//! wrote meanwhile, else decide again upon what they wrote.
+//!
+//! ```text
+//!                     suggestion (a cached state, perhaps stale)
+//!                        │                       none: Read
+//!                        ▼                          │
+//!       ┌────────▶ Decide upon it ◀────── Read ◀────┤
+//!       │                │  fails, or changes nothing, upon a mere suggestion:
+//!       │                │  Read; unchanged since? then it stands, else Decide again
+//!       │                ▼
+//!       │        Create / Update / Delete at the revision decided upon
+//!       └── Conflict ────┤  (the answer holds the present state: no read needed)
+//!                        ▼
+//!                      Done
+//! ```
+//!
+//! [`UpdateLoop`] is that machine: pure, it says what to do next ([`Step`]) and is told the answer.
+//! [`guaranteed_update`] runs it on a [`Storage`]. A caller whose decision has to await something
+//! (an admission webhook) runs the machine itself, in the same few lines.
+//!
+//! The rules are those of `pkg/storage/etcd3/store.go` `GuaranteedUpdate` and `Delete`, except that
+//! the number of rounds has a limit.
+
+use std::time::Duration;
+
+use bytes::Bytes;
+use listwatch_meta::{Key, Revision};
+
+use crate::error::{CreateError, DeleteError, ReadError, StoreFault, UpdateError};
+use crate::types::{KeyValue, Storage};
+
+/// What the caller wants done about the state it was shown.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Decision {
+    /// Write this value: a create where nothing was there, else an update. A value equal to the
+    /// present one is not written ([`Outcome::Unchanged`]), and so does not renew a TTL.
+    Write {
+        /// The new bytes.
+        value: Bytes,
+        /// As in [`Storage::create`] and [`Storage::update`].
+        ttl: Option<Duration>,
+    },
+    /// Remove the key. Where nothing was there this is [`Decision::Nothing`].
+    Delete,
+    /// Leave it as it is.
+    Nothing,
+}
+
+/// What came of it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Outcome {
+    /// The key was not there and is now.
+    Created(KeyValue),
+    /// The key's value was replaced.
+    Updated {
+        /// The new state.
+        current: KeyValue,
+        /// The state it replaced.
+        previous: KeyValue,
+    },
+    /// The key was removed.
+    Deleted {
+        /// The last state.
+        previous: KeyValue,
+        /// The revision of the removal.
+        revision: Revision,
+    },
+    /// Nothing was written, and this is the state read linearizably (not merely suggested) that
+    /// needed no change.
+    Unchanged(Option<KeyValue>),
+}
+
+/// Why a guaranteed update failed. `E` is the caller's own error.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum GuaranteedUpdateError<E> {
+    /// The caller's function refused the present state; a refusal of a mere suggestion was
+    /// confirmed by reading first.
+    #[error("{0}")]
+    Refused(E),
+    /// Others wrote between every read and write, [`UpdateLimits::attempts`] times. Try again
+    /// later.
+    #[error("the object was changed by others {attempts} times in a row")]
+    Contended {
+        /// How often the write lost.
+        attempts: u32,
+    },
+    /// The store failed. After [`StoreFault::Unavailable`] the write may have happened.
+    #[error("{0}")]
+    Fault(StoreFault),
+}
+
+/// How long an update goes on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct UpdateLimits {
+    /// So many writes may lose to others before the update gives up with
+    /// [`GuaranteedUpdateError::Contended`]. kube-apiserver has no limit but the request's
+    /// deadline; here the deadline is the caller's, who drops the future.
+    pub attempts: u32,
+}
+
+/// [`UpdateLimits::attempts`] by default. Each round is lost to a write that succeeded, so even
+/// hundreds of clients in a storm on one object all get through.
+pub const UPDATE_ATTEMPTS_MAX: u32 = 1000;
+
+impl Default for UpdateLimits {
+    fn default() -> Self {
+        UpdateLimits { attempts: UPDATE_ATTEMPTS_MAX }
+    }
+}
+
+/// What to do next, asked of [`UpdateLoop::step`].
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Step {
+    /// Read the key linearizably; answer with [`UpdateLoop::read`].
+    Read,
+    /// Decide upon this state; answer with [`UpdateLoop::decided`].
+    Decide(Option<KeyValue>),
+    /// Create the key; answer with [`UpdateLoop::created`].
+    Create {
+        /// The value to write.
+        value: Bytes,
+        /// Its TTL.
+        ttl: Option<Duration>,
+    },
+    /// Update the key; answer with [`UpdateLoop::updated`].
+    Update {
+        /// The revision the key must be at.
+        expected: Revision,
+        /// The value to write.
+        value: Bytes,
+        /// Its TTL.
+        ttl: Option<Duration>,
+    },
+    /// Delete the key; answer with [`UpdateLoop::deleted`].
+    Delete {
+        /// The revision the key must be at.
+        expected: Revision,
+    },
+}
+
+/// The machine; see the file's head. `E` is the caller's own error.
+///
+/// Ask [`UpdateLoop::step`], do it, tell the answer by the method that the step names, and so on
+/// until an answer hands back the result. Telling an answer that was not asked for is ignored.
+#[derive(Debug)]
+pub struct UpdateLoop<E> {
+    key: Key,
+    limits: UpdateLimits,
+    /// Writes that lost so far; at most `limits.attempts`.
+    lost: u32,
+    state: State<E>,
+}
+
+/// A state of the key and whether it was read, or only suggested.
+#[derive(Clone, Debug)]
+struct Base {
+    found: Option<KeyValue>,
+    proven: bool,
+}
+
+#[derive(Debug)]
+enum State<E> {
+    /// Nothing is known.
+    Unread,
+    /// The caller decides upon this.
+    Deciding(Base),
+    /// The caller came to a result upon a suggestion that must not stand on a stale state:
+    /// it refused, or nothing had to be changed. Read; if the suggestion was current it stands.
+    Proving { suggested: Revision, refusal: Option<E> },
+    /// A write is under way.
+    Writing { base: Option<KeyValue>, decision: Decision },
+    /// The result was handed out.
+    Done,
+}
+
+/// The result, when an answer brought it about.
+type Told<E> = Option<Result<Outcome, GuaranteedUpdateError<E>>>;
+
+impl<E> UpdateLoop<E> {
+    /// Begins, with a suggestion where there is one: a state that the key had not long ago, from a
+    /// cache. It saves the first read. `None` is "no idea", not "absent".
+    pub fn new(key: Key, suggestion: Option<KeyValue>, limits: UpdateLimits) -> Self {
+        let state = match suggestion {
+            Some(suggested) => State::Deciding(Base { found: Some(suggested), proven: false }),
+            None => State::Unread,
+        };
+        UpdateLoop { key, limits, lost: 0, state }
+    }
+
+    /// What to do next; `None` when the result was handed out.
+    pub fn step(&self) -> Option<Step> {
+        Some(match &self.state {
+            State::Unread | State::Proving { .. } => Step::Read,
+            State::Deciding(base) => Step::Decide(base.found.clone()),
+            State::Writing { base: None, decision: Decision::Write { value, ttl } } => {
+                Step::Create { value: value.clone(), ttl: *ttl }
+            }
+            State::Writing { base: Some(base), decision: Decision::Write { value, ttl } } => {
+                Step::Update { expected: base.modified, value: value.clone(), ttl: *ttl }
+            }
+            State::Writing { base: Some(base), .. } => Step::Delete { expected: base.modified },
+            State::Writing { base: None, .. } | State::Done => return None,
+        })
+    }
+
+    /// Answers [`Step::Read`].
+    pub fn read(&mut self, result: Result<Option<KeyValue>, ReadError>) -> Told<E> {
+        let found = match result {
+            Ok(found) => found,
+            Err(ReadError::Fault(fault)) => return self.done(Err(GuaranteedUpdateError::Fault(fault))),
+            // A read without a revision cannot be compacted or ahead.
+            Err(other) => {
+                return self.done(Err(GuaranteedUpdateError::Fault(StoreFault::Corrupt(other.to_string()))));
+            }
+        };
+        match std::mem::replace(&mut self.state, State::Done) {
+            State::Proving { suggested, refusal } if found.as_ref().is_some_and(|now| now.modified == suggested) => {
+                match refusal {
+                    Some(error) => Some(Err(GuaranteedUpdateError::Refused(error))),
+                    None => Some(Ok(Outcome::Unchanged(found))),
+                }
+            }
+            State::Unread | State::Proving { .. } => {
+                self.state = State::Deciding(Base { found, proven: true });
+                None
+            }
+            other => {
+                self.state = other;
+                None
+            }
+        }
+    }
+
+    /// Answers [`Step::Decide`].
+    pub fn decided(&mut self, decision: Result<Decision, E>) -> Told<E> {
+        let base = match std::mem::replace(&mut self.state, State::Done) {
+            State::Deciding(base) => base,
+            other => {
+                self.state = other;
+                return None;
+            }
+        };
+        // A suggestion is always of a key that was there.
+        let suggested = base.found.as_ref().filter(|_| !base.proven).map(|found| found.modified);
+        let decision = match (decision, suggested) {
+            (Err(error), Some(suggested)) => {
+                self.state = State::Proving { suggested, refusal: Some(error) };
+                return None;
+            }
+            (Err(error), None) => return Some(Err(GuaranteedUpdateError::Refused(error))),
+            (Ok(decision), _) => decision,
+        };
+        let changes = match (&decision, &base.found) {
+            (Decision::Nothing, _) | (Decision::Delete, None) => false,
+            (Decision::Write { value, .. }, Some(found)) => *value != found.value,
+            (Decision::Write { .. }, None) | (Decision::Delete, Some(_)) => true,
+        };
+        if changes {
+            self.state = State::Writing { base: base.found, decision };
+            return None;
+        }
+        match suggested {
+            Some(suggested) => {
+                self.state = State::Proving { suggested, refusal: None };
+                None
+            }
+            None => Some(Ok(Outcome::Unchanged(base.found))),
+        }
+    }
+
+    /// Answers [`Step::Create`].
+    pub fn created(&mut self, result: Result<Revision, CreateError>) -> Told<E> {
+        let State::Writing { base: None, decision: Decision::Write { value, .. } } = &self.state else { return None };
+        match result {
+            Ok(revision) => {
+                let value = value.clone();
+                let current = KeyValue { key: self.key.clone(), value, created: revision, modified: revision };
+                self.done(Ok(Outcome::Created(current)))
+            }
+            Err(CreateError::AlreadyExists { current, .. }) => self.again(Some(current)),
+            Err(CreateError::Fault(fault)) => self.done(Err(GuaranteedUpdateError::Fault(fault))),
+        }
+    }
+
+    /// Answers [`Step::Update`].
+    pub fn updated(&mut self, result: Result<Revision, UpdateError>) -> Told<E> {
+        let State::Writing { base: Some(base), decision: Decision::Write { value, .. } } = &self.state else {
+            return None;
+        };
+        match result {
+            Ok(modified) => {
+                let previous = base.clone();
+                let (key, created) = (self.key.clone(), previous.created);
+                let current = KeyValue { key, value: value.clone(), created, modified };
+                self.done(Ok(Outcome::Updated { current, previous }))
+            }
+            Err(UpdateError::Conflict { current }) => self.again(current),
+            Err(UpdateError::Fault(fault)) => self.done(Err(GuaranteedUpdateError::Fault(fault))),
+        }
+    }
+
+    /// Answers [`Step::Delete`].
+    pub fn deleted(&mut self, result: Result<Revision, DeleteError>) -> Told<E> {
+        let State::Writing { base: Some(base), decision: Decision::Delete } = &self.state else { return None };
+        match result {
+            Ok(revision) => {
+                let previous = base.clone();
+                self.done(Ok(Outcome::Deleted { previous, revision }))
+            }
+            Err(DeleteError::Conflict { current }) => self.again(current),
+            Err(DeleteError::Fault(fault)) => self.done(Err(GuaranteedUpdateError::Fault(fault))),
+        }
+    }
+
+    /// The write lost; the store said what is there now.
+    fn again(&mut self, found: Option<KeyValue>) -> Told<E> {
+        self.lost += 1;
+        if self.lost >= self.limits.attempts {
+            return self.done(Err(GuaranteedUpdateError::Contended { attempts: self.lost }));
+        }
+        self.state = State::Deciding(Base { found, proven: true });
+        None
+    }
+
+    fn done(&mut self, result: Result<Outcome, GuaranteedUpdateError<E>>) -> Told<E> {
+        self.state = State::Done;
+        Some(result)
+    }
+}
+
+/// Changes one key as `decide` says, however often others change it meanwhile: Kubernetes'
+/// `GuaranteedUpdate`.
+///
+/// `decide` is shown the key's state (`None`: not there) and may be called several times; it
+/// should depend on nothing but that state. Preconditions (uid, resourceVersion) are its affair:
+/// what it refuses on a mere suggestion is looked at again on the true state. `suggestion` is a
+/// cached state that saves the first read; it may be stale.
+///
+/// # Errors
+/// See [`GuaranteedUpdateError`].
+///
+/// # Example
+/// ```
+/// use listwatch_meta::Key;
+/// use listwatch_storage::{Decision, MemoryStorage, Outcome, Storage, UpdateLimits, guaranteed_update};
+/// # tokio::runtime::Builder::new_current_thread().build()?.block_on(async {
+/// let store = MemoryStorage::new();
+/// let key = Key::new("configmaps", Some("default"), "counter")?;
+/// store.create(&key, "1".into(), None).await?;
+///
+/// let outcome = guaranteed_update(&*store, &key, None, UpdateLimits::default(), |current| {
+///     let current = current.ok_or("there is no counter")?;
+///     let count: u64 = std::str::from_utf8(&current.value).unwrap().parse().unwrap();
+///     Ok::<_, &'static str>(Decision::Write { value: (count + 1).to_string().into(), ttl: None })
+/// })
+/// .await?;
+/// assert!(matches!(outcome, Outcome::Updated { current, .. } if current.value == "2"));
+/// # Ok::<(), Box<dyn std::error::Error>>(()) })?;
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+pub async fn guaranteed_update<S, E>(
+    storage: &S,
+    key: &Key,
+    suggestion: Option<KeyValue>,
+    limits: UpdateLimits,
+    mut decide: impl FnMut(Option<&KeyValue>) -> Result<Decision, E>,
+) -> Result<Outcome, GuaranteedUpdateError<E>>
+where
+    S: Storage + ?Sized,
+{
+    let mut update = UpdateLoop::new(key.clone(), suggestion, limits);
+    loop {
+        let told = match update.step().expect("the loop ends with the answer that holds the result") {
+            Step::Read => update.read(storage.get(key).await.map(|(found, _)| found)),
+            Step::Decide(current) => update.decided(decide(current.as_ref())),
+            Step::Create { value, ttl } => update.created(storage.create(key, value, ttl).await),
+            Step::Update { expected, value, ttl } => update.updated(storage.update(key, expected, value, ttl).await),
+            Step::Delete { expected } => update.deleted(storage.delete(key, expected).await),
+        };
+        if let Some(result) = told {
+            return result;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::memory::MemoryStorage;
+    use std::fmt::Write as _;
+
+    fn key() -> Key {
+        Key::new("pods", Some("default"), "web").unwrap()
+    }
+
+    fn at(revision: u64, value: &str) -> KeyValue {
+        let modified = Revision::new(revision);
+        KeyValue { key: key(), value: Bytes::copy_from_slice(value.as_bytes()), created: Revision::new(2), modified }
+    }
+
+    /// Runs the machine against a store that changes by itself, and says what it did.
+    ///
+    /// `truth` is the sequence of states the key has: each write attempt finds the next one, until
+    /// the last, which stays. `want` is the value to write (`-` deletes, `=` does nothing), and
+    /// `refuse` the value upon which the caller refuses.
+    fn check(suggestion: Option<KeyValue>, truth: &[Option<KeyValue>], want: &str, refuse: &str, expected: &str) {
+        let mut update = UpdateLoop::new(key(), suggestion, UpdateLimits { attempts: 3 });
+        let mut truth = truth.iter().cloned().peekable();
+        let mut trace = String::new();
+        let result = loop {
+            let present = truth.peek().cloned().flatten();
+            let modified = present.as_ref().map(|found| found.modified);
+            let next = Revision::new(100);
+            let told = match update.step().unwrap() {
+                Step::Read => {
+                    trace.push_str("read ");
+                    update.read(Ok(present))
+                }
+                Step::Decide(found) => {
+                    let seen = found.as_ref().map_or("none", |found| std::str::from_utf8(&found.value).unwrap());
+                    write!(trace, "decide({seen}) ").unwrap();
+                    update.decided(match want {
+                        _ if seen == refuse => Err(()),
+                        "-" => Ok(Decision::Delete),
+                        "=" => Ok(Decision::Nothing),
+                        value => Ok(Decision::Write { value: Bytes::copy_from_slice(value.as_bytes()), ttl: None }),
+                    })
+                }
+                Step::Create { .. } => {
+                    trace.push_str("create ");
+                    update.created(match present {
+                        None => Ok(next),
+                        Some(current) => Err(CreateError::AlreadyExists { key: key(), current }),
+                    })
+                }
+                Step::Update { expected, .. } => {
+                    trace.push_str("update ");
+                    let fits = modified == Some(expected);
+                    update.updated(if fits { Ok(next) } else { Err(UpdateError::Conflict { current: present }) })
+                }
+                Step::Delete { expected } => {
+                    trace.push_str("delete ");
+                    let fits = modified == Some(expected);
+                    update.deleted(if fits { Ok(next) } else { Err(DeleteError::Conflict { current: present }) })
+                }
+            };
+            // Somebody else writes between two steps of ours.
+            if truth.len() > 1 && !trace.ends_with(") ") {
+                truth.next();
+            }
+            if let Some(result) = told {
+                break result;
+            }
+        };
+        trace.push_str(match &result {
+            Ok(Outcome::Created(_)) => "-> created",
+            Ok(Outcome::Updated { .. }) => "-> updated",
+            Ok(Outcome::Deleted { .. }) => "-> deleted",
+            Ok(Outcome::Unchanged(_)) => "-> unchanged",
+            Err(GuaranteedUpdateError::Refused(())) => "-> refused",
+            Err(GuaranteedUpdateError::Contended { .. }) => "-> contended",
+            Err(GuaranteedUpdateError::Fault(_)) => "-> fault",
+        });
+        assert_eq!(trace, expected);
+        assert_eq!(update.step(), None, "nothing is left to do after the result");
+    }
+
+    #[test]
+    fn a_current_suggestion_saves_the_read() {
+        let a = at(5, "a");
+        check(Some(a.clone()), &[Some(a.clone())], "b", "", "decide(a) update -> updated");
+        check(Some(a.clone()), &[Some(a.clone())], "-", "", "decide(a) delete -> deleted");
+        check(None, &[Some(a)], "b", "", "read decide(a) update -> updated");
+        check(None, &[None], "b", "", "read decide(none) create -> created");
+    }
+
+    #[test]
+    fn a_conflict_goes_on_with_the_state_it_brought() {
+        let (a, b) = (at(5, "a"), at(6, "b"));
+        check(Some(a.clone()), &[Some(b.clone())], "c", "", "decide(a) update decide(b) update -> updated");
+        check(Some(a.clone()), &[None], "c", "", "decide(a) update decide(none) create -> created");
+        check(Some(a), &[Some(b.clone())], "-", "", "decide(a) delete decide(b) delete -> deleted");
+        check(None, &[None, Some(b)], "c", "", "read decide(none) create decide(b) update -> updated");
+    }
+
+    #[test]
+    fn a_refusal_upon_a_suggestion_is_looked_at_again() {
+        let (a, b) = (at(5, "a"), at(6, "b"));
+        check(Some(a.clone()), &[Some(b.clone())], "c", "a", "decide(a) read decide(b) update -> updated");
+        check(Some(a.clone()), &[Some(a.clone())], "c", "a", "decide(a) read -> refused");
+        check(Some(a.clone()), &[None], "c", "none", "decide(a) update decide(none) -> refused");
+        check(Some(a.clone()), &[None], "c", "a", "decide(a) read decide(none) create -> created");
+        check(None, &[Some(a)], "c", "a", "read decide(a) -> refused");
+    }
+
+    #[test]
+    fn no_change_is_no_write_once_the_state_is_proven() {
+        let (a, b, later) = (at(5, "a"), at(6, "b"), at(7, "a"));
+        check(None, &[Some(a.clone())], "a", "", "read decide(a) -> unchanged");
+        check(None, &[None], "-", "", "read decide(none) -> unchanged");
+        check(Some(a.clone()), &[Some(a.clone())], "a", "", "decide(a) read -> unchanged");
+        check(Some(a.clone()), &[Some(a.clone())], "=", "", "decide(a) read -> unchanged");
+        check(Some(a.clone()), &[Some(b)], "a", "", "decide(a) read decide(b) update -> updated");
+        check(Some(a), &[Some(later)], "a", "", "decide(a) read decide(a) -> unchanged");
+    }
+
+    #[test]
+    fn gives_up_after_so_many_lost_rounds() {
+        let states: Vec<_> = (5..20).map(|revision| Some(at(revision, &format!("v{revision}")))).collect();
+        check(None, &states, "x", "", "read decide(v5) update decide(v6) update decide(v7) update -> contended");
+    }
+
+    #[test]
+    fn a_fault_ends_it() {
+        let mut update = UpdateLoop::<()>::new(key(), None, UpdateLimits::default());
+        let told = update.read(Err(StoreFault::Closed.into()));
+        assert_eq!(told, Some(Err(GuaranteedUpdateError::Fault(StoreFault::Closed))));
+        assert_eq!(update.step(), None);
+    }
+
+    #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+    async fn every_one_of_many_updates_takes_effect() {
+        const WRITERS: usize = 16;
+        const ROUNDS: usize = 25;
+        let store = MemoryStorage::new();
+        store.create(&key(), "0".into(), None).await.unwrap();
+        let stale = store.get(&key()).await.unwrap().0;
+        let writers: Vec<_> = (0..WRITERS)
+            .map(|_| {
+                let (store, stale) = (store.clone(), stale.clone());
+                tokio::spawn(async move {
+                    for _ in 0..ROUNDS {
+                        guaranteed_update(&*store, &key(), stale.clone(), UpdateLimits::default(), |current| {
+                            let text = std::str::from_utf8(&current.ok_or(())?.value).unwrap();
+                            let count: usize = text.parse().unwrap();
+                            Ok::<_, ()>(Decision::Write { value: (count + 1).to_string().into(), ttl: None })
+                        })
+                        .await
+                        .unwrap();
+                    }
+                })
+            })
+            .collect();
+        for writer in writers {
+            writer.await.unwrap();
+        }
+        let (found, _) = store.get(&key()).await.unwrap();
+        assert_eq!(found.unwrap().value, (WRITERS * ROUNDS).to_string(), "no update was lost or done twice");
+    }
+}
