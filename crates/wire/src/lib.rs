@@ -1,1 +1,55 @@
-//! placeholder
+//! Kubernetes list-watch on the wire: bytes to messages and back, for both ends, without a socket.
+//!
+//! ```text
+//!   client                                                     server
+//!   query::print_list_options ──── GET /api/v1/pods?watch… ───▶ query::parse_list_options
+//!   Accept, Content-Type      ────────────────────────────────▶ media_type::negotiate
+//!
+//!   list::ListDecoder         ◀── {"kind":"PodList",…,"items":[ ──  list::ListBody
+//!   frame::JsonFrames         ◀── {"type":"ADDED","object":{…}}\n ─ Object::frame
+//!   event::WatchEvent                                              event::Bookmark, event::error_frame
+//!   metadata::Metadata
+//! ```
+//!
+//! Everything here is a pure function or a plain state machine: decoders are fed bytes and hand
+//! out frames, encoders hand out bytes. Objects are never parsed; they pass as [`bytes::Bytes`].
+//!
+//! # Example
+//! A watch stream that arrives in awkward pieces:
+//! ```
+//! use bytes::Bytes;
+//! use listwatch_wire::{EventKind, JsonFrames, Metadata, WatchEvent};
+//!
+//! let mut frames = JsonFrames::new();
+//! let mut seen = Vec::new();
+//! for piece in [
+//!     r#"{"type":"ADDED","object":{"metadata":{"name":"web","resourceVer"#,
+//!     "sion\":\"7\"}}}\n{\"type\":\"BOOKMARK\",\"object\":{\"metadata\":{\"resourceVersion\":\"9\"}}}\n",
+//! ] {
+//!     frames.feed(Bytes::from_static(piece.as_bytes()));
+//!     while let Some(frame) = frames.next_frame()? {
+//!         let event = WatchEvent::decode(&frame)?;
+//!         let version = Metadata::read(&event.object)?.resource_version.into_owned();
+//!         seen.push((event.kind, version));
+//!     }
+//! }
+//! frames.finish()?;
+//! assert_eq!(seen, [(EventKind::Added, "7".to_owned()), (EventKind::Bookmark, "9".to_owned())]);
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+#![forbid(unsafe_code)]
+
+mod cut;
+pub mod event;
+pub mod frame;
+pub mod list;
+pub mod media_type;
+pub mod metadata;
+pub mod query;
+
+pub use event::{Bookmark, EventError, EventKind, WatchEvent, error_frame};
+pub use frame::{FrameError, Frames, JsonFrames, LengthFrames};
+pub use list::{ListBody, ListDecoder, ListMeta, ListStyle, split_list};
+pub use media_type::{Encoding, Negotiated, PatchType, Purpose, Served, View, negotiate, negotiate_body};
+pub use metadata::Metadata;
+pub use query::{Extra, Query, WriteOptions, parse_list_options, print_list_options};

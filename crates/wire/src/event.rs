@@ -1,0 +1,267 @@
+//! The envelope of a watch event: `{"type":"ADDED","object":{…}}`.
+//!
+//! The object stays bytes on both sides. The server writes the envelope around bytes it already
+//! has (ADDED, MODIFIED and DELETED frames are made with the object, in `listwatch_meta::Object`);
+//! the client finds the object in the frame and slices it out.
+
+use std::sync::LazyLock;
+
+use bytes::{BufMut, Bytes, BytesMut};
+use listwatch_meta::scan::{self, PathSet, Span};
+use listwatch_meta::{Change, ResourceVersion, Revision, Status};
+
+use crate::metadata::Metadata;
+
+/// The annotation on the one bookmark that ends the initial events of a WatchList.
+pub const INITIAL_EVENTS_END: &str = "k8s.io/initial-events-end";
+
+/// The `type` of a watch event.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum EventKind {
+    /// The object came into being or into view.
+    Added,
+    /// The object changed.
+    Modified,
+    /// The object is gone or out of view.
+    Deleted,
+    /// Nothing changed up to the object's resource version.
+    Bookmark,
+    /// The object is a `Status`; the stream ends behind it.
+    Error,
+}
+
+impl EventKind {
+    /// The word on the wire.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            EventKind::Added => "ADDED",
+            EventKind::Modified => "MODIFIED",
+            EventKind::Deleted => "DELETED",
+            EventKind::Bookmark => "BOOKMARK",
+            EventKind::Error => "ERROR",
+        }
+    }
+
+    fn parse(raw: &[u8]) -> Option<Self> {
+        Some(match raw {
+            b"\"ADDED\"" => EventKind::Added,
+            b"\"MODIFIED\"" => EventKind::Modified,
+            b"\"DELETED\"" => EventKind::Deleted,
+            b"\"BOOKMARK\"" => EventKind::Bookmark,
+            b"\"ERROR\"" => EventKind::Error,
+            _ => return None,
+        })
+    }
+}
+
+impl From<Change> for EventKind {
+    fn from(change: Change) -> Self {
+        match change {
+            Change::Added => EventKind::Added,
+            Change::Modified => EventKind::Modified,
+            Change::Deleted => EventKind::Deleted,
+        }
+    }
+}
+
+/// One watch event; the object is not parsed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct WatchEvent {
+    /// What happened.
+    pub kind: EventKind,
+    /// The object's JSON.
+    pub object: Bytes,
+}
+
+/// Why a frame is no watch event. The peer is at fault; the stream's order is lost, so it should
+/// be dropped, except for [`EventError::UnknownType`].
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum EventError {
+    /// The frame is no JSON object.
+    #[error("malformed watch event at byte {at} of its frame")]
+    Malformed {
+        /// Position in the frame.
+        at: usize,
+    },
+    /// The frame has no `object`, or it is no JSON object.
+    #[error("a watch event carries no object")]
+    NoObject,
+    /// A `type` this client does not know; it may be passed over.
+    #[error("a watch event of the unknown type {found}")]
+    UnknownType {
+        /// The raw value of `type`.
+        found: String,
+    },
+}
+
+static ENVELOPE: LazyLock<PathSet> = LazyLock::new(|| {
+    let mut paths = PathSet::new();
+    paths.add(&["type"]);
+    paths.add(&["object"]);
+    paths
+});
+
+static ENVELOPE_AND_METADATA: LazyLock<PathSet> = LazyLock::new(|| {
+    let mut paths = ENVELOPE.clone();
+    for path in Metadata::PATHS {
+        paths.add(&[&["object"], path].concat());
+    }
+    paths
+});
+
+impl WatchEvent {
+    /// Reads a frame as [`crate::frame::JsonFrames`] cuts it. The object is a slice of the frame.
+    ///
+    /// # Errors
+    /// [`EventError`].
+    pub fn decode(frame: &Bytes) -> Result<Self, EventError> {
+        let mut spans = [Span::default(); 2];
+        scan::find(frame, &ENVELOPE, &mut spans).map_err(|error| EventError::Malformed { at: error.at })?;
+        WatchEvent::from_spans(frame, spans[0], spans[1])
+    }
+
+    /// As [`WatchEvent::decode`], with the object's identity and version read in the same pass:
+    /// what a client needs of every event.
+    ///
+    /// # Errors
+    /// [`EventError`].
+    pub fn decode_with_metadata(frame: &Bytes) -> Result<(Self, Metadata<'_>), EventError> {
+        let mut spans = [Span::default(); 2 + Metadata::PATHS.len()];
+        scan::find(frame, &ENVELOPE_AND_METADATA, &mut spans)
+            .map_err(|error| EventError::Malformed { at: error.at })?;
+        let event = WatchEvent::from_spans(frame, spans[0], spans[1])?;
+        Ok((event, Metadata::from_spans(frame, &spans[2..])))
+    }
+
+    fn from_spans(frame: &Bytes, kind: Span, object: Span) -> Result<Self, EventError> {
+        if object.is_absent() || object.of(frame).first() != Some(&b'{') {
+            return Err(EventError::NoObject);
+        }
+        let Some(kind) = EventKind::parse(kind.of(frame)) else {
+            return Err(EventError::UnknownType { found: String::from_utf8_lossy(kind.of(frame)).into_owned() });
+        };
+        Ok(WatchEvent { kind, object: frame.slice(object.start as usize..object.end as usize) })
+    }
+
+    /// The event as a JSON frame, with its newline. Copies the object; the frames of stored
+    /// objects come from [`listwatch_meta::Object::frame`] without a copy.
+    pub fn encode(&self) -> Bytes {
+        encode_frame(self.kind, &self.object)
+    }
+}
+
+fn encode_frame(kind: EventKind, object: &[u8]) -> Bytes {
+    let head = kind.as_str();
+    let mut frame = BytesMut::with_capacity(24 + head.len() + object.len());
+    frame.put_slice(b"{\"type\":\"");
+    frame.put_slice(head.as_bytes());
+    frame.put_slice(b"\",\"object\":");
+    frame.put_slice(object);
+    frame.put_slice(b"}\n");
+    frame.freeze()
+}
+
+/// What a bookmark says.
+#[derive(Clone, Copy, Debug)]
+pub struct Bookmark<'a> {
+    /// `apiVersion` of the resource.
+    pub api_version: &'a str,
+    /// `kind` of the resource.
+    pub kind: &'a str,
+    /// Everything up to and including this revision has been sent.
+    pub revision: Revision,
+    /// The one that ends the initial events.
+    pub initial_events_end: bool,
+    /// Members behind `metadata` that Go prints for an empty object of this kind, without a
+    /// leading comma: `"spec":{"containers":null},"status":{}` for a Pod, empty for most kinds.
+    pub zero_members: &'a str,
+}
+
+impl Bookmark<'_> {
+    /// The object inside the event.
+    pub fn object(&self) -> Bytes {
+        let mut object = String::with_capacity(160 + self.zero_members.len());
+        object.push_str("{\"kind\":");
+        push_json_string(&mut object, self.kind);
+        object.push_str(",\"apiVersion\":");
+        push_json_string(&mut object, self.api_version);
+        object.push_str(",\"metadata\":{\"resourceVersion\":\"");
+        object.push_str(ResourceVersion::from(self.revision).as_str());
+        object.push('"');
+        if self.initial_events_end {
+            object.push_str(",\"annotations\":{\"k8s.io/initial-events-end\":\"true\"}");
+        }
+        object.push('}');
+        if !self.zero_members.is_empty() {
+            object.push(',');
+            object.push_str(self.zero_members);
+        }
+        object.push('}');
+        object.into()
+    }
+
+    /// The `BOOKMARK` frame, with its newline.
+    pub fn encode(&self) -> Bytes {
+        encode_frame(EventKind::Bookmark, &self.object())
+    }
+}
+
+/// The `ERROR` frame that ends a stream, with its newline.
+pub fn error_frame(status: &Status) -> Bytes {
+    encode_frame(EventKind::Error, &status.to_json())
+}
+
+pub(crate) fn push_json_string(out: &mut String, text: &str) {
+    out.push_str(&serde_json::to_string(text).expect("a string is JSON"));
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn check(frame: &str, expected: Result<(EventKind, &str), EventError>) {
+        let frame = Bytes::copy_from_slice(frame.as_bytes());
+        let found = WatchEvent::decode(&frame);
+        let expected = expected.map(|(kind, object)| WatchEvent { kind, object: object.to_owned().into() });
+        assert_eq!(found, expected, "{frame:?}");
+        let with_metadata = WatchEvent::decode_with_metadata(&frame);
+        assert_eq!(with_metadata.map(|(event, _)| event), expected, "with metadata: {frame:?}");
+    }
+
+    #[test]
+    fn events_are_read_in_any_shape() {
+        use EventKind::{Added, Bookmark, Deleted, Error};
+        check(r#"{"type":"ADDED","object":{"a":{"b":1}}}"#, Ok((Added, r#"{"a":{"b":1}}"#)));
+        check(r#"{"object":{"a":1},"type":"DELETED"}"#, Ok((Deleted, r#"{"a":1}"#)));
+        check(r#"{ "type" : "BOOKMARK" , "object" : { } }"#, Ok((Bookmark, "{ }")));
+        check(r#"{"type":"ERROR","object":{},"more":{}}"#, Ok((Error, "{}")));
+        check(r#"{"type":"ADDED","object":{"a":"}"} }"#, Ok((Added, r#"{"a":"}"}"#)));
+        check(r#"{"type":"ADDED","object":{}}"#, Ok((Added, "{}")));
+        check(r#"{"type":"ADDED","object":{"a":1}}"#, Ok((Added, r#"{"a":1}"#)));
+        check(r#"{"type":"GONE","object":{}}"#, Err(EventError::UnknownType { found: "\"GONE\"".to_owned() }));
+        check(r#"{"object":{}}"#, Err(EventError::UnknownType { found: String::new() }));
+        check(r#"{"type":"ADDED","object":null}"#, Err(EventError::NoObject));
+        check(r#"{"type":"ADDED"}"#, Err(EventError::NoObject));
+        check("[]", Err(EventError::Malformed { at: 0 }));
+    }
+
+    #[test]
+    fn events_print_and_read_back() {
+        for kind in [EventKind::Added, EventKind::Modified, EventKind::Deleted, EventKind::Bookmark, EventKind::Error] {
+            let event = WatchEvent { kind, object: Bytes::from_static(br#"{"metadata":{}}"#) };
+            let frame = event.encode();
+            assert!(frame.ends_with(b"}\n"));
+            assert_eq!(WatchEvent::decode(&frame.slice(..frame.len() - 1)), Ok(event));
+        }
+    }
+
+    #[test]
+    fn an_objects_own_frame_is_this_envelope() {
+        for change in [Change::Added, Change::Modified, Change::Deleted] {
+            let mut frame = change.frame_head().to_vec();
+            frame.extend_from_slice(b"{}}\n");
+            let event = WatchEvent { kind: change.into(), object: Bytes::from_static(b"{}") };
+            assert_eq!(event.encode(), frame);
+        }
+    }
+}

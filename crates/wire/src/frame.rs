@@ -1,0 +1,385 @@
+//! Watch framing: feed bytes as they arrive, take whole frames.
+//!
+//! A JSON watch is one document after the other, delimited by newlines where the server is
+//! kube-apiserver; [`JsonFrames`] finds the ends of the documents themselves, so that a proxy that
+//! re-wraps the stream, or a server that indents it, does no harm. A protobuf watch is framed by
+//! 4-byte big-endian lengths ([`LengthFrames`]).
+//!
+//! The same bytes give the same frames wherever they are cut. Frames are slices of what was fed;
+//! only a frame that straddles two chunks is copied.
+
+use bytes::{BufMut, Bytes, BytesMut};
+
+use crate::cut::Cutter;
+use crate::media_type::Encoding;
+
+/// Largest frame in bytes unless told otherwise; client-go's limit. A stream with a larger frame
+/// is given up with [`FrameError::TooLarge`].
+pub const FRAME_LIMIT_BYTES: usize = 16 * 1024 * 1024;
+
+/// Why a stream of frames cannot be read on. None of them can be mended: drop the connection.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum FrameError {
+    /// The stream ended inside a frame: the peer or the network cut it.
+    #[error("the stream ended inside a frame, after {buffered_bytes} of its bytes")]
+    Incomplete {
+        /// How much of the frame had arrived.
+        buffered_bytes: usize,
+    },
+    /// The peer sends a frame above the limit. Raise the limit if such objects are expected.
+    #[error("a frame is larger than the limit of {limit_bytes} bytes")]
+    TooLarge {
+        /// The limit that was in force.
+        limit_bytes: usize,
+    },
+    /// The peer sends something that is no frame.
+    #[error("malformed frame at byte {at} of the stream")]
+    Malformed {
+        /// Position in the stream, counted from its beginning.
+        at: u64,
+    },
+}
+
+/// Cuts JSON documents out of a stream.
+#[derive(Debug)]
+pub struct JsonFrames {
+    cutter: Cutter,
+}
+
+impl JsonFrames {
+    /// A decoder with [`FRAME_LIMIT_BYTES`].
+    pub fn new() -> Self {
+        JsonFrames::with_limit(FRAME_LIMIT_BYTES)
+    }
+
+    /// A decoder that refuses documents above `limit_bytes`.
+    pub fn with_limit(limit_bytes: usize) -> Self {
+        JsonFrames { cutter: Cutter::new(limit_bytes) }
+    }
+
+    /// Adds bytes of the stream.
+    pub fn feed(&mut self, chunk: Bytes) {
+        self.cutter.feed(chunk);
+    }
+
+    /// The next whole document, without white space around it; `None` when more bytes are needed.
+    ///
+    /// # Errors
+    /// [`FrameError::TooLarge`], and [`FrameError::Malformed`] when something else than an object
+    /// stands where a document should begin. The error repeats on every further call.
+    pub fn next_frame(&mut self) -> Result<Option<Bytes>, FrameError> {
+        if !self.cutter.in_value() {
+            match self.cutter.peek() {
+                None => return Ok(None),
+                Some(b'{') => {}
+                Some(_) => return self.cutter.malformed(),
+            }
+        }
+        self.cutter.value()
+    }
+
+    /// To be called when the stream has ended and every frame was taken.
+    ///
+    /// # Errors
+    /// [`FrameError::Incomplete`] when a document was cut off.
+    pub fn finish(&mut self) -> Result<(), FrameError> {
+        if !self.cutter.in_value() && self.cutter.peek().is_none() {
+            return Ok(());
+        }
+        Err(FrameError::Incomplete { buffered_bytes: self.cutter.buffered() })
+    }
+
+    /// Bytes held back because their frame is not whole.
+    pub fn buffered_bytes(&self) -> usize {
+        self.cutter.buffered()
+    }
+}
+
+impl Default for JsonFrames {
+    fn default() -> Self {
+        JsonFrames::new()
+    }
+}
+
+/// Cuts frames with a 4-byte big-endian length in front out of a stream.
+#[derive(Debug)]
+pub struct LengthFrames {
+    /// What has arrived of the frame at hand and behind it.
+    buffer: BytesMut,
+    /// The chunk that frames are sliced from while `buffer` is empty.
+    chunk: Bytes,
+    offset: u64,
+    limit: usize,
+}
+
+/// Bytes of the length in front of a protobuf watch frame.
+const LENGTH_BYTES: usize = 4;
+
+impl LengthFrames {
+    /// A decoder with [`FRAME_LIMIT_BYTES`].
+    pub fn new() -> Self {
+        LengthFrames::with_limit(FRAME_LIMIT_BYTES)
+    }
+
+    /// A decoder that refuses frames above `limit_bytes`.
+    pub fn with_limit(limit_bytes: usize) -> Self {
+        LengthFrames { buffer: BytesMut::new(), chunk: Bytes::new(), offset: 0, limit: limit_bytes }
+    }
+
+    /// Adds bytes of the stream.
+    pub fn feed(&mut self, chunk: Bytes) {
+        if self.buffer.is_empty() && self.chunk.is_empty() {
+            self.chunk = chunk;
+        } else {
+            let rest = std::mem::take(&mut self.chunk);
+            self.buffer.extend_from_slice(&rest);
+            self.buffer.extend_from_slice(&chunk);
+        }
+    }
+
+    /// The next whole frame, without its length; `None` when more bytes are needed.
+    ///
+    /// # Errors
+    /// [`FrameError::TooLarge`], and [`FrameError::Malformed`] for a length of zero, which no
+    /// server sends. The error repeats on every further call.
+    pub fn next_frame(&mut self) -> Result<Option<Bytes>, FrameError> {
+        let buffered: &[u8] = if self.chunk.is_empty() { &self.buffer } else { &self.chunk };
+        let Some(length) = buffered.first_chunk::<LENGTH_BYTES>() else { return Ok(None) };
+        let length = usize::try_from(u32::from_be_bytes(*length)).unwrap_or(usize::MAX);
+        if length == 0 {
+            return Err(FrameError::Malformed { at: self.offset });
+        }
+        if length > self.limit {
+            return Err(FrameError::TooLarge { limit_bytes: self.limit });
+        }
+        if buffered.len() < LENGTH_BYTES + length {
+            return Ok(None);
+        }
+        self.offset += (LENGTH_BYTES + length) as u64;
+        let mut frame = if self.chunk.is_empty() {
+            self.buffer.split_to(LENGTH_BYTES + length).freeze()
+        } else {
+            self.chunk.split_to(LENGTH_BYTES + length)
+        };
+        Ok(Some(frame.split_off(LENGTH_BYTES)))
+    }
+
+    /// To be called when the stream has ended and every frame was taken.
+    ///
+    /// # Errors
+    /// [`FrameError::Incomplete`] when a frame was cut off.
+    pub fn finish(&mut self) -> Result<(), FrameError> {
+        match self.buffered_bytes() {
+            0 => Ok(()),
+            buffered_bytes => Err(FrameError::Incomplete { buffered_bytes }),
+        }
+    }
+
+    /// Bytes held back because their frame is not whole.
+    pub fn buffered_bytes(&self) -> usize {
+        self.buffer.len() + self.chunk.len()
+    }
+}
+
+impl Default for LengthFrames {
+    fn default() -> Self {
+        LengthFrames::new()
+    }
+}
+
+/// Puts a length in front of a payload: the encoding half of [`LengthFrames`].
+///
+/// # Panics
+/// When the payload is 4 GiB or larger; objects are bounded far below.
+pub fn length_frame(payload: &[u8]) -> Bytes {
+    let mut frame = BytesMut::with_capacity(LENGTH_BYTES + payload.len());
+    frame.put_u32(u32::try_from(payload.len()).expect("a frame is smaller than 4 GiB"));
+    frame.put_slice(payload);
+    frame.freeze()
+}
+
+/// The decoder for a watch in some encoding.
+#[derive(Debug)]
+pub enum Frames {
+    /// JSON documents.
+    Json(JsonFrames),
+    /// Protobuf messages.
+    Length(LengthFrames),
+}
+
+impl Frames {
+    /// The decoder for this encoding; `None` where a watch in it has no framing we read (YAML has
+    /// none at all; CBOR is not read yet).
+    pub fn new(encoding: Encoding, limit_bytes: usize) -> Option<Self> {
+        match encoding {
+            Encoding::Json => Some(Frames::Json(JsonFrames::with_limit(limit_bytes))),
+            Encoding::Protobuf => Some(Frames::Length(LengthFrames::with_limit(limit_bytes))),
+            Encoding::Yaml | Encoding::Cbor => None,
+        }
+    }
+
+    /// Adds bytes of the stream.
+    pub fn feed(&mut self, chunk: Bytes) {
+        match self {
+            Frames::Json(frames) => frames.feed(chunk),
+            Frames::Length(frames) => frames.feed(chunk),
+        }
+    }
+
+    /// The next whole frame; `None` when more bytes are needed.
+    ///
+    /// # Errors
+    /// See [`JsonFrames::next_frame`] and [`LengthFrames::next_frame`].
+    pub fn next_frame(&mut self) -> Result<Option<Bytes>, FrameError> {
+        match self {
+            Frames::Json(frames) => frames.next_frame(),
+            Frames::Length(frames) => frames.next_frame(),
+        }
+    }
+
+    /// To be called when the stream has ended and every frame was taken.
+    ///
+    /// # Errors
+    /// [`FrameError::Incomplete`] when a frame was cut off.
+    pub fn finish(&mut self) -> Result<(), FrameError> {
+        match self {
+            Frames::Json(frames) => frames.finish(),
+            Frames::Length(frames) => frames.finish(),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    /// Everything a decoder says about a stream that arrives in these pieces.
+    fn read(mut frames: Frames, pieces: &[&[u8]]) -> (Vec<Bytes>, Result<(), FrameError>) {
+        let mut found = Vec::new();
+        for piece in pieces {
+            frames.feed(Bytes::copy_from_slice(piece));
+            loop {
+                match frames.next_frame() {
+                    Ok(Some(frame)) => found.push(frame),
+                    Ok(None) => break,
+                    Err(error) => {
+                        assert_eq!(frames.next_frame(), Err(error.clone()), "a stream that failed stays failed");
+                        return (found, Err(error));
+                    }
+                }
+            }
+        }
+        let end = frames.finish();
+        (found, end)
+    }
+
+    fn json(limit: usize) -> Frames {
+        Frames::new(Encoding::Json, limit).unwrap()
+    }
+
+    fn lengths(limit: usize) -> Frames {
+        Frames::new(Encoding::Protobuf, limit).unwrap()
+    }
+
+    #[test]
+    fn documents_are_found_by_their_ends() {
+        fn check(stream: &str, expected: &[&str], end: Result<(), FrameError>) {
+            let (found, found_end) = read(json(64), &[stream.as_bytes()]);
+            assert_eq!(found, expected, "{stream}");
+            assert_eq!(found_end, end, "{stream}");
+        }
+        check("", &[], Ok(()));
+        check("{\"a\":1}\n{\"b\":2}\n", &[r#"{"a":1}"#, r#"{"b":2}"#], Ok(()));
+        check("{\"a\":1}{\"b\":2}", &[r#"{"a":1}"#, r#"{"b":2}"#], Ok(()));
+        check(" \r\n{\n \"a\": [\n{}\n]\n}\t \n", &["{\n \"a\": [\n{}\n]\n}"], Ok(()));
+        check(r#"{"a":"}\"{\\"}{}"#, &[r#"{"a":"}\"{\\"}"#, "{}"], Ok(()));
+        check("{\"a\":1}\n{\"b\"", &[r#"{"a":1}"#], Err(FrameError::Incomplete { buffered_bytes: 4 }));
+        check("{}\n\n[1]", &["{}"], Err(FrameError::Malformed { at: 4 }));
+        check("x", &[], Err(FrameError::Malformed { at: 0 }));
+        let large = format!("{{}}{{\"a\":\"{}\"}}", "x".repeat(64));
+        check(&large, &["{}"], Err(FrameError::TooLarge { limit_bytes: 64 }));
+        let full = format!("{{\"a\":\"{}\"}}", "x".repeat(56));
+        check(&full, &[&full], Ok(()));
+    }
+
+    #[test]
+    fn a_whole_document_is_a_slice_of_what_was_fed() {
+        let chunk = Bytes::from_static(b"{\"a\":1}\n{\"b\":2}\n");
+        let mut frames = JsonFrames::new();
+        frames.feed(chunk.clone());
+        let first = frames.next_frame().unwrap().unwrap();
+        let second = frames.next_frame().unwrap().unwrap();
+        assert_eq!(first.as_ptr(), chunk.as_ptr(), "the first document was copied");
+        assert_eq!(second.as_ptr(), chunk[8..].as_ptr(), "the second document was copied");
+    }
+
+    #[test]
+    fn lengths_are_obeyed() {
+        fn check(stream: &[u8], expected: &[&[u8]], end: Result<(), FrameError>) {
+            let (found, found_end) = read(lengths(4), &[stream]);
+            assert_eq!(found, expected, "{stream:?}");
+            assert_eq!(found_end, end, "{stream:?}");
+        }
+        check(b"", &[], Ok(()));
+        check(b"\0\0\0\x02ab\0\0\0\x01c", &[b"ab", b"c"], Ok(()));
+        check(b"\0\0\0\x02a", &[], Err(FrameError::Incomplete { buffered_bytes: 5 }));
+        check(b"\0\0\0\x01a\0\0\0\0", &[b"a"], Err(FrameError::Malformed { at: 5 }));
+        check(b"\0\0\0\x05abcde", &[], Err(FrameError::TooLarge { limit_bytes: 4 }));
+        assert_eq!(length_frame(b"ab"), &b"\0\0\0\x02ab"[..]);
+    }
+
+    fn cut_at<'a>(stream: &'a [u8], cuts: &[prop::sample::Index]) -> Vec<&'a [u8]> {
+        let mut places: Vec<usize> = cuts.iter().map(|cut| cut.index(stream.len() + 1)).collect();
+        places.extend([0, stream.len()]);
+        places.sort_unstable();
+        places.windows(2).map(|pair| &stream[pair[0]..pair[1]]).collect()
+    }
+
+    fn splits_do_not_matter(new: fn(usize) -> Frames, limit: usize, stream: &[u8], cuts: &[prop::sample::Index]) {
+        let whole = read(new(limit), &[stream]);
+        let split = read(new(limit), &cut_at(stream, cuts));
+        assert_eq!(whole, split, "the same bytes, split elsewhere, gave other frames");
+    }
+
+    proptest! {
+        #[test]
+        fn json_split_anywhere_gives_the_same_frames(
+            stream in "([{}\\[\\]\",:a\\\\ \n1]|\\{\"a\":\"b\"\\}|\\{\\}){0,40}",
+            cuts in prop::collection::vec(any::<prop::sample::Index>(), 0..12),
+            limit in 1_usize..40,
+        ) {
+            splits_do_not_matter(json, limit, stream.as_bytes(), &cuts);
+        }
+
+        #[test]
+        fn valid_documents_come_back_whole(
+            documents in prop::collection::vec("[a-z{}\\[\\]\"\\\\ ,:]{0,20}", 0..8),
+            separator in prop_oneof![Just(""), Just("\n"), Just(" \r\n ")],
+            cuts in prop::collection::vec(any::<prop::sample::Index>(), 0..12),
+        ) {
+            let documents: Vec<String> = documents.iter().map(|text| serde_json::json!({"t": text}).to_string()).collect();
+            let stream = documents.join(separator);
+            let (found, end) = read(json(1024), &cut_at(stream.as_bytes(), &cuts));
+            prop_assert_eq!(found, documents);
+            prop_assert_eq!(end, Ok(()));
+        }
+
+        #[test]
+        fn lengths_split_anywhere_give_the_same_frames(
+            stream in prop::collection::vec(prop_oneof![Just(0_u8), 0_u8..4, any::<u8>()], 0..60),
+            cuts in prop::collection::vec(any::<prop::sample::Index>(), 0..12),
+        ) {
+            splits_do_not_matter(lengths, 3, &stream, &cuts);
+        }
+
+        #[test]
+        fn payloads_come_back(payloads in prop::collection::vec(prop::collection::vec(any::<u8>(), 1..20), 0..6)) {
+            let stream: Vec<u8> = payloads.iter().flat_map(|payload| length_frame(payload)).collect();
+            let (found, end) = read(lengths(1024), &[&stream]);
+            prop_assert_eq!(found, payloads);
+            prop_assert_eq!(end, Ok(()));
+        }
+    }
+}

@@ -1,0 +1,491 @@
+//! List bodies: written around items that are already encoded, and read without parsing them.
+//!
+//! ```text
+//!  built-in   {"kind":"PodList","apiVersion":"v1","metadata":{"resourceVersion":"7"},"items":[ i , i , i ]}\n
+//!  custom     {"apiVersion":"…","items":[ i , i , i ],"kind":"…List","metadata":{"resourceVersion":"7"}}\n
+//!             └──────────── head ────────────┘                └─────────────── tail ──────────────────┘
+//! ```
+//!
+//! Go prints a typed list in the order of its fields and an unstructured one with sorted keys
+//! (apimachinery `serializer/json/collections.go`). [`ListBody`] hands out chunks of about
+//! [`CHUNK_BYTES`]: small items are copied together, because a write per item would cost more than
+//! the copy; large items leave as their own shared bytes. Either way a response in flight holds
+//! one chunk, not the list. [`ListDecoder`] is the other direction.
+
+use bytes::{BufMut, Bytes, BytesMut};
+use listwatch_meta::Object;
+
+use crate::cut::Cutter;
+use crate::event::push_json_string;
+use crate::frame::{FRAME_LIMIT_BYTES, FrameError};
+
+/// Size of the chunks of a list body in bytes. A chunk is sent when the next small item would not
+/// fit any more.
+pub const CHUNK_BYTES: usize = 64 * 1024;
+
+/// Items of at least this many bytes are not copied into a chunk but sent as they are.
+pub const SHARED_ITEM_BYTES: usize = 8 * 1024;
+
+/// The metadata of a list and its type.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct ListMeta {
+    /// `apiVersion` of the list.
+    pub api_version: String,
+    /// `kind` of the list, e.g. `PodList`.
+    pub kind: String,
+    /// `metadata.resourceVersion`: the state the list shows.
+    pub resource_version: String,
+    /// `metadata.continue`: where the next page begins; empty on the last one.
+    pub continue_token: String,
+    /// `metadata.remainingItemCount`, where the server knows it.
+    pub remaining_item_count: Option<i64>,
+}
+
+/// In which order Go prints the members.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ListStyle {
+    /// Built-in resources: kind, apiVersion, metadata, items.
+    Typed,
+    /// Custom resources: members sorted.
+    Unstructured,
+}
+
+impl ListMeta {
+    /// What stands before the first item.
+    pub fn head(&self, style: ListStyle) -> Bytes {
+        let mut head = String::with_capacity(160 + self.continue_token.len());
+        match style {
+            ListStyle::Typed => {
+                head.push_str("{\"kind\":");
+                push_json_string(&mut head, &self.kind);
+                head.push_str(",\"apiVersion\":");
+                push_json_string(&mut head, &self.api_version);
+                head.push_str(",\"metadata\":");
+                self.push_metadata(&mut head, style);
+                head.push_str(",\"items\":[");
+            }
+            ListStyle::Unstructured => {
+                head.push_str("{\"apiVersion\":");
+                push_json_string(&mut head, &self.api_version);
+                head.push_str(",\"items\":[");
+            }
+        }
+        head.into()
+    }
+
+    /// What stands behind the last item, with the newline that ends every body.
+    pub fn tail(&self, style: ListStyle) -> Bytes {
+        match style {
+            ListStyle::Typed => Bytes::from_static(b"]}\n"),
+            ListStyle::Unstructured => {
+                let mut tail = String::from("],\"kind\":");
+                push_json_string(&mut tail, &self.kind);
+                tail.push_str(",\"metadata\":");
+                self.push_metadata(&mut tail, style);
+                tail.push_str("}\n");
+                tail.into()
+            }
+        }
+    }
+
+    fn push_metadata(&self, out: &mut String, style: ListStyle) {
+        let text = |name: &str, value: &str| {
+            (!value.is_empty()).then(|| {
+                let mut member = format!("\"{name}\":");
+                push_json_string(&mut member, value);
+                member
+            })
+        };
+        let version = text("resourceVersion", &self.resource_version);
+        let token = text("continue", &self.continue_token);
+        let remaining = self.remaining_item_count.map(|count| format!("\"remainingItemCount\":{count}"));
+        let members = match style {
+            ListStyle::Typed => [version, token, remaining],
+            ListStyle::Unstructured => [token, remaining, version],
+        };
+        out.push('{');
+        out.push_str(&members.into_iter().flatten().collect::<Vec<_>>().join(","));
+        out.push('}');
+    }
+}
+
+/// A list body, chunk by chunk: an iterator of bytes over an iterator of objects.
+///
+/// Holds at most one chunk of [`CHUNK_BYTES`] and one item; objects are taken from `items` only
+/// as chunks are asked for, so a client that stops reading stops the work.
+#[derive(Debug)]
+pub struct ListBody<I> {
+    items: I,
+    /// Bytes that go out first: the head, or a large item behind its separator.
+    next: Option<Bytes>,
+    tail: Option<Bytes>,
+    first: bool,
+    chunk_bytes: usize,
+}
+
+impl<I: Iterator<Item = Object>> ListBody<I> {
+    /// The body of a list with these items.
+    pub fn new(meta: &ListMeta, style: ListStyle, items: I) -> Self {
+        ListBody::with_chunk_bytes(meta, style, items, CHUNK_BYTES)
+    }
+
+    /// As [`ListBody::new`], with chunks of another size.
+    pub fn with_chunk_bytes(meta: &ListMeta, style: ListStyle, items: I, chunk_bytes: usize) -> Self {
+        ListBody { items, next: Some(meta.head(style)), tail: Some(meta.tail(style)), first: true, chunk_bytes }
+    }
+}
+
+impl<I: Iterator<Item = Object>> Iterator for ListBody<I> {
+    type Item = Bytes;
+
+    fn next(&mut self) -> Option<Bytes> {
+        self.tail.as_ref()?;
+        let mut chunk = match self.next.take() {
+            // A large item goes out by itself, shared.
+            Some(large) if large.len() >= SHARED_ITEM_BYTES && !self.first => return Some(large),
+            Some(small) => {
+                let mut chunk = BytesMut::with_capacity(self.chunk_bytes.max(small.len()));
+                chunk.put_slice(&small);
+                chunk
+            }
+            None => BytesMut::with_capacity(self.chunk_bytes),
+        };
+        loop {
+            let Some(item) = self.items.next() else {
+                let tail = self.tail.take()?;
+                chunk.put_slice(&tail);
+                return Some(chunk.freeze());
+            };
+            if !std::mem::take(&mut self.first) {
+                chunk.put_u8(b',');
+            }
+            let json = item.json_slice();
+            if json.len() >= SHARED_ITEM_BYTES {
+                self.next = Some(item.json());
+                return Some(chunk.freeze()).filter(|chunk| !chunk.is_empty()).or_else(|| self.next.take());
+            }
+            if chunk.len() + json.len() > self.chunk_bytes {
+                self.next = Some(item.json());
+                return Some(chunk.freeze()).filter(|chunk| !chunk.is_empty()).or_else(|| self.next.take());
+            }
+            chunk.put_slice(json);
+        }
+    }
+}
+
+/// The member that is read item by item; every other one is read whole, within the limit of an item.
+const ITEMS: &[u8] = b"\"items\"";
+
+/// Reads a list body chunk by chunk and hands out raw items as they become whole.
+///
+/// Items are slices of what was fed; only one that straddles two chunks is copied.
+#[derive(Debug)]
+pub struct ListDecoder {
+    cutter: Cutter,
+    state: State,
+    key: Bytes,
+    meta: ListMeta,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum State {
+    Start,
+    /// Behind `{` or `,` of the list.
+    Key {
+        /// A closing brace may stand here.
+        may_end: bool,
+    },
+    Colon,
+    Value,
+    AfterValue,
+    /// Inside the array of items.
+    Item {
+        may_end: bool,
+    },
+    AfterItem,
+    Done,
+}
+
+impl ListDecoder {
+    /// A decoder that refuses items above [`FRAME_LIMIT_BYTES`].
+    pub fn new() -> Self {
+        ListDecoder::with_limit(FRAME_LIMIT_BYTES)
+    }
+
+    /// A decoder that refuses items above `limit_bytes`.
+    pub fn with_limit(limit_bytes: usize) -> Self {
+        ListDecoder {
+            cutter: Cutter::new(limit_bytes),
+            state: State::Start,
+            key: Bytes::new(),
+            meta: ListMeta::default(),
+        }
+    }
+
+    /// Adds bytes of the body.
+    pub fn feed(&mut self, chunk: Bytes) {
+        self.cutter.feed(chunk);
+    }
+
+    /// The next whole item; `None` when more bytes are needed or the list is over.
+    ///
+    /// # Errors
+    /// [`FrameError::TooLarge`], and [`FrameError::Malformed`] when the body is no list. The error
+    /// repeats on every further call.
+    pub fn next_item(&mut self) -> Result<Option<Bytes>, FrameError> {
+        loop {
+            // A value that was begun goes on before anything else is looked at.
+            if !self.cutter.in_value() {
+                let Some(byte) = self.cutter.peek() else { return Ok(None) };
+                let next = match (self.state, byte) {
+                    (State::Start, b'{') => Some(State::Key { may_end: true }),
+                    (State::Key { may_end: true } | State::AfterValue, b'}') => Some(State::Done),
+                    (State::Colon, b':') => Some(State::Value),
+                    (State::Value, b'[') if self.key == ITEMS => Some(State::Item { may_end: true }),
+                    (State::AfterValue, b',') => Some(State::Key { may_end: false }),
+                    (State::Item { may_end: true } | State::AfterItem, b']') => Some(State::AfterValue),
+                    (State::AfterItem, b',') => Some(State::Item { may_end: false }),
+                    (State::Key { .. }, b'"') | (State::Item { .. }, b'{') | (State::Value, _) => None,
+                    _ => return self.cutter.malformed(),
+                };
+                if let Some(next) = next {
+                    self.cutter.skip();
+                    self.state = next;
+                    continue;
+                }
+            }
+            let Some(value) = self.cutter.value()? else { return Ok(None) };
+            match self.state {
+                State::Key { .. } => {
+                    self.key = value;
+                    self.state = State::Colon;
+                }
+                State::Item { .. } => {
+                    self.state = State::AfterItem;
+                    return Ok(Some(value));
+                }
+                _ => {
+                    self.member(&value)?;
+                    self.state = State::AfterValue;
+                }
+            }
+        }
+    }
+
+    fn member(&mut self, value: &[u8]) -> Result<(), FrameError> {
+        let text = |value: &[u8]| serde_json::from_slice::<Option<String>>(value).map(Option::unwrap_or_default);
+        let read = match &*self.key {
+            b"\"kind\"" => text(value).map(|kind| self.meta.kind = kind),
+            b"\"apiVersion\"" => text(value).map(|version| self.meta.api_version = version),
+            b"\"metadata\"" => self.read_metadata(value),
+            key if key == ITEMS && value != b"null" => return self.cutter.malformed(),
+            _ => Ok(()),
+        };
+        read.or_else(|_| self.cutter.malformed())
+    }
+
+    fn read_metadata(&mut self, value: &[u8]) -> Result<(), serde_json::Error> {
+        let value: serde_json::Value = serde_json::from_slice(value)?;
+        let text = |name: &str| value.get(name).and_then(|value| value.as_str()).unwrap_or_default().to_owned();
+        self.meta.resource_version = text("resourceVersion");
+        self.meta.continue_token = text("continue");
+        self.meta.remaining_item_count = value.get("remainingItemCount").and_then(serde_json::Value::as_i64);
+        Ok(())
+    }
+
+    /// What is known of the list so far: everything before the items of a built-in resource,
+    /// everything only at the end for a custom one.
+    pub fn meta(&self) -> &ListMeta {
+        &self.meta
+    }
+
+    /// To be called when the body has ended and every item was taken.
+    ///
+    /// # Errors
+    /// [`FrameError::Incomplete`] when the list was cut off, [`FrameError::Malformed`] when
+    /// something stands behind it.
+    pub fn finish(mut self) -> Result<ListMeta, FrameError> {
+        if self.state != State::Done {
+            return Err(FrameError::Incomplete { buffered_bytes: self.cutter.buffered() });
+        }
+        if self.cutter.peek().is_some() {
+            return self.cutter.malformed();
+        }
+        Ok(self.meta)
+    }
+}
+
+impl Default for ListDecoder {
+    fn default() -> Self {
+        ListDecoder::new()
+    }
+}
+
+/// Splits a whole list body. The items are slices of it.
+///
+/// # Errors
+/// See [`ListDecoder`].
+pub fn split_list(body: &Bytes) -> Result<(ListMeta, Vec<Bytes>), FrameError> {
+    let mut decoder = ListDecoder::new();
+    decoder.feed(body.clone());
+    let mut items = Vec::new();
+    while let Some(item) = decoder.next_item()? {
+        items.push(item);
+    }
+    Ok((decoder.finish()?, items))
+}
+
+#[cfg(test)]
+mod tests {
+    use listwatch_meta::{Change, Key, ObjectShape, Revision};
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn object(revision: u64, padding: usize) -> Object {
+        let key = Key::new("pods", Some("default"), "web").unwrap();
+        let value = format!(r#"{{"metadata":{{}},"p":"{}"}}"#, "x".repeat(padding));
+        let shape = ObjectShape::new(true, Vec::new());
+        Object::from_stored(key, Revision::new(revision), Change::Added, value.as_bytes(), &shape).unwrap()
+    }
+
+    fn meta() -> ListMeta {
+        ListMeta {
+            api_version: "v1".to_owned(),
+            kind: "PodList".to_owned(),
+            resource_version: "7".to_owned(),
+            continue_token: "abc".to_owned(),
+            remaining_item_count: Some(3),
+        }
+    }
+
+    fn body(meta: &ListMeta, style: ListStyle, objects: &[Object], chunk_bytes: usize) -> Vec<Bytes> {
+        ListBody::with_chunk_bytes(meta, style, objects.iter().cloned(), chunk_bytes).collect()
+    }
+
+    #[test]
+    fn bodies_are_what_kube_apiserver_sends() {
+        fn check(meta: &ListMeta, style: ListStyle, objects: &[Object], expected: &str) {
+            assert_eq!(body(meta, style, objects, CHUNK_BYTES).concat(), expected.as_bytes(), "{style:?}");
+        }
+        check(
+            &meta(),
+            ListStyle::Typed,
+            &[object(1, 0), object(2, 1)],
+            "{\"kind\":\"PodList\",\"apiVersion\":\"v1\",\"metadata\":{\"resourceVersion\":\"7\",\"continue\":\"abc\",\"remainingItemCount\":3},\"items\":[{\"metadata\":{\"resourceVersion\":\"1\"},\"p\":\"\"},{\"metadata\":{\"resourceVersion\":\"2\"},\"p\":\"x\"}]}\n",
+        );
+        let last = ListMeta { continue_token: String::new(), remaining_item_count: None, ..meta() };
+        check(
+            &last,
+            ListStyle::Typed,
+            &[],
+            "{\"kind\":\"PodList\",\"apiVersion\":\"v1\",\"metadata\":{\"resourceVersion\":\"7\"},\"items\":[]}\n",
+        );
+        check(
+            &meta(),
+            ListStyle::Unstructured,
+            &[object(1, 0)],
+            "{\"apiVersion\":\"v1\",\"items\":[{\"metadata\":{\"resourceVersion\":\"1\"},\"p\":\"\"}],\"kind\":\"PodList\",\"metadata\":{\"continue\":\"abc\",\"remainingItemCount\":3,\"resourceVersion\":\"7\"}}\n",
+        );
+    }
+
+    #[test]
+    fn chunks_are_bounded_and_large_items_are_shared() {
+        let large = object(9, SHARED_ITEM_BYTES);
+        let objects = [object(1, 900), object(2, 900), large.clone(), object(3, 10)];
+        let chunks = body(&meta(), ListStyle::Typed, &objects, 1024);
+        assert!(
+            chunks.iter().any(|chunk| chunk.as_ptr() == large.json_slice().as_ptr()),
+            "a large item was copied instead of shared"
+        );
+        for chunk in &chunks {
+            assert!(chunk.len() <= 1024 || chunk.len() >= SHARED_ITEM_BYTES, "a chunk of {} bytes", chunk.len());
+            assert!(!chunk.is_empty(), "an empty chunk ends nothing and costs a write");
+        }
+        let joined = Bytes::from(chunks.concat());
+        let (found, items) = split_list(&joined).unwrap();
+        assert_eq!(found, meta());
+        assert_eq!(items, objects.iter().map(Object::json).collect::<Vec<_>>());
+    }
+
+    #[test]
+    fn bodies_of_other_servers_are_read() {
+        fn check(body: &str, expected: Result<(&str, &[&str]), FrameError>) {
+            let found = split_list(&Bytes::copy_from_slice(body.as_bytes()));
+            let found = found.map(|(meta, items)| (meta.resource_version, items));
+            let expected = expected.map(|(version, items)| {
+                (version.to_owned(), items.iter().map(|item| Bytes::copy_from_slice(item.as_bytes())).collect())
+            });
+            assert_eq!(found, expected, "{body}");
+        }
+        check(r#"{"items":[],"metadata":{"resourceVersion":"5"}}"#, Ok(("5", &[])));
+        check(
+            "{\n \"items\" : [ {\"a\":[1]} ,\n {} ] , \"x\":1.5e3, \"y\":null,\"z\":\"]\"}\n\n",
+            Ok(("", &[r#"{"a":[1]}"#, "{}"])),
+        );
+        check(r#"{"items":null}"#, Ok(("", &[])));
+        check("{}", Ok(("", &[])));
+        check(r#"{"metadata":{"resourceVersion":"5"},"items":[{}]"#, Err(FrameError::Incomplete { buffered_bytes: 0 }));
+        check(r#"{"items":[{"a":"#, Err(FrameError::Incomplete { buffered_bytes: 5 }));
+        check(r#"{"items":[1]}"#, Err(FrameError::Malformed { at: 10 }));
+        check(r#"{"items":{}}"#, Err(FrameError::Malformed { at: 11 }));
+        check(r#"{"items":[{},]}"#, Err(FrameError::Malformed { at: 13 }));
+        check("[]", Err(FrameError::Malformed { at: 0 }));
+        check("{} x", Err(FrameError::Malformed { at: 3 }));
+        check("", Err(FrameError::Incomplete { buffered_bytes: 0 }));
+    }
+
+    fn read_pieces(pieces: &[&[u8]]) -> (Vec<Bytes>, Result<ListMeta, FrameError>) {
+        let mut decoder = ListDecoder::with_limit(200);
+        let mut items = Vec::new();
+        for piece in pieces {
+            decoder.feed(Bytes::copy_from_slice(piece));
+            loop {
+                match decoder.next_item() {
+                    Ok(Some(item)) => items.push(item),
+                    Ok(None) => break,
+                    Err(error) => return (items, Err(error)),
+                }
+            }
+        }
+        let end = decoder.finish();
+        (items, end)
+    }
+
+    proptest! {
+        #[test]
+        fn written_lists_read_back_however_they_are_cut(
+            paddings in prop::collection::vec(0_usize..120, 0..12),
+            typed in any::<bool>(),
+            chunk_bytes in 64_usize..400,
+            cuts in prop::collection::vec(any::<prop::sample::Index>(), 0..10),
+        ) {
+            let objects: Vec<Object> = paddings.iter().zip(1..).map(|(padding, revision)| object(revision, *padding)).collect();
+            let style = if typed { ListStyle::Typed } else { ListStyle::Unstructured };
+            let stream = body(&meta(), style, &objects, chunk_bytes).concat();
+            let mut places: Vec<usize> = cuts.iter().map(|cut| cut.index(stream.len() + 1)).chain([0, stream.len()]).collect();
+            places.sort_unstable();
+            let pieces: Vec<&[u8]> = places.windows(2).map(|pair| &stream[pair[0]..pair[1]]).collect();
+            let (items, end) = read_pieces(&pieces);
+            prop_assert_eq!(items, objects.iter().map(Object::json).collect::<Vec<_>>());
+            prop_assert_eq!(end, Ok(meta()));
+        }
+
+        #[test]
+        fn any_body_is_answered_and_splits_do_not_matter(
+            body in "(\\{|\\}|\\[|\\]|\"items\"|\"metadata\"|:|,|\"a\"|1|null| ){0,24}",
+            cuts in prop::collection::vec(any::<prop::sample::Index>(), 0..8),
+        ) {
+            let stream = body.as_bytes();
+            let mut places: Vec<usize> = cuts.iter().map(|cut| cut.index(stream.len() + 1)).chain([0, stream.len()]).collect();
+            places.sort_unstable();
+            let pieces: Vec<&[u8]> = places.windows(2).map(|pair| &stream[pair[0]..pair[1]]).collect();
+            let whole = read_pieces(&[stream]);
+            prop_assert_eq!(&whole, &read_pieces(&pieces));
+            if let (items, Ok(_)) = &whole {
+                let objects = items.iter().all(|item| item.first() == Some(&b'{'));
+                prop_assert!(objects, "an item is no object: {:?}", items);
+            }
+        }
+    }
+}

@@ -1,0 +1,607 @@
+//! Media types: what a client accepts ([`negotiate`]), what it sends ([`negotiate_body`],
+//! [`negotiate_patch`]), and the texts of the refusals.
+//!
+//! A built-in resource is negotiated twice, because kube-apiserver's router checks the bare types
+//! before its handler weighs them: `Accept: application/*` is refused for pods and means JSON for
+//! a custom resource. The handler sorts the clauses by `q`, and the first one that fits any
+//! serializer wins; there is no second thought for a watch, so a client that prefers YAML and would
+//! take JSON is refused, not served (apiserver `endpoints/handlers/negotiation`).
+
+use std::fmt;
+
+use listwatch_meta::Status;
+use listwatch_meta::status::{StatusDetails, reason};
+
+/// JSON's media type.
+pub const JSON: &str = "application/json";
+/// YAML's media type.
+pub const YAML: &str = "application/yaml";
+/// The media type of Kubernetes' protobuf envelope.
+pub const PROTOBUF: &str = "application/vnd.kubernetes.protobuf";
+/// CBOR's media type.
+pub const CBOR: &str = "application/cbor";
+/// The media type of a sequence of CBOR items: a CBOR watch.
+pub const CBOR_SEQUENCE: &str = "application/cbor-seq";
+
+/// How a message is encoded.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Encoding {
+    /// One document; a watch is one document per line.
+    Json,
+    /// Bodies only; a watch has no YAML.
+    Yaml,
+    /// Kubernetes' `k8s\0` envelope; a watch is framed by 4-byte lengths.
+    Protobuf,
+    /// Self-described items; a watch is their sequence.
+    Cbor,
+}
+
+impl Encoding {
+    /// Every encoding, in the order a server prefers them.
+    pub const ALL: [Encoding; 4] = [Encoding::Json, Encoding::Yaml, Encoding::Protobuf, Encoding::Cbor];
+
+    /// The media type of a body.
+    pub const fn media_type(self) -> &'static str {
+        match self {
+            Encoding::Json => JSON,
+            Encoding::Yaml => YAML,
+            Encoding::Protobuf => PROTOBUF,
+            Encoding::Cbor => CBOR,
+        }
+    }
+
+    /// The `Content-Type` of a watch response; `None` where the encoding cannot stream.
+    pub const fn stream_media_type(self) -> Option<&'static str> {
+        match self {
+            Encoding::Json => Some(JSON),
+            Encoding::Yaml => None,
+            Encoding::Protobuf => Some("application/vnd.kubernetes.protobuf;stream=watch"),
+            Encoding::Cbor => Some(CBOR_SEQUENCE),
+        }
+    }
+}
+
+/// What the response is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Purpose {
+    /// One object: get, and what a write answers.
+    Object,
+    /// A collection.
+    List,
+    /// A stream of events.
+    Watch,
+}
+
+/// What an endpoint can answer with. JSON and YAML always.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Served {
+    /// Protobuf: built-in resources whose messages are known.
+    pub protobuf: bool,
+    /// CBOR, behind a gate.
+    pub cbor: bool,
+    /// `as=Table`.
+    pub table: bool,
+    /// `as=PartialObjectMetadata` and `as=PartialObjectMetadataList`.
+    pub partial: bool,
+    /// A built-in resource: the router's check comes first.
+    pub builtin: bool,
+}
+
+impl Served {
+    /// JSON and YAML of a built-in resource, with every view.
+    pub const BUILTIN_JSON: Served = Served { protobuf: false, cbor: false, table: true, partial: true, builtin: true };
+    /// JSON and YAML of a custom resource, with every view.
+    pub const CUSTOM_JSON: Served = Served { builtin: false, ..Served::BUILTIN_JSON };
+
+    fn encodings(&self) -> impl Iterator<Item = Encoding> + use<> {
+        let (protobuf, cbor) = (self.protobuf, self.cbor);
+        Encoding::ALL.into_iter().filter(move |encoding| match encoding {
+            Encoding::Json | Encoding::Yaml => true,
+            Encoding::Protobuf => protobuf,
+            Encoding::Cbor => cbor,
+        })
+    }
+
+    fn types(&self) -> String {
+        join(self.encodings().map(Encoding::media_type).map(str::to_owned))
+    }
+
+    fn stream_types(&self) -> String {
+        join(
+            self.encodings()
+                .filter(|encoding| encoding.stream_media_type().is_some())
+                .map(|encoding| format!("{};stream=watch", encoding.media_type())),
+        )
+    }
+}
+
+/// Which rendering of the object the client asked for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum View {
+    /// The object itself.
+    Full,
+    /// `meta.k8s.io` `Table`.
+    Table {
+        /// In version `v1beta1` instead of `v1`.
+        v1beta1: bool,
+    },
+    /// `meta.k8s.io` `PartialObjectMetadata`, for a list `PartialObjectMetadataList`.
+    PartialMetadata {
+        /// In version `v1beta1` instead of `v1`.
+        v1beta1: bool,
+    },
+}
+
+impl View {
+    /// The `apiVersion` of a transformed object; `None` for [`View::Full`].
+    pub const fn api_version(self) -> Option<&'static str> {
+        match self {
+            View::Full => None,
+            View::Table { v1beta1: true } | View::PartialMetadata { v1beta1: true } => Some("meta.k8s.io/v1beta1"),
+            View::Table { .. } | View::PartialMetadata { .. } => Some("meta.k8s.io/v1"),
+        }
+    }
+}
+
+/// What client and server agreed on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Negotiated {
+    /// The encoding of the answer.
+    pub encoding: Encoding,
+    /// The rendering of the objects in it.
+    pub view: View,
+    /// The clause carried `pretty=1`; see [`wants_pretty`].
+    pub pretty: bool,
+}
+
+impl Negotiated {
+    /// Plain JSON: what a client gets that names nothing.
+    pub const JSON: Negotiated = Negotiated { encoding: Encoding::Json, view: View::Full, pretty: false };
+
+    /// The `Content-Type` of the response.
+    pub fn content_type(&self, purpose: Purpose) -> &'static str {
+        match purpose {
+            Purpose::Watch => self.encoding.stream_media_type().unwrap_or(JSON),
+            Purpose::Object | Purpose::List => self.encoding.media_type(),
+        }
+    }
+}
+
+/// Chooses encoding and view of a response from the `Accept` header.
+///
+/// # Errors
+/// 406 in kube-apiserver's words when nothing fits.
+pub fn negotiate(accept: Option<&str>, purpose: Purpose, served: &Served) -> Result<Negotiated, Status> {
+    let accept = accept.unwrap_or_default();
+    if accept.trim().is_empty() {
+        return Ok(Negotiated::JSON);
+    }
+    if served.builtin {
+        route(accept, purpose, served)?;
+    }
+    let mut refused_view = None;
+    for clause in parse_accept(accept) {
+        for encoding in served.encodings() {
+            if !clause.range_matches(encoding.media_type()) {
+                continue;
+            }
+            if clause.param("stream").is_some_and(|stream| {
+                !stream.is_empty() && (stream != "watch" || encoding.stream_media_type().is_none())
+            }) {
+                continue;
+            }
+            let target = clause.target();
+            let view = match &target {
+                None => View::Full,
+                Some(target) => match target.view(encoding, served) {
+                    Some(view) => view,
+                    None => {
+                        refused_view.get_or_insert_with(|| target.to_string());
+                        continue;
+                    }
+                },
+            };
+            if purpose == Purpose::Watch && encoding.stream_media_type().is_none() {
+                return Err(not_acceptable(format!(
+                    "only the following media types are accepted: {}",
+                    served.stream_types()
+                )));
+            }
+            if let Some(target) = &target {
+                target.check_pairing(purpose)?;
+            }
+            return Ok(Negotiated { encoding, view, pretty: clause.param("pretty") == Some("1") });
+        }
+    }
+    Err(not_acceptable(match refused_view {
+        Some(target) => {
+            format!("only the following media types are accepted when converting to {target}: {}", served.types())
+        }
+        None => format!("only the following media types are accepted: {}", served.types()),
+    }))
+}
+
+/// The router's check: some element, without its parameters, is `*/*` or a produced type.
+fn route(accept: &str, purpose: Purpose, served: &Served) -> Result<(), Status> {
+    let routed = accept.split(',').any(|element| {
+        let bare = element.split(';').next().unwrap_or_default().trim();
+        bare == "*/*" || served.encodings().any(|encoding| encoding.media_type() == bare)
+    });
+    if routed {
+        return Ok(());
+    }
+    let mut produced = served.types();
+    if purpose != Purpose::Object {
+        produced = format!("{produced}, {}", served.stream_types());
+    }
+    // The generic error of the router always carries details, if only empty ones.
+    Err(not_acceptable(format!("406: Not Acceptable\n\nAvailable representations: {produced}"))
+        .with_details(StatusDetails::default()))
+}
+
+fn not_acceptable(message: String) -> Status {
+    Status::failure(406, reason::NOT_ACCEPTABLE, message)
+}
+
+/// Whether JSON is indented: `?pretty` if it says something, else the `Accept` clause's
+/// `pretty=1`, else a client that shows its answers to a human (curl, wget, a browser).
+/// Never applies to a watch.
+pub fn wants_pretty(query_pretty: Option<&str>, negotiated: &Negotiated, user_agent: Option<&str>) -> bool {
+    if negotiated.encoding != Encoding::Json {
+        return false;
+    }
+    if negotiated.pretty {
+        return true;
+    }
+    if let Some(pretty) = query_pretty.filter(|pretty| !pretty.is_empty()) {
+        return matches!(pretty, "1" | "t" | "T" | "TRUE" | "true" | "True");
+    }
+    let agent = user_agent.unwrap_or_default();
+    ["curl", "Wget", "Mozilla/5.0"].iter().any(|prefix| agent.starts_with(prefix))
+}
+
+/// The encoding of a request body from its `Content-Type`; JSON when there is none.
+///
+/// # Errors
+/// 415 in kube-apiserver's words.
+pub fn negotiate_body(content_type: Option<&str>, served: &Served) -> Result<Encoding, Status> {
+    let bare = bare_type(content_type.unwrap_or_default());
+    if bare.is_empty() {
+        return Ok(Encoding::Json);
+    }
+    served
+        .encodings()
+        .find(|encoding| encoding.media_type().eq_ignore_ascii_case(bare))
+        .ok_or_else(|| unsupported_media_type(&served.types()))
+}
+
+/// How a PATCH body changes the object.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum PatchType {
+    /// RFC 6902.
+    Json,
+    /// RFC 7386.
+    Merge,
+    /// Kubernetes' own, which knows the keys of lists; built-in resources only.
+    StrategicMerge,
+    /// Server-side apply; the body is YAML or JSON.
+    Apply,
+}
+
+impl PatchType {
+    /// The media type of the patch.
+    pub const fn media_type(self) -> &'static str {
+        match self {
+            PatchType::Json => "application/json-patch+json",
+            PatchType::Merge => "application/merge-patch+json",
+            PatchType::StrategicMerge => "application/strategic-merge-patch+json",
+            PatchType::Apply => "application/apply-patch+yaml",
+        }
+    }
+}
+
+/// The type of a patch from its `Content-Type`. Which types a resource takes: all four where it is
+/// built in, all but the strategic one where it is custom.
+///
+/// # Errors
+/// 415: the router's bare text for a built-in resource, the list of types for a custom one.
+pub fn negotiate_patch(content_type: Option<&str>, served: &Served) -> Result<PatchType, Status> {
+    const TYPES: [PatchType; 4] = [PatchType::Json, PatchType::Merge, PatchType::StrategicMerge, PatchType::Apply];
+    let taken = || TYPES.into_iter().filter(|patch| served.builtin || *patch != PatchType::StrategicMerge);
+    let bare = bare_type(content_type.unwrap_or_default());
+    taken().find(|patch| patch.media_type() == bare).ok_or_else(|| {
+        if served.builtin {
+            Status::failure(415, reason::UNSUPPORTED_MEDIA_TYPE, "415: Unsupported Media Type")
+                .with_details(StatusDetails::default())
+        } else {
+            unsupported_media_type(&join(taken().map(|patch| patch.media_type().to_owned())))
+        }
+    })
+}
+
+fn unsupported_media_type(types: &str) -> Status {
+    let message = format!("the body of the request was in an unknown format - accepted media types include: {types}");
+    Status::failure(415, reason::UNSUPPORTED_MEDIA_TYPE, message)
+}
+
+fn bare_type(content_type: &str) -> &str {
+    content_type.split(';').next().unwrap_or_default().trim()
+}
+
+fn join(types: impl Iterator<Item = String>) -> String {
+    types.collect::<Vec<_>>().join(", ")
+}
+
+/// One clause of an `Accept` header.
+struct Clause<'a> {
+    kind: &'a str,
+    subtype: &'a str,
+    quality: f32,
+    params: Vec<(&'a str, &'a str)>,
+}
+
+impl<'a> Clause<'a> {
+    fn param(&self, name: &str) -> Option<&'a str> {
+        // A parameter that stands twice: the last one counts, as in a Go map.
+        self.params.iter().rev().find(|(key, _)| *key == name).map(|(_, value)| *value)
+    }
+
+    fn range_matches(&self, media_type: &str) -> bool {
+        let (kind, subtype) = media_type.split_once('/').unwrap_or((media_type, ""));
+        (self.kind == "*" && self.subtype == "*")
+            || (self.kind == kind && (self.subtype == subtype || self.subtype == "*"))
+    }
+
+    fn target(&self) -> Option<Target<'a>> {
+        let part = |name| self.param(name);
+        let (kind, version, group) = (part("as"), part("v"), part("g"));
+        if kind.is_none() && version.is_none() && group.is_none() {
+            return None;
+        }
+        Some(Target {
+            group: group.unwrap_or_default(),
+            version: version.unwrap_or_default(),
+            kind: kind.unwrap_or_default(),
+        })
+    }
+}
+
+/// What `as`, `v` and `g` ask for.
+struct Target<'a> {
+    group: &'a str,
+    version: &'a str,
+    kind: &'a str,
+}
+
+impl Target<'_> {
+    /// The view, where this endpoint and encoding have it.
+    fn view(&self, encoding: Encoding, served: &Served) -> Option<View> {
+        let v1beta1 = match (self.group, self.version) {
+            ("meta.k8s.io", "v1") => false,
+            ("meta.k8s.io", "v1beta1") => true,
+            _ => return None,
+        };
+        match self.kind {
+            "Table" => {
+                (served.table && matches!(encoding, Encoding::Json | Encoding::Yaml)).then_some(View::Table { v1beta1 })
+            }
+            "PartialObjectMetadata" | "PartialObjectMetadataList" => {
+                served.partial.then_some(View::PartialMetadata { v1beta1 })
+            }
+            _ => None,
+        }
+    }
+
+    /// A list cannot be shown as one object's metadata, nor the other way round.
+    fn check_pairing(&self, purpose: Purpose) -> Result<(), Status> {
+        let is_list = purpose == Purpose::List;
+        match self.kind {
+            "PartialObjectMetadata" if is_list => Err(not_acceptable(
+                "you requested PartialObjectMetadata, but the requested object is a list".to_owned(),
+            )),
+            "PartialObjectMetadataList" if !is_list => Err(not_acceptable(
+                "you requested PartialObjectMetadataList, but the requested object is not a list".to_owned(),
+            )),
+            _ => Ok(()),
+        }
+    }
+}
+
+impl fmt::Display for Target<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}/{}, Kind={}", self.group, self.version, self.kind)
+    }
+}
+
+/// The clauses, best first: by `q`, then ranges behind the types they cover, then as sent.
+fn parse_accept(accept: &str) -> Vec<Clause<'_>> {
+    let mut clauses: Vec<Clause<'_>> = accept.split(',').filter_map(parse_clause).collect();
+    clauses.sort_by(|a, b| {
+        let wildcards = |clause: &Clause<'_>| (clause.kind == "*", clause.subtype == "*");
+        b.quality.total_cmp(&a.quality).then_with(|| wildcards(a).cmp(&wildcards(b)))
+    });
+    clauses
+}
+
+fn parse_clause(text: &str) -> Option<Clause<'_>> {
+    let mut parts = text.split(';').map(str::trim);
+    let range = parts.next().filter(|range| !range.is_empty())?;
+    let (kind, subtype) = match range.split_once('/') {
+        Some((kind, subtype)) => (kind.trim(), subtype.trim()),
+        None if range == "*" => ("*", "*"),
+        None => return None,
+    };
+    let mut clause = Clause { kind, subtype, quality: 1.0, params: Vec::new() };
+    for part in parts {
+        let Some((key, value)) = part.split_once('=') else { continue };
+        let (key, value) = (key.trim(), value.trim());
+        let value = value.strip_prefix('"').and_then(|value| value.strip_suffix('"')).unwrap_or(value);
+        if key == "q" {
+            clause.quality = value.parse().ok().filter(|quality: &f32| quality.is_finite()).unwrap_or(1.0);
+        } else {
+            clause.params.push((key, value));
+        }
+    }
+    Some(clause)
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    const TABLE: &str = "application/json;as=Table;v=v1;g=meta.k8s.io";
+    const TYPES: &str = "application/json, application/yaml, application/vnd.kubernetes.protobuf";
+    const STREAMS: &str = "application/json;stream=watch, application/vnd.kubernetes.protobuf;stream=watch";
+    const BUILTIN: Served = Served { protobuf: true, ..Served::BUILTIN_JSON };
+    const CUSTOM: Served = Served::CUSTOM_JSON;
+
+    fn check(accept: &str, purpose: Purpose, served: Served, expected: Result<(Encoding, View), &str>) {
+        let found = negotiate(Some(accept), purpose, &served);
+        let found = found.map(|found| (found.encoding, found.view)).map_err(|status| {
+            assert_eq!((status.code, &*status.reason), (406, "NotAcceptable"));
+            status.message
+        });
+        assert_eq!(found, expected.map_err(str::to_owned), "{accept} for {purpose:?}");
+    }
+
+    #[test]
+    fn the_first_clause_that_fits_wins() {
+        use Encoding::{Json, Protobuf, Yaml};
+        use Purpose::{List, Object};
+        check("", List, BUILTIN, Ok((Json, View::Full)));
+        check("*/*", List, BUILTIN, Ok((Json, View::Full)));
+        check("application/yaml", Object, BUILTIN, Ok((Yaml, View::Full)));
+        check("application/vnd.kubernetes.protobuf, */*", List, BUILTIN, Ok((Protobuf, View::Full)));
+        check("*/*, application/yaml", List, BUILTIN, Ok((Yaml, View::Full)));
+        check("application/yaml;q=0.5, application/json;q=0.9", List, BUILTIN, Ok((Json, View::Full)));
+        check("text/html, application/xml;q=0.9, */*;q=0.8", List, BUILTIN, Ok((Json, View::Full)));
+        check("application/json;stream=watch", List, BUILTIN, Ok((Json, View::Full)));
+        check("application/*", List, CUSTOM, Ok((Json, View::Full)));
+        check("application/json;charset=utf-8", List, CUSTOM, Ok((Json, View::Full)));
+        check("application/json;q=banana", List, CUSTOM, Ok((Json, View::Full)));
+    }
+
+    #[test]
+    fn views_are_chosen_by_as_v_and_g() {
+        use Purpose::{List, Object, Watch};
+        let table = Ok((Encoding::Json, View::Table { v1beta1: false }));
+        let kubectl = format!("{TABLE},application/json;as=Table;v=v1beta1;g=meta.k8s.io,application/json");
+        check(&kubectl, List, BUILTIN, table);
+        check(&kubectl, Watch, BUILTIN, table);
+        check(&kubectl, List, Served { table: false, ..BUILTIN }, Ok((Encoding::Json, View::Full)));
+        check(
+            "application/json;as=Table;v=v1beta1;g=meta.k8s.io",
+            Object,
+            BUILTIN,
+            Ok((Encoding::Json, View::Table { v1beta1: true })),
+        );
+        let metadata = View::PartialMetadata { v1beta1: false };
+        let partial = |kind: &str, media: &str| format!("{media};as={kind};g=meta.k8s.io;v=v1");
+        check(&partial("PartialObjectMetadata", JSON), Watch, BUILTIN, Ok((Encoding::Json, metadata)));
+        check(&partial("PartialObjectMetadataList", PROTOBUF), List, BUILTIN, Ok((Encoding::Protobuf, metadata)));
+        check(
+            &partial("PartialObjectMetadata", JSON),
+            List,
+            BUILTIN,
+            Err("you requested PartialObjectMetadata, but the requested object is a list"),
+        );
+        check(
+            &partial("PartialObjectMetadataList", JSON),
+            Object,
+            BUILTIN,
+            Err("you requested PartialObjectMetadataList, but the requested object is not a list"),
+        );
+    }
+
+    #[test]
+    fn refusals_name_what_is_served() {
+        use Purpose::{List, Object, Watch};
+        let routed = format!("406: Not Acceptable\n\nAvailable representations: {TYPES}, {STREAMS}");
+        check("text/plain", List, BUILTIN, Err(&routed));
+        check("application/*", Watch, BUILTIN, Err(&routed));
+        let routed = format!("406: Not Acceptable\n\nAvailable representations: {TYPES}");
+        check("text/plain", Object, BUILTIN, Err(&routed));
+        check(
+            "text/plain",
+            List,
+            CUSTOM,
+            Err("only the following media types are accepted: application/json, application/yaml"),
+        );
+        let streams = format!("only the following media types are accepted: {STREAMS}");
+        check("application/yaml", Watch, BUILTIN, Err(&streams));
+        check("application/yaml, application/json", Watch, BUILTIN, Err(&streams));
+        let converting = format!(
+            "only the following media types are accepted when converting to meta.k8s.io/v1, Kind=Table: {TYPES}"
+        );
+        check("application/vnd.kubernetes.protobuf;as=Table;v=v1;g=meta.k8s.io", List, BUILTIN, Err(&converting));
+        check(
+            "application/json;stream=tail",
+            List,
+            CUSTOM,
+            Err("only the following media types are accepted: application/json, application/yaml"),
+        );
+    }
+
+    #[test]
+    fn pretty_is_for_people() {
+        fn check(query: Option<&str>, accept: &str, agent: &str, expected: bool) {
+            let negotiated = negotiate(Some(accept), Purpose::List, &CUSTOM).unwrap();
+            assert_eq!(wants_pretty(query, &negotiated, Some(agent)), expected, "{query:?} {accept} {agent}");
+        }
+        check(None, "*/*", "kubectl/v1.36", false);
+        check(None, "*/*", "curl/8.0", true);
+        check(Some("false"), "*/*", "curl/8.0", false);
+        check(Some("0"), "*/*", "curl/8.0", false);
+        check(Some(""), "*/*", "curl/8.0", true);
+        check(Some("true"), "*/*", "x", true);
+        check(Some("banana"), "*/*", "curl/8", false);
+        check(None, "application/json;pretty=1", "x", true);
+        check(Some("true"), "application/yaml", "curl/8", false);
+    }
+
+    #[test]
+    fn bodies_and_patches_are_told_apart() {
+        fn body(content_type: Option<&str>, served: Served, expected: Result<Encoding, &str>) {
+            let found = negotiate_body(content_type, &served).map_err(|status| (status.code, status.message));
+            assert_eq!(found, expected.map_err(|text| (415, text.to_owned())), "{content_type:?}");
+        }
+        body(None, BUILTIN, Ok(Encoding::Json));
+        body(Some("Application/JSON; charset=utf-8"), BUILTIN, Ok(Encoding::Json));
+        body(Some("application/yaml"), CUSTOM, Ok(Encoding::Yaml));
+        let text = format!("the body of the request was in an unknown format - accepted media types include: {TYPES}");
+        body(Some("text/plain"), BUILTIN, Err(&text));
+
+        fn patch(content_type: Option<&str>, served: Served, expected: Result<PatchType, &str>) {
+            let found = negotiate_patch(content_type, &served).map_err(|status| (status.code, status.message));
+            assert_eq!(found, expected.map_err(|text| (415, text.to_owned())), "{content_type:?}");
+        }
+        patch(Some("application/merge-patch+json"), BUILTIN, Ok(PatchType::Merge));
+        patch(Some("application/strategic-merge-patch+json;x=y"), BUILTIN, Ok(PatchType::StrategicMerge));
+        patch(Some("application/apply-patch+yaml"), CUSTOM, Ok(PatchType::Apply));
+        patch(None, BUILTIN, Err("415: Unsupported Media Type"));
+        patch(
+            Some("application/strategic-merge-patch+json"),
+            CUSTOM,
+            Err(
+                "the body of the request was in an unknown format - accepted media types include: application/json-patch+json, application/merge-patch+json, application/apply-patch+yaml",
+            ),
+        );
+    }
+
+    proptest! {
+        #[test]
+        fn any_header_is_answered(accept in "[a-z*/;=,.+ q0-9\"]{0,60}|.{0,40}") {
+            for purpose in [Purpose::Object, Purpose::List, Purpose::Watch] {
+                for served in [BUILTIN, CUSTOM] {
+                    if let Err(status) = negotiate(Some(&accept), purpose, &served) {
+                        prop_assert_eq!(status.code, 406);
+                    }
+                }
+            }
+            let _ = negotiate_body(Some(&accept), &BUILTIN);
+            let _ = negotiate_patch(Some(&accept), &CUSTOM);
+        }
+    }
+}

@@ -1,0 +1,486 @@
+//! Query strings, read as kube-apiserver reads them and printed as clients print them.
+//!
+//! Three habits of the Go server are part of the protocol, because clients rely on them: a boolean
+//! is false only when it is absent, `false` (any case) or `0`, so `?watch` and `?watch=banana` are
+//! both true; of a key that stands twice the first value counts; and what nobody asked for, or what
+//! cannot be decoded, is passed over in silence (`net/url` `ParseQuery`, apimachinery
+//! `runtime/conversion.go`). Only a number that is no number is an error.
+
+use std::borrow::Cow;
+use std::time::Duration;
+
+use listwatch_meta::{ListOptions, ResourceVersion, Status};
+
+/// The decoded pairs of a query string, in the order they were sent.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Query<'a> {
+    pairs: Vec<(Cow<'a, str>, Cow<'a, str>)>,
+}
+
+impl<'a> Query<'a> {
+    /// Decodes the part of a URL behind `?`. Never fails: a pair with a broken percent escape or a
+    /// `;` is dropped, as Go drops it. Bytes that are not UTF-8 become U+FFFD.
+    pub fn parse(query: &'a str) -> Self {
+        let pairs = query
+            .split('&')
+            .filter(|pair| !pair.is_empty() && !pair.contains(';'))
+            .filter_map(|pair| {
+                let (key, value) = pair.split_once('=').unwrap_or((pair, ""));
+                Some((decode(key)?, decode(value)?))
+            })
+            .collect();
+        Query { pairs }
+    }
+
+    /// The first value of a key; `Some("")` when the key stands without a value.
+    pub fn get(&self, key: &str) -> Option<&str> {
+        self.pairs.iter().find(|(name, _)| name == key).map(|(_, value)| &**value)
+    }
+
+    /// Every value of a key, in order. Only `dryRun` is a list.
+    pub fn all<'q>(&'q self, key: &'q str) -> impl Iterator<Item = &'q str> {
+        self.pairs.iter().filter(move |(name, _)| name == key).map(|(_, value)| &**value)
+    }
+
+    /// A boolean; `None` when the key is absent. Anything but `false` (any case) and `0` is true.
+    pub fn bool(&self, key: &str) -> Option<bool> {
+        self.get(key).map(|value| !(value == "0" || value.eq_ignore_ascii_case("false")))
+    }
+
+    /// A 64-bit integer; `None` when the key is absent.
+    ///
+    /// # Errors
+    /// 400 with Go's `strconv.ParseInt` text when the value is no number (an empty one included)
+    /// or out of range.
+    pub fn int(&self, key: &str) -> Result<Option<i64>, Status> {
+        let Some(text) = self.get(key) else { return Ok(None) };
+        text.parse().map(Some).map_err(|error: std::num::ParseIntError| {
+            use std::num::IntErrorKind::{NegOverflow, PosOverflow};
+            let why = match error.kind() {
+                PosOverflow | NegOverflow => "value out of range",
+                _ => "invalid syntax",
+            };
+            Status::bad_request(format!("strconv.ParseInt: parsing {text:?}: {why}"))
+        })
+    }
+
+    /// A text; empty when the key is absent.
+    fn text(&self, key: &str) -> String {
+        self.get(key).unwrap_or_default().to_owned()
+    }
+}
+
+/// What a GET, LIST or WATCH carries besides its [`ListOptions`].
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Extra {
+    /// `pretty`, as sent; [`crate::media_type::wants_pretty`] understands it.
+    pub pretty: Option<String>,
+    /// `timeout`, as sent: a Go duration. Read by [`Extra::timeout`], because a watch ignores it
+    /// even when it is malformed.
+    pub timeout: Option<String>,
+    /// `includeObject`, as sent: what a Table's rows carry (`None`, `Metadata`, `Object`).
+    pub include_object: Option<String>,
+}
+
+impl Extra {
+    /// The deadline the client asks for; `None` when it asks for none. Zero and negative
+    /// durations, which mean "the server's own limit", come back as `None` too.
+    ///
+    /// # Errors
+    /// 400 when `timeout` is not a Go duration.
+    pub fn timeout(&self) -> Result<Option<Duration>, Status> {
+        let Some(text) = self.timeout.as_deref().filter(|text| !text.is_empty()) else { return Ok(None) };
+        match parse_go_duration(text) {
+            Ok(nanoseconds) => Ok(u64::try_from(nanoseconds).ok().filter(|n| *n > 0).map(Duration::from_nanos)),
+            Err(error) => Err(Status::bad_request(format!("invalid timeout specified in the request URL - {error}"))),
+        }
+    }
+}
+
+/// The options of a write, as the client sent them: nothing is checked but numbers.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct WriteOptions {
+    /// `dryRun`: every value; only `All` is valid.
+    pub dry_run: Vec<String>,
+    /// `fieldManager`: who writes.
+    pub field_manager: String,
+    /// `fieldValidation`: `Ignore`, `Warn` or `Strict`; empty is the server's default.
+    pub field_validation: String,
+    /// `force` of an apply patch.
+    pub force: Option<bool>,
+    /// `gracePeriodSeconds` of a delete.
+    pub grace_period_seconds: Option<i64>,
+    /// `propagationPolicy` of a delete: `Orphan`, `Background` or `Foreground`.
+    pub propagation_policy: Option<String>,
+    /// `orphanDependents` of a delete, deprecated since 1.7.
+    pub orphan_dependents: Option<bool>,
+}
+
+impl WriteOptions {
+    /// Reads the options of a create, update, patch or delete.
+    ///
+    /// # Errors
+    /// 400 when `gracePeriodSeconds` is no number.
+    pub fn from_query(query: &Query<'_>) -> Result<Self, Status> {
+        Ok(WriteOptions {
+            dry_run: query.all("dryRun").map(str::to_owned).collect(),
+            field_manager: query.text("fieldManager"),
+            field_validation: query.text("fieldValidation"),
+            force: query.bool("force"),
+            grace_period_seconds: query.int("gracePeriodSeconds")?,
+            propagation_policy: query.get("propagationPolicy").map(str::to_owned),
+            orphan_dependents: query.bool("orphanDependents"),
+        })
+    }
+}
+
+/// Reads the options of a GET, LIST or WATCH. Combinations are not judged here; that is
+/// [`ListOptions::list`] and [`ListOptions::watch`].
+///
+/// # Errors
+/// 400 with Go's text when `limit` or `timeoutSeconds` is no number.
+pub fn parse_list_options(query: &str) -> Result<(ListOptions, Extra), Status> {
+    list_options(&Query::parse(query))
+}
+
+/// As [`parse_list_options`], from a query that is already decoded.
+///
+/// # Errors
+/// 400 with Go's text when `limit` or `timeoutSeconds` is no number.
+pub fn list_options(query: &Query<'_>) -> Result<(ListOptions, Extra), Status> {
+    let options = ListOptions {
+        watch: query.bool("watch").unwrap_or(false),
+        allow_watch_bookmarks: query.bool("allowWatchBookmarks").unwrap_or(false),
+        resource_version: ResourceVersion::new(query.text("resourceVersion")),
+        resource_version_match: query.text("resourceVersionMatch"),
+        limit: query.int("limit")?.unwrap_or(0),
+        continue_token: query.text("continue"),
+        timeout_seconds: query.int("timeoutSeconds")?,
+        send_initial_events: query.bool("sendInitialEvents"),
+        label_selector: query.text("labelSelector"),
+        field_selector: query.text("fieldSelector"),
+    };
+    let extra = Extra {
+        pretty: query.get("pretty").map(str::to_owned),
+        timeout: query.get("timeout").map(str::to_owned),
+        include_object: query.get("includeObject").map(str::to_owned),
+    };
+    Ok((options, extra))
+}
+
+/// True when the raw query asks for a watch, also when the rest of it cannot be decoded: that
+/// decides which verb is authorized (`NewRequestInfo`).
+pub fn is_watch(query: &str) -> bool {
+    Query::parse(query).bool("watch").unwrap_or(false)
+}
+
+/// Prints options as a client sends them: only what differs from the default, without a leading
+/// `?`. [`parse_list_options`] of the result gives the options back.
+pub fn print_list_options(options: &ListOptions) -> String {
+    let mut query = QueryPrinter::default();
+    query.flag("watch", options.watch.then_some(true));
+    query.flag("allowWatchBookmarks", options.allow_watch_bookmarks.then_some(true));
+    query.text("resourceVersion", options.resource_version.as_str());
+    query.text("resourceVersionMatch", &options.resource_version_match);
+    query.int("limit", Some(options.limit).filter(|limit| *limit != 0));
+    query.text("continue", &options.continue_token);
+    query.int("timeoutSeconds", options.timeout_seconds);
+    query.flag("sendInitialEvents", options.send_initial_events);
+    query.text("labelSelector", &options.label_selector);
+    query.text("fieldSelector", &options.field_selector);
+    query.finish()
+}
+
+/// Builds a query string pair by pair, encoding what needs it.
+#[derive(Clone, Debug, Default)]
+pub struct QueryPrinter {
+    query: String,
+}
+
+impl QueryPrinter {
+    /// Adds a pair, whatever the value.
+    pub fn pair(&mut self, key: &str, value: &str) {
+        if !self.query.is_empty() {
+            self.query.push('&');
+        }
+        encode_into(&mut self.query, key);
+        self.query.push('=');
+        encode_into(&mut self.query, value);
+    }
+
+    /// Adds a text unless it is empty.
+    pub fn text(&mut self, key: &str, value: &str) {
+        if !value.is_empty() {
+            self.pair(key, value);
+        }
+    }
+
+    /// Adds a boolean if there is one.
+    pub fn flag(&mut self, key: &str, value: Option<bool>) {
+        if let Some(value) = value {
+            self.pair(key, if value { "true" } else { "false" });
+        }
+    }
+
+    /// Adds a number if there is one.
+    pub fn int(&mut self, key: &str, value: Option<i64>) {
+        if let Some(value) = value {
+            self.pair(key, &value.to_string());
+        }
+    }
+
+    /// The query, without a leading `?`.
+    pub fn finish(self) -> String {
+        self.query
+    }
+}
+
+/// Percent-encodes one query component: everything but RFC 3986's unreserved characters.
+fn encode_into(out: &mut String, text: &str) {
+    const HEX: &[u8; 16] = b"0123456789ABCDEF";
+    for byte in text.bytes() {
+        if byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_' | b'.' | b'~') {
+            out.push(char::from(byte));
+        } else {
+            out.push('%');
+            out.push(char::from(HEX[usize::from(byte >> 4)]));
+            out.push(char::from(HEX[usize::from(byte & 15)]));
+        }
+    }
+}
+
+/// Decodes one query component; `None` when a percent escape is broken.
+fn decode(text: &str) -> Option<Cow<'_, str>> {
+    if !text.bytes().any(|byte| matches!(byte, b'%' | b'+')) {
+        return Some(Cow::Borrowed(text));
+    }
+    let mut decoded = Vec::with_capacity(text.len());
+    let mut bytes = text.bytes();
+    while let Some(byte) = bytes.next() {
+        decoded.push(match byte {
+            b'+' => b' ',
+            b'%' => {
+                let mut digit = || bytes.next().and_then(|b| char::from(b).to_digit(16));
+                let (high, low) = (digit()?, digit()?);
+                (high * 16 + low) as u8
+            }
+            other => other,
+        });
+    }
+    Some(Cow::Owned(match String::from_utf8(decoded) {
+        Ok(text) => text,
+        Err(error) => String::from_utf8_lossy(error.as_bytes()).into_owned(),
+    }))
+}
+
+/// A Go duration (`1h2m3.5s`, `-100ms`, `0`) in nanoseconds.
+///
+/// # Errors
+/// Go's `time.ParseDuration` text.
+pub fn parse_go_duration(text: &str) -> Result<i64, InvalidDuration> {
+    let invalid = |why: String| InvalidDuration { why };
+    let malformed = || invalid(format!("time: invalid duration {text:?}"));
+    let (negative, mut rest) = match text.as_bytes().first() {
+        Some(b'-') => (true, &text[1..]),
+        Some(b'+') => (false, &text[1..]),
+        _ => (false, text),
+    };
+    if rest == "0" {
+        return Ok(0);
+    }
+    if rest.is_empty() {
+        return Err(malformed());
+    }
+    let mut total: u64 = 0;
+    while !rest.is_empty() {
+        let whole_len = rest.bytes().take_while(u8::is_ascii_digit).count();
+        let (whole, behind) = rest.split_at(whole_len);
+        let (fraction, behind) = match behind.strip_prefix('.') {
+            Some(behind) => behind.split_at(behind.bytes().take_while(u8::is_ascii_digit).count()),
+            None => ("", behind),
+        };
+        if whole.is_empty() && fraction.is_empty() {
+            return Err(malformed());
+        }
+        let unit_len = behind.find(|c: char| c == '.' || c.is_ascii_digit()).unwrap_or(behind.len());
+        let (unit, behind) = behind.split_at(unit_len);
+        let scale: u64 = match unit {
+            "ns" => 1,
+            "us" | "\u{b5}s" | "\u{3bc}s" => 1_000,
+            "ms" => 1_000_000,
+            "s" => 1_000_000_000,
+            "m" => 60_000_000_000,
+            "h" => 3_600_000_000_000,
+            "" => return Err(invalid(format!("time: missing unit in duration {text:?}"))),
+            _ => return Err(invalid(format!("time: unknown unit {unit:?} in duration {text:?}"))),
+        };
+        let whole: u64 = if whole.is_empty() { 0 } else { whole.parse().map_err(|_| malformed())? };
+        let part = whole.checked_mul(scale).ok_or_else(malformed)?;
+        // Digits beyond a nanosecond of the largest unit do not matter.
+        let mut divisor = scale;
+        let mut parts = part;
+        for digit in fraction.bytes().take(18) {
+            divisor /= 10;
+            parts = parts.checked_add(u64::from(digit - b'0') * divisor).ok_or_else(malformed)?;
+        }
+        total = total.checked_add(parts).ok_or_else(malformed)?;
+        rest = behind;
+    }
+    let total = i64::try_from(total).map_err(|_| malformed())?;
+    Ok(if negative { -total } else { total })
+}
+
+/// A text that is no Go duration; the message is Go's.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{why}")]
+pub struct InvalidDuration {
+    why: String,
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    #[test]
+    fn booleans_are_false_only_when_absent_false_or_zero() {
+        fn check(query: &str, expected: Option<bool>) {
+            assert_eq!(Query::parse(query).bool("watch"), expected, "{query}");
+        }
+        check("", None);
+        check("watchh=true", None);
+        check("watch", Some(true));
+        check("watch=", Some(true));
+        check("watch=banana", Some(true));
+        check("watch=1", Some(true));
+        check("watch=false", Some(false));
+        check("watch=FaLse", Some(false));
+        check("watch=0", Some(false));
+        check("watch=00", Some(true));
+        check("watch=0&watch=1", Some(false));
+        check("%77atch=tru%65", Some(true));
+    }
+
+    #[test]
+    fn numbers_fail_in_gos_words() {
+        fn check(query: &str, expected: Result<Option<i64>, &str>) {
+            let found = Query::parse(query).int("limit");
+            let found = found.map_err(|status| {
+                assert_eq!((status.code, &*status.reason), (400, "BadRequest"));
+                status.message
+            });
+            assert_eq!(found, expected.map_err(str::to_owned), "{query}");
+        }
+        check("", Ok(None));
+        check("limit=5", Ok(Some(5)));
+        check("limit=-5", Ok(Some(-5)));
+        check("limit=%2B5", Ok(Some(5)));
+        check("limit=007", Ok(Some(7)));
+        check("limit=", Err("strconv.ParseInt: parsing \"\": invalid syntax"));
+        check("limit=x", Err("strconv.ParseInt: parsing \"x\": invalid syntax"));
+        check("limit=+5", Err("strconv.ParseInt: parsing \" 5\": invalid syntax"));
+        check("limit=1_0", Err("strconv.ParseInt: parsing \"1_0\": invalid syntax"));
+        check(
+            "limit=9223372036854775808",
+            Err("strconv.ParseInt: parsing \"9223372036854775808\": value out of range"),
+        );
+    }
+
+    #[test]
+    fn pairs_decode_as_in_go() {
+        fn check(query: &str, expected: &[(&str, &str)]) {
+            let found = Query::parse(query);
+            let found: Vec<_> = found.pairs.iter().map(|(key, value)| (&**key, &**value)).collect();
+            assert_eq!(found, expected, "{query}");
+        }
+        check("a=b&c", &[("a", "b"), ("c", "")]);
+        check("a=b%3Dc+d%2b", &[("a", "b=c d+")]);
+        check("&&a==", &[("a", "=")]);
+        check("a=%zz&b=%4&c=%&d=1", &[("d", "1")]);
+        check("a=1;b=2&c=3", &[("c", "3")]);
+        check("labelSelector=app%20in%20%28a%2Cb%29", &[("labelSelector", "app in (a,b)")]);
+        check("a=%FF", &[("a", "\u{fffd}")]);
+    }
+
+    #[test]
+    fn durations_are_gos() {
+        fn check(text: &str, expected: Result<i64, &str>) {
+            assert_eq!(parse_go_duration(text).map_err(|error| error.why), expected.map_err(str::to_owned), "{text}");
+        }
+        check("0", Ok(0));
+        check("5s", Ok(5_000_000_000));
+        check("1h2m3.5s", Ok(3_723_500_000_000));
+        check("-1.5ms", Ok(-1_500_000));
+        check(".5s", Ok(500_000_000));
+        check("1.s", Ok(1_000_000_000));
+        check("3\u{b5}s", Ok(3_000));
+        check("", Err("time: invalid duration \"\""));
+        check("x", Err("time: invalid duration \"x\""));
+        check("5", Err("time: missing unit in duration \"5\""));
+        check("5d", Err("time: unknown unit \"d\" in duration \"5d\""));
+        check("99999999999h", Err("time: invalid duration \"99999999999h\""));
+        check(".s", Err("time: invalid duration \".s\""));
+    }
+
+    #[test]
+    fn a_bad_timeout_is_the_clients_fault_and_a_silly_one_the_servers_limit() {
+        fn check(text: &str, expected: Result<Option<u64>, &str>) {
+            let found = parse_list_options(&format!("timeout={text}")).unwrap().1.timeout();
+            let found = found.map(|found| found.map(|timeout| timeout.as_secs())).map_err(|status| status.message);
+            assert_eq!(found, expected.map_err(str::to_owned), "{text}");
+        }
+        check("30s", Ok(Some(30)));
+        check("", Ok(None));
+        check("0s", Ok(None));
+        check("-5s", Ok(None));
+        check("soon", Err("invalid timeout specified in the request URL - time: invalid duration \"soon\""));
+    }
+
+    #[test]
+    fn write_options_are_read() {
+        let query = Query::parse("dryRun=All&dryRun=x&fieldManager=kubectl&force&gracePeriodSeconds=0");
+        let options = WriteOptions::from_query(&query).unwrap();
+        assert_eq!(options.dry_run, ["All", "x"]);
+        assert_eq!(options.field_manager, "kubectl");
+        assert_eq!((options.force, options.grace_period_seconds), (Some(true), Some(0)));
+        assert!(WriteOptions::from_query(&Query::parse("gracePeriodSeconds=soon")).is_err());
+    }
+
+    fn any_options() -> impl Strategy<Value = ListOptions> {
+        let text = || prop_oneof![Just(String::new()), ".{0,12}", "[a-z0-9=,!() ]{0,20}"];
+        let flags = (any::<bool>(), any::<bool>(), any::<Option<bool>>());
+        let numbers = (any::<i64>(), any::<Option<i64>>());
+        (flags, numbers, text(), text(), text(), text(), text()).prop_map(
+            |((watch, bookmarks, initial), (limit, timeout), version, matching, token, labels, fields)| ListOptions {
+                watch,
+                allow_watch_bookmarks: bookmarks,
+                resource_version: ResourceVersion::new(version),
+                resource_version_match: matching,
+                limit,
+                continue_token: token,
+                timeout_seconds: timeout,
+                send_initial_events: initial,
+                label_selector: labels,
+                field_selector: fields,
+            },
+        )
+    }
+
+    proptest! {
+        #[test]
+        fn printed_options_parse_back(options in any_options()) {
+            let printed = print_list_options(&options);
+            prop_assert_eq!(parse_list_options(&printed).unwrap().0, options, "{}", printed);
+        }
+
+        #[test]
+        fn any_text_decodes_or_is_refused(query in "[a-z%&=;+0-9]{0,60}|.{0,60}", duration in ".{0,20}") {
+            let query = format!("{query}&timeout={duration}");
+            if let Ok((_, extra)) = parse_list_options(&query) {
+                let _ = extra.timeout();
+            }
+            let _ = parse_go_duration(&duration);
+        }
+    }
+}
