@@ -1,0 +1,377 @@
+//! Objects as `kubectl get` shows them: `meta.k8s.io/v1` Tables, and `PartialObjectMetadata`.
+//!
+//! ```text
+//!  object bytes ──▶ TableView::new(&resource, include, version)
+//!                     ├─ list(objects, meta, now)       → the body of a LIST
+//!                     ├─ object(json, now)              → the body of a GET or a write
+//!                     └─ event_object(json, first, now) → the `object` of a watch event, bookmarks too
+//!
+//!                   partial::object(json, version), partial::list(objects, meta, version)
+//! ```
+//!
+//! Everything is a pure function of bytes and `now`. Columns and cells are those of
+//! `pkg/printers/internalversion` ([`columns`] says which); a resource without printers shows its
+//! name and creation time; a custom resource shows its `additionalPrinterColumns`. Fields that
+//! Kubernetes would have filled with a default show that default.
+//!
+//! Status objects (errors, results of deletes) are never shown as Tables; the caller sends them as
+//! they are.
+
+mod age;
+mod column;
+mod jsonpath;
+pub mod partial;
+mod printers;
+#[cfg(test)]
+mod tests;
+mod view;
+
+use std::borrow::Cow;
+use std::sync::Arc;
+
+use bytes::{BufMut, Bytes, BytesMut};
+use listwatch_meta::Status;
+use time::OffsetDateTime;
+
+pub use self::age::human_duration;
+pub use self::column::Column;
+use self::jsonpath::JsonPath;
+use self::printers::Printer;
+use self::view::Json;
+use crate::registry::Resource;
+
+/// What a row carries besides its cells (`?includeObject=`).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum IncludeObject {
+    /// Nothing.
+    None,
+    /// A `PartialObjectMetadata`.
+    #[default]
+    Metadata,
+    /// The whole object.
+    Object,
+}
+
+impl IncludeObject {
+    /// Reads the query parameter; absent and empty mean [`IncludeObject::Metadata`].
+    ///
+    /// # Errors
+    /// A 400 [`Status`] for anything else.
+    pub fn parse(value: Option<&str>) -> Result<Self, Status> {
+        match value {
+            None | Some("" | "Metadata") => Ok(IncludeObject::Metadata),
+            Some("None") => Ok(IncludeObject::None),
+            Some("Object") => Ok(IncludeObject::Object),
+            Some(other) => Err(Status::bad_request(format!(
+                "Unable to convert to Table as requested: includeObject: Invalid value: {other:?}: \
+                 must be 'Metadata', 'Object', 'None', or empty"
+            ))),
+        }
+    }
+}
+
+/// The version of `meta.k8s.io` that a client asked for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum MetaVersion {
+    /// `meta.k8s.io/v1`.
+    #[default]
+    V1,
+    /// `meta.k8s.io/v1beta1`, the same under an older name.
+    V1Beta1,
+}
+
+impl MetaVersion {
+    /// From the `v=` of an `Accept` clause; `None` for a version that has no Tables.
+    pub fn parse(version: &str) -> Option<Self> {
+        match version {
+            "v1" => Some(MetaVersion::V1),
+            "v1beta1" => Some(MetaVersion::V1Beta1),
+            _ => None,
+        }
+    }
+
+    /// The `apiVersion` of the documents.
+    pub fn api_version(self) -> &'static str {
+        match self {
+            MetaVersion::V1 => "meta.k8s.io/v1",
+            MetaVersion::V1Beta1 => "meta.k8s.io/v1beta1",
+        }
+    }
+}
+
+/// The metadata of a list.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct ListMeta {
+    /// The list's resource version.
+    pub resource_version: String,
+    /// The token of the next page, if there is one.
+    pub continue_token: Option<String>,
+    /// How many objects are on later pages, when that is known.
+    pub remaining_item_count: Option<u64>,
+}
+
+impl ListMeta {
+    /// Appends the JSON of the metadata.
+    fn write(&self, out: &mut BytesMut) {
+        out.put_slice(b"{\"resourceVersion\":");
+        write_text(out, &self.resource_version);
+        if let Some(token) = &self.continue_token {
+            out.put_slice(b",\"continue\":");
+            write_text(out, token);
+        }
+        if let Some(count) = self.remaining_item_count {
+            out.put_slice(format!(",\"remainingItemCount\":{count}").as_bytes());
+        }
+        out.put_u8(b'}');
+    }
+}
+
+/// One cell of a row.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Cell {
+    /// A string.
+    Text(String),
+    /// A whole number.
+    Integer(i64),
+    /// Any number.
+    Number(f64),
+    /// A boolean.
+    Bool(bool),
+    /// Nothing: the object has no such value.
+    Null,
+}
+
+impl From<String> for Cell {
+    fn from(text: String) -> Self {
+        Cell::Text(text)
+    }
+}
+
+impl From<&str> for Cell {
+    fn from(text: &str) -> Self {
+        Cell::Text(text.to_owned())
+    }
+}
+
+impl From<i64> for Cell {
+    fn from(number: i64) -> Self {
+        Cell::Integer(number)
+    }
+}
+
+impl From<usize> for Cell {
+    fn from(number: usize) -> Self {
+        Cell::Integer(i64::try_from(number).unwrap_or(i64::MAX))
+    }
+}
+
+impl From<bool> for Cell {
+    fn from(flag: bool) -> Self {
+        Cell::Bool(flag)
+    }
+}
+
+/// The columns of a resource's Table, as a client gets them. Columns with a priority above 0 are
+/// always sent; kubectl shows them with `-o wide`.
+pub fn columns(resource: &Resource) -> Vec<Column> {
+    Cells::of(resource).columns(resource).into_owned()
+}
+
+/// The cells of one object's row, one for each of [`columns`]. `object` is its JSON.
+pub fn row(resource: &Resource, object: &[u8], now: OffsetDateTime) -> Vec<Cell> {
+    Cells::of(resource).row(Json::new(object), now)
+}
+
+/// How the cells of a resource are made.
+enum Cells {
+    Printer(&'static Printer),
+    Paths(Vec<PathColumn>),
+}
+
+/// A column of a custom resource; a path that does not parse shows nothing.
+struct PathColumn {
+    path: Option<JsonPath>,
+    type_: String,
+}
+
+impl Cells {
+    fn of(resource: &Resource) -> Self {
+        if !resource.custom {
+            return Cells::Printer(printers::find(&resource.group, &resource.plural));
+        }
+        let paths = column::custom(resource)
+            .iter()
+            .map(|column| PathColumn { path: JsonPath::parse(&column.json_path), type_: column.type_.clone() })
+            .collect();
+        Cells::Paths(paths)
+    }
+
+    fn columns(&self, resource: &Resource) -> Cow<'static, [Column]> {
+        match self {
+            Cells::Printer(printer) => Cow::Borrowed(printer.columns),
+            Cells::Paths(_) => Cow::Owned(column::of_custom(resource)),
+        }
+    }
+
+    fn row(&self, object: Json<'_>, now: OffsetDateTime) -> Vec<Cell> {
+        match self {
+            Cells::Printer(printer) => (printer.cells)(printers::Printed::new(object, now)),
+            Cells::Paths(paths) => {
+                let name = Cell::Text(object.at("metadata.name").string());
+                std::iter::once(name).chain(paths.iter().map(|column| column.cell(object, now))).collect()
+            }
+        }
+    }
+}
+
+impl PathColumn {
+    fn cell(&self, object: Json<'_>, now: OffsetDateTime) -> Cell {
+        let Some(value) = self.path.as_ref().and_then(|path| path.first(object)).filter(|value| value.exists()) else {
+            return Cell::Null;
+        };
+        let cell = match self.type_.as_str() {
+            "integer" => value.int().map(Cell::Integer),
+            "number" => value.float().map(Cell::Number),
+            "boolean" => value.bool().map(Cell::Bool),
+            "string" => match value.scalar() {
+                Some(text) => Some(Cell::Text(text)),
+                None => Some(Cell::Text(String::from_utf8_lossy(value.raw()).into_owned())),
+            },
+            "date" => value.text().map(|_| match value.time() {
+                Some(time) => Cell::Text(human_duration(now - time)),
+                None => Cell::Text("<invalid>".to_owned()),
+            }),
+            _ => None,
+        };
+        cell.unwrap_or(Cell::Null)
+    }
+}
+
+/// The Tables of one response or watch: what it shows, decided once.
+pub struct TableView {
+    resource: Arc<Resource>,
+    cells: Cells,
+    /// The JSON of `columnDefinitions`.
+    definitions: Vec<u8>,
+    include: IncludeObject,
+    version: MetaVersion,
+}
+
+impl std::fmt::Debug for TableView {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "TableView({}, {:?})", self.resource.plural, self.include)
+    }
+}
+
+impl TableView {
+    /// The view of a resource that a client asked for.
+    pub fn new(resource: &Arc<Resource>, include: IncludeObject, version: MetaVersion) -> Self {
+        let cells = Cells::of(resource);
+        let definitions = serde_json::to_vec(&cells.columns(resource)).expect("columns serialize");
+        TableView { resource: Arc::clone(resource), cells, definitions, include, version }
+    }
+
+    /// The body of a LIST, with the newline that ends it.
+    pub fn list<'a>(&self, objects: impl IntoIterator<Item = &'a [u8]>, meta: &ListMeta, now: OffsetDateTime) -> Bytes {
+        let mut out = self.begin(|out| meta.write(out), true);
+        for (position, object) in objects.into_iter().enumerate() {
+            if position > 0 {
+                out.put_u8(b',');
+            }
+            self.write_row(&mut out, object, now);
+        }
+        out.put_slice(b"]}\n");
+        out.freeze()
+    }
+
+    /// The body that shows one object, with the newline that ends it.
+    pub fn object(&self, object: &[u8], now: OffsetDateTime) -> Bytes {
+        let mut out = self.single(object, true, now);
+        out.put_u8(b'\n');
+        out.freeze()
+    }
+
+    /// The `object` of a watch event or bookmark: a Table of one row, no newline. Only the `first`
+    /// event of a stream says what the columns are.
+    pub fn event_object(&self, object: &[u8], first: bool, now: OffsetDateTime) -> Bytes {
+        self.single(object, first, now).freeze()
+    }
+
+    fn single(&self, object: &[u8], headers: bool, now: OffsetDateTime) -> BytesMut {
+        let version = Json::new(object).at("metadata.resourceVersion").string();
+        let meta = ListMeta { resource_version: version, ..ListMeta::default() };
+        let mut out = self.begin(|out| meta.write(out), headers);
+        self.write_row(&mut out, object, now);
+        out.put_slice(b"]}");
+        out
+    }
+
+    fn begin(&self, metadata: impl FnOnce(&mut BytesMut), headers: bool) -> BytesMut {
+        let mut out = BytesMut::with_capacity(self.definitions.len() + 512);
+        out.put_slice(b"{\"kind\":\"Table\",\"apiVersion\":\"");
+        out.put_slice(self.version.api_version().as_bytes());
+        out.put_slice(b"\",\"metadata\":");
+        metadata(&mut out);
+        out.put_slice(b",\"columnDefinitions\":");
+        out.put_slice(if headers { &self.definitions } else { b"null" });
+        out.put_slice(b",\"rows\":[");
+        out
+    }
+
+    fn write_row(&self, out: &mut BytesMut, object: &[u8], now: OffsetDateTime) {
+        let json = Json::new(object);
+        out.put_slice(b"{\"cells\":[");
+        for (position, cell) in self.cells.row(json, now).iter().enumerate() {
+            if position > 0 {
+                out.put_u8(b',');
+            }
+            write_cell(out, cell);
+        }
+        out.put_u8(b']');
+        if let Some((reason, message)) = self.completed(json) {
+            let condition = format!(
+                r#","conditions":[{{"type":"Completed","status":"True","reason":"{reason}","message":"{message}"}}]"#
+            );
+            out.put_slice(condition.as_bytes());
+        }
+        out.put_slice(b",\"object\":");
+        match self.include {
+            IncludeObject::Object => out.put_slice(object),
+            IncludeObject::None if !ends_initial_events(json) => out.put_slice(b"null"),
+            IncludeObject::None | IncludeObject::Metadata => partial::write(out, object, self.version),
+        }
+        out.put_u8(b'}');
+    }
+
+    /// Why a pod's row is greyed out: it has run to its end.
+    fn completed(&self, object: Json<'_>) -> Option<(&'static str, &'static str)> {
+        if !(self.resource.group.is_empty() && self.resource.plural == "pods") {
+            return None;
+        }
+        match object.at("status.phase").text()?.as_ref() {
+            "Succeeded" => Some(("Succeeded", "The pod has completed successfully.")),
+            "Failed" => Some(("Failed", "The pod failed.")),
+            _ => None,
+        }
+    }
+}
+
+/// A bookmark that ends the initial events must show its annotation whatever rows carry.
+fn ends_initial_events(object: Json<'_>) -> bool {
+    object.at("metadata.annotations").get("k8s.io/initial-events-end").is("true")
+}
+
+fn write_cell(out: &mut BytesMut, cell: &Cell) {
+    match cell {
+        Cell::Text(text) => write_text(out, text),
+        Cell::Integer(number) => out.put_slice(number.to_string().as_bytes()),
+        // A cell that is no finite number is no JSON.
+        Cell::Number(number) if number.is_finite() => out.put_slice(number.to_string().as_bytes()),
+        Cell::Bool(flag) => out.put_slice(if *flag { b"true" } else { b"false" }),
+        Cell::Number(_) | Cell::Null => out.put_slice(b"null"),
+    }
+}
+
+fn write_text(out: &mut BytesMut, text: &str) {
+    serde_json::to_writer(out.writer(), text).expect("a text serializes into memory");
+}

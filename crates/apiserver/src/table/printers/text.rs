@@ -1,0 +1,84 @@
+//! Pieces of text that several printers share: label maps, selectors, container lists.
+
+use crate::table::view::Json;
+
+/// What stands where there is nothing.
+pub(super) const NONE: &str = "<none>";
+pub(super) const UNSET: &str = "<unset>";
+
+/// `none` instead of an empty text.
+pub(super) fn or(text: String, none: &str) -> String {
+    if text.is_empty() { none.to_owned() } else { text }
+}
+
+/// The first few of many, and how many more there are.
+pub(super) fn with_more(mut list: Vec<String>, shown_max: usize, separator: &str, none: &str) -> String {
+    let more = list.len().saturating_sub(shown_max);
+    list.truncate(shown_max);
+    let text = list.join(separator);
+    match more {
+        0 => or(text, none),
+        more => format!("{text} + {more} more..."),
+    }
+}
+
+/// A map of labels, sorted: `a=1,b=2`; `<none>` when empty.
+pub(super) fn labels(map: Json<'_>) -> String {
+    let mut pairs: Vec<String> =
+        map.entries().into_iter().map(|(name, value)| format!("{name}={}", value.string())).collect();
+    pairs.sort();
+    or(pairs.join(","), NONE)
+}
+
+/// A LabelSelector as a selector text; empty when it selects everything or is not there, `None`
+/// when it has an operator that does not exist.
+pub(super) fn selector(selector: Json<'_>) -> Option<String> {
+    let mut terms: Vec<(String, String)> = Vec::new();
+    for (name, value) in selector.get("matchLabels").entries() {
+        terms.push((name.to_string(), format!("{name}={}", value.string())));
+    }
+    for expression in selector.get("matchExpressions").items() {
+        let key = expression.get("key").string();
+        let mut values: Vec<String> = expression.get("values").items().into_iter().map(Json::string).collect();
+        values.sort();
+        let values = values.join(",");
+        let term = match expression.get("operator").string().as_str() {
+            "In" => format!("{key} in ({values})"),
+            "NotIn" => format!("{key} notin ({values})"),
+            "Exists" => key.clone(),
+            "DoesNotExist" => format!("!{key}"),
+            _ => return None,
+        };
+        terms.push((key, term));
+    }
+    terms.sort_by(|a, b| a.0.cmp(&b.0));
+    Some(terms.into_iter().map(|(_, term)| term).collect::<Vec<_>>().join(","))
+}
+
+/// A LabelSelector in a cell: `<none>` when it selects everything.
+pub(super) fn selector_cell(json: Json<'_>) -> String {
+    selector(json).map_or_else(|| "<error>".to_owned(), |text| or(text, NONE))
+}
+
+/// The names and the images of a pod template's containers. `template` has the `spec`.
+pub(super) fn containers(template: Json<'_>) -> (String, String) {
+    let containers = template.at("spec.containers").items();
+    let joined =
+        |key: &str| containers.iter().map(|container| container.get(key).string()).collect::<Vec<_>>().join(",");
+    (joined("name"), joined("image"))
+}
+
+/// The strings of an array, joined.
+pub(super) fn joined(list: Json<'_>, separator: &str) -> String {
+    list.items().into_iter().map(Json::string).collect::<Vec<_>>().join(separator)
+}
+
+/// The condition of a type.
+pub(super) fn condition<'a>(conditions: Json<'a>, type_: &str) -> Option<Json<'a>> {
+    conditions.items().into_iter().find(|condition| condition.get("type").is(type_))
+}
+
+/// Does the condition of a type hold?
+pub(super) fn holds(conditions: Json<'_>, type_: &str) -> bool {
+    condition(conditions, type_).is_some_and(|condition| condition.get("status").is("True"))
+}
