@@ -15,6 +15,8 @@
 //! The store knows keys, bytes and revisions. It does not know what the bytes mean.
 #![forbid(unsafe_code)]
 
+#[cfg(feature = "conformance")]
+pub mod conformance;
 mod error;
 #[cfg(feature = "etcd3")]
 pub mod etcd3;

@@ -1,0 +1,379 @@
+//! The suite that every [`Storage`] passes: one case per promise, named by it.
+//!
+//! ```text
+//!   cases()          every case, for a harness of one's own
+//!   run_all(factory) all of them, one after the other
+//!   conformance_tests!{ .. }   one #[tokio::test] per case, so that a runner lists them
+//!   model            random operations against a list of events that is too simple to be wrong
+//! ```
+//!
+//! A case gets a store that may hold other keys and that others may write to meanwhile (an etcd
+//! that is shared): it works below a resource prefix of its own, and expects of revisions only
+//! that they rise. A failure's text is the promise that was broken, and what was seen instead.
+//!
+//! # Example
+//! ```
+//! use listwatch_storage::{MemoryStorage, conformance};
+//! # tokio::runtime::Builder::new_current_thread().enable_all().start_paused(true).build()?.block_on(async {
+//! conformance::run_all(async || MemoryStorage::new()).await?;
+//! # Ok::<(), Box<dyn std::error::Error>>(()) })?;
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+
+mod model;
+mod reads;
+mod times;
+mod watches;
+mod writes;
+
+use std::fmt;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use bytes::Bytes;
+use listwatch_meta::{Key, KeyRange, Revision};
+use tokio::time::timeout;
+
+use crate::error::StoreFault;
+use crate::types::{KeyValue, ListPage, ListQuery, Storage, StoreEvent, Watch, WatchItem};
+
+pub use model::{Op, check_model, operations};
+
+/// How long a case waits for something that must come, before it says that it did not.
+pub const PATIENCE: Duration = Duration::from_secs(20);
+
+/// A promise that was broken.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Broken {
+    /// What was promised.
+    pub promise: String,
+    /// What was seen instead.
+    pub seen: String,
+}
+
+impl fmt::Display for Broken {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "broken promise: {}; seen: {}", self.promise, self.seen)
+    }
+}
+
+impl std::error::Error for Broken {}
+
+/// What a case comes to.
+pub type Verdict = Result<(), Broken>;
+
+/// One case of the suite.
+#[derive(Clone, Copy)]
+pub struct Case {
+    /// A name for test runners.
+    pub name: &'static str,
+    /// The promise it looks at.
+    pub promise: &'static str,
+    /// True when the case compacts the store: where one store serves several cases at once, it
+    /// must not run beside others.
+    pub compacts: bool,
+    run: fn(Subject) -> Pin<Box<dyn Future<Output = Verdict> + Send>>,
+}
+
+impl Case {
+    /// Runs the case on a store. It leaves keys behind.
+    ///
+    /// # Errors
+    /// The promise that was broken.
+    pub async fn run(&self, store: Arc<dyn Storage>) -> Verdict {
+        static RUNS: AtomicU64 = AtomicU64::new(0);
+        let run = RUNS.fetch_add(1, Ordering::Relaxed);
+        // The process id keeps runs apart that share an etcd.
+        let resource = format!("conformance/{}-{}-{run}", self.name, std::process::id());
+        (self.run)(Subject { store, resource: resource.into(), promise: self.promise }).await
+    }
+}
+
+impl fmt::Debug for Case {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} ({})", self.name, self.promise)
+    }
+}
+
+/// Every case.
+pub fn cases() -> impl Iterator<Item = &'static Case> {
+    [writes::CASES, reads::CASES, watches::CASES, times::CASES].into_iter().flatten()
+}
+
+/// Runs every case, each on a store from `factory`, and stops at the first broken promise.
+///
+/// # Errors
+/// The broken promise, with the name of its case.
+pub async fn run_all<S: Storage>(factory: impl AsyncFn() -> Arc<S>) -> Verdict {
+    for case in cases() {
+        let broken = |broken: Broken| Broken { promise: format!("[{}] {}", case.name, broken.promise), ..broken };
+        case.run(factory().await).await.map_err(broken)?;
+    }
+    Ok(())
+}
+
+/// Runs the case of this name: what [`conformance_tests!`](crate::conformance_tests) calls.
+///
+/// # Panics
+/// When a promise is broken, with the promise; when there is no such case.
+pub async fn run_case(name: &str, store: Arc<dyn Storage>) {
+    let case = cases().find(|case| case.name == name).expect("a case of this name");
+    if let Err(broken) = case.run(store).await {
+        panic!("{broken}");
+    }
+}
+
+/// Makes one test of each case, so that a runner lists them and runs them side by side. Takes an
+/// expression that makes a future of an `Arc` of a [`Storage`]; it is evaluated once per case.
+///
+/// ```
+/// listwatch_storage::conformance_tests! { async { listwatch_storage::MemoryStorage::new() } }
+/// ```
+#[macro_export]
+macro_rules! conformance_tests {
+    ($factory:expr) => {
+        $crate::conformance_tests! { @each $factory;
+            each_write_takes_a_later_revision
+            an_empty_store_has_a_revision_above_zero
+            a_create_needs_the_key_to_be_absent
+            an_update_needs_the_expected_revision
+            a_delete_needs_the_expected_revision
+            a_failed_write_changes_nothing
+            a_key_that_came_back_is_new
+            of_many_writers_exactly_one_wins
+            of_many_creators_exactly_one_wins
+            any_bytes_are_kept
+            any_key_is_kept
+            a_dropped_write_happens_whole_or_not_at_all
+            a_read_shows_what_was_acknowledged
+            time_does_not_run_back_for_readers
+            a_list_is_in_key_order_and_says_what_remains
+            a_list_does_not_match_neighbours
+            a_list_shows_any_revision_of_the_past
+            pages_show_one_revision_while_others_write
+            a_list_of_the_future_is_refused
+            a_list_of_the_compacted_past_is_refused
+            compacting_keeps_the_present
+            the_store_tells_about_itself
+            a_watch_from_any_revision_misses_nothing
+            a_watch_sees_changes_as_they_happen
+            a_watch_does_not_match_neighbours
+            a_watch_begins_where_it_was_told
+            all_watchers_see_one_order
+            list_then_watch_misses_nothing
+            a_slow_watcher_misses_nothing_or_is_told
+            a_watch_from_a_compacted_place_is_told
+            a_watch_that_is_current_survives_compaction
+            progress_is_never_ahead_of_events
+            progress_covers_what_was_acknowledged
+            a_watch_reports_large_values
+            a_key_removes_itself_after_its_ttl
+        }
+    };
+    (@each $factory:expr; $($name:ident)*) => {
+        $(
+            #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+            async fn $name() {
+                $crate::conformance::run_case(stringify!($name), $factory.await).await;
+            }
+        )*
+
+        #[test]
+        fn every_case_is_listed() {
+            let listed = [$(stringify!($name)),*];
+            let missing: Vec<_> =
+                $crate::conformance::cases().map(|case| case.name).filter(|name| !listed.contains(name)).collect();
+            assert!(missing.is_empty(), "cases that no test runs: {missing:?}");
+        }
+    };
+}
+
+/// Makes a table of cases from functions; the function's name is the case's name.
+macro_rules! case_table {
+    ($($name:ident $(($compacts:ident))? : $promise:literal,)*) => {
+        pub(super) const CASES: &[$crate::conformance::Case] = &[$(
+            $crate::conformance::Case {
+                name: stringify!($name),
+                promise: $promise,
+                compacts: $crate::conformance::case_table!(@compacts $($compacts)?),
+                run: |subject| Box::pin($name(subject)),
+            },
+        )*];
+    };
+    (@compacts compacts) => { true };
+    (@compacts) => { false };
+}
+use case_table;
+
+/// A store under test, and the part of it that belongs to this case.
+#[derive(Clone)]
+struct Subject {
+    store: Arc<dyn Storage>,
+    resource: Arc<str>,
+    promise: &'static str,
+}
+
+impl Subject {
+    fn key(&self, name: &str) -> Key {
+        Key::new(&self.resource, Some("ns"), name).expect("a valid name")
+    }
+
+    fn range(&self) -> KeyRange {
+        KeyRange::resource(&self.resource)
+    }
+
+    /// The promise is broken: this was seen.
+    fn broken(&self, seen: impl fmt::Display) -> Broken {
+        Broken { promise: self.promise.to_owned(), seen: seen.to_string() }
+    }
+
+    fn require(&self, kept: bool, seen: impl FnOnce() -> String) -> Verdict {
+        if kept { Ok(()) } else { Err(self.broken(seen())) }
+    }
+
+    fn require_eq<T: PartialEq + fmt::Debug>(&self, what: &str, seen: T, expected: T) -> Verdict {
+        self.require(seen == expected, || format!("{what} is {seen:?}, expected {expected:?}"))
+    }
+
+    async fn create(&self, name: &str, value: impl Into<Bytes>) -> Result<Revision, Broken> {
+        let created = self.store.create(&self.key(name), value.into(), None).await;
+        created.map_err(|error| self.broken(format!("creating {name} fails: {error}")))
+    }
+
+    async fn update(&self, name: &str, expected: Revision, value: impl Into<Bytes>) -> Result<Revision, Broken> {
+        let updated = self.store.update(&self.key(name), expected, value.into(), None).await;
+        updated.map_err(|error| self.broken(format!("updating {name} at {expected:?} fails: {error:?}")))
+    }
+
+    async fn delete(&self, name: &str, expected: Revision) -> Result<Revision, Broken> {
+        let deleted = self.store.delete(&self.key(name), expected).await;
+        deleted.map_err(|error| self.broken(format!("deleting {name} at {expected:?} fails: {error:?}")))
+    }
+
+    async fn get(&self, name: &str) -> Result<Option<KeyValue>, Broken> {
+        let got = self.store.get(&self.key(name)).await;
+        got.map(|(found, _)| found).map_err(|error| self.broken(format!("reading {name} fails: {error}")))
+    }
+
+    async fn list(&self, range: KeyRange, at: Option<Revision>, limit: usize) -> Result<ListPage, Broken> {
+        let page = self.store.list(ListQuery { range, at, limit }).await;
+        page.map_err(|error| self.broken(format!("listing at {at:?} fails: {error}")))
+    }
+
+    async fn now(&self) -> Result<Revision, Broken> {
+        self.store.current_revision().await.map_err(|error| self.broken(format!("no current revision: {error}")))
+    }
+
+    async fn watch(&self, range: KeyRange, after: Revision) -> Result<Watched, Broken> {
+        let watch = self.store.watch(range, after).await;
+        let watch = watch.map_err(|error| self.broken(format!("watching after {after:?} fails: {error}")))?;
+        Ok(Watched { subject: self.clone(), watch, last: Revision::ZERO })
+    }
+}
+
+/// A watch whose items are checked for what holds of every watch.
+struct Watched {
+    subject: Subject,
+    watch: Watch,
+    /// The revision of the last event or progress.
+    last: Revision,
+}
+
+impl Watched {
+    /// The next item, which must come.
+    async fn item(&mut self) -> Result<WatchItem, Broken> {
+        let item = match timeout(PATIENCE, self.watch.next()).await {
+            Ok(Some(item)) => item,
+            Ok(None) => return Err(self.subject.broken("the watch ends without a word")),
+            Err(_) => {
+                return Err(self.subject.broken(format!("nothing came for {PATIENCE:?} after {:?}", self.last)));
+            }
+        };
+        match &item {
+            WatchItem::Event(event) => {
+                let revision = event.revision();
+                self.subject.require(revision > self.last, || {
+                    format!("an event at {revision:?} comes after {:?}", self.last)
+                })?;
+                self.last = revision;
+            }
+            WatchItem::Progress(revision) => {
+                self.subject.require(*revision >= self.last, || {
+                    format!("progress at {revision:?} comes after {:?}", self.last)
+                })?;
+                self.last = *revision;
+            }
+            WatchItem::Expired { .. } | WatchItem::Lost(_) => {}
+        }
+        Ok(item)
+    }
+
+    /// The next event; progress in between is passed over.
+    async fn event(&mut self) -> Result<StoreEvent, Broken> {
+        loop {
+            match self.item().await? {
+                WatchItem::Event(event) => return Ok(event),
+                WatchItem::Progress(_) => {}
+                other => return Err(self.subject.broken(format!("{other:?} instead of an event"))),
+            }
+        }
+    }
+
+    /// So many events.
+    async fn events(&mut self, count: usize) -> Result<Vec<StoreEvent>, Broken> {
+        let mut events = Vec::with_capacity(count);
+        for _ in 0..count {
+            events.push(self.event().await?);
+        }
+        Ok(events)
+    }
+
+    /// Nothing more comes up to what the store has done by now, as far as the store can tell.
+    async fn quiet(&mut self) -> Verdict {
+        if !self.subject.store.capabilities().progress_requests {
+            return Ok(());
+        }
+        let now = self.subject.now().await?;
+        loop {
+            self.watch.request_progress();
+            match self.item().await? {
+                WatchItem::Progress(revision) if revision >= now => return Ok(()),
+                WatchItem::Progress(_) => {}
+                other => return Err(self.subject.broken(format!("{other:?} after the last expected event"))),
+            }
+        }
+    }
+
+    /// The watch says that its place is gone, and ends.
+    async fn expired(mut self) -> Verdict {
+        let item = self.item().await?;
+        self.subject.require(matches!(item, WatchItem::Expired { .. }), || format!("{item:?} instead of Expired"))?;
+        match timeout(PATIENCE, self.watch.next()).await {
+            Ok(None) => Ok(()),
+            Ok(Some(item)) => Err(self.subject.broken(format!("{item:?} after Expired"))),
+            Err(_) => Err(self.subject.broken("the watch does not end after Expired")),
+        }
+    }
+}
+
+/// The value of an event's new state; `None` for a removal.
+fn value(event: &StoreEvent) -> Option<&Bytes> {
+    match event {
+        StoreEvent::Put { current, .. } => Some(&current.value),
+        StoreEvent::Delete { .. } => None,
+    }
+}
+
+/// The state that an event replaced.
+fn previous(event: &StoreEvent) -> Option<&KeyValue> {
+    match event {
+        StoreEvent::Put { previous, .. } | StoreEvent::Delete { previous, .. } => previous.as_ref(),
+    }
+}
+
+/// A store fault in words.
+fn fault_text(fault: &StoreFault) -> String {
+    format!("the store fails: {fault}")
+}

@@ -1,0 +1,419 @@
+//! Random operations against a model that is too simple to be wrong: the list of all events.
+//!
+//! Everything a store may be asked follows from that list by a loop. [`operations`] makes the
+//! operations, [`check_model`] does them on a store and compares every answer.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use bytes::Bytes;
+use listwatch_meta::{Key, KeyRange, Revision};
+use proptest::collection::vec;
+use proptest::prelude::*;
+
+use super::{Broken, Subject, Verdict, Watched, previous, value};
+use crate::error::{CreateError, DeleteError, ReadError, UpdateError};
+use crate::types::{KeyValue, ListQuery, Storage, StoreEvent, WatchItem};
+
+/// One operation. Keys and revisions are chosen by numbers that are taken modulo what there is, so
+/// that every sequence of operations makes sense and shrinks well.
+#[derive(Clone, Debug)]
+pub enum Op {
+    /// Create a key.
+    Create {
+        /// Which key.
+        key: u8,
+        /// How long the value is, in bytes.
+        length: u16,
+    },
+    /// Update a key, at its present revision or, now and then, at another one.
+    Update {
+        /// Which key.
+        key: u8,
+        /// How long the value is, in bytes.
+        length: u16,
+        /// At a revision that is not its present one.
+        stale: bool,
+    },
+    /// Delete a key.
+    Delete {
+        /// Which key.
+        key: u8,
+        /// At a revision that is not its present one.
+        stale: bool,
+    },
+    /// Read a key.
+    Get {
+        /// Which key.
+        key: u8,
+    },
+    /// List a range, now or at a revision of the past, page by page.
+    List {
+        /// Which range.
+        range: u8,
+        /// Which revision; `None` is the latest.
+        at: Option<u16>,
+        /// The page size; 0 is one page.
+        limit: u8,
+    },
+    /// Begin a watch; it is read in [`Op::Drain`] and at the end.
+    Watch {
+        /// Which range.
+        range: u8,
+        /// After which revision.
+        after: u16,
+    },
+    /// Read all watches up to the present.
+    Drain,
+    /// Forget history.
+    Compact {
+        /// To which revision.
+        at: u16,
+    },
+    /// Close the store and open it again, where it can be.
+    Reopen,
+}
+
+/// Sequences of up to `length` operations.
+pub fn operations(length: usize) -> impl Strategy<Value = Vec<Op>> {
+    let op = prop_oneof![
+        6 => (any::<u8>(), 0..2000_u16).prop_map(|(key, length)| Op::Create { key, length }),
+        8 => (any::<u8>(), 0..2000_u16, prop::bool::weighted(0.1))
+            .prop_map(|(key, length, stale)| Op::Update { key, length, stale }),
+        4 => (any::<u8>(), prop::bool::weighted(0.1)).prop_map(|(key, stale)| Op::Delete { key, stale }),
+        2 => any::<u8>().prop_map(|key| Op::Get { key }),
+        3 => (any::<u8>(), any::<Option<u16>>(), 0..4_u8).prop_map(|(range, at, limit)| Op::List { range, at, limit }),
+        3 => (any::<u8>(), any::<u16>()).prop_map(|(range, after)| Op::Watch { range, after }),
+        1 => Just(Op::Drain),
+        1 => any::<u16>().prop_map(|at| Op::Compact { at }),
+        1 => Just(Op::Reopen),
+    ];
+    vec(op, 1..=length)
+}
+
+/// The namespaces and names of the model's keys: prefixes of each other, to catch bad ranges.
+const KEYS: [(&str, &str); 8] =
+    [("a", "x"), ("a", "xx"), ("a", "y"), ("ab", "x"), ("a-b", "x"), ("b", "x"), ("b", "y"), ("b", "z")];
+
+/// Does the operations on a store and compares every answer with the model. `reopen` is called when
+/// [`Op::Reopen`] comes, with no watch open: it closes the store and hands back the one that was
+/// opened instead, or `None` where a store cannot be closed and opened.
+///
+/// Nobody else may compact the store meanwhile.
+///
+/// # Errors
+/// The first answer that differs.
+pub async fn check_model(
+    store: Arc<dyn Storage>,
+    operations: &[Op],
+    mut reopen: impl AsyncFnMut() -> Option<Arc<dyn Storage>>,
+) -> Verdict {
+    static RUNS: std::sync::atomic::AtomicU64 = std::sync::atomic::AtomicU64::new(0);
+    let run = RUNS.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+    let resource = format!("conformance/model-{}-{run}", std::process::id());
+    let promise = "a store answers like the list of its events";
+    let subject = Subject { store, resource: resource.into(), promise };
+    let before = subject.now().await?;
+    let mut run = Run { subject, events: Vec::new(), before, oldest: Revision::ZERO, watches: Vec::new() };
+    for (step, op) in operations.iter().enumerate() {
+        run.step(op, &mut reopen).await.map_err(|mut broken| {
+            broken.seen = format!("{} (step {step}: {op:?})", broken.seen);
+            broken
+        })?;
+    }
+    run.drain().await
+}
+
+/// What happened, according to the model.
+#[derive(Clone, Debug)]
+struct Event {
+    revision: Revision,
+    key: Key,
+    value: Option<Bytes>,
+}
+
+/// What a watch showed of an event.
+#[derive(Debug, PartialEq, Eq)]
+struct Shown {
+    key: Key,
+    revision: Revision,
+    before: Option<(Bytes, Revision, Revision)>,
+    after: Option<Bytes>,
+}
+
+impl From<&StoreEvent> for Shown {
+    fn from(event: &StoreEvent) -> Self {
+        Shown {
+            key: event.key().clone(),
+            revision: event.revision(),
+            before: previous(event).map(|state| (state.value.clone(), state.created, state.modified)),
+            after: value(event).cloned(),
+        }
+    }
+}
+
+struct Run {
+    subject: Subject,
+    events: Vec<Event>,
+    /// The store's revision before the first event.
+    before: Revision,
+    /// The store was compacted to here.
+    oldest: Revision,
+    watches: Vec<ModelWatch>,
+}
+
+struct ModelWatch {
+    watch: Watched,
+    range: KeyRange,
+    /// Events up to here were seen, or were not asked for.
+    seen: Revision,
+}
+
+impl Run {
+    fn key(&self, choice: u8) -> Key {
+        let (namespace, name) = KEYS[usize::from(choice) % KEYS.len()];
+        Key::new(&self.subject.resource, Some(namespace), name).expect("a valid key")
+    }
+
+    fn range(&self, choice: u8) -> KeyRange {
+        match choice % 8 {
+            0..=2 => self.subject.range(),
+            3 => KeyRange::namespace(&self.subject.resource, "a"),
+            4 => KeyRange::namespace(&self.subject.resource, "b"),
+            5 => self.subject.range().starting_at(self.key(choice / 8).as_str()),
+            _ => KeyRange::single(&self.key(choice / 8)),
+        }
+    }
+
+    /// The present revision, the revision before everything, or one in between.
+    fn revision(&self, choice: u16) -> Revision {
+        let choice = usize::from(choice) % (self.events.len() + 1);
+        choice.checked_sub(1).map_or(self.before, |index| self.events[index].revision)
+    }
+
+    fn last(&self) -> Revision {
+        self.events.last().map_or(self.before, |event| event.revision)
+    }
+
+    /// The state at a revision: the events up to it, done one after the other.
+    fn state(&self, at: Revision) -> BTreeMap<Key, KeyValue> {
+        let mut state: BTreeMap<Key, KeyValue> = BTreeMap::new();
+        for event in self.events.iter().filter(|event| event.revision <= at) {
+            match &event.value {
+                Some(value) => {
+                    let created = state.get(&event.key).map_or(event.revision, |found| found.created);
+                    let (key, value) = (event.key.clone(), value.clone());
+                    state.insert(event.key.clone(), KeyValue { key, value, created, modified: event.revision });
+                }
+                None => {
+                    state.remove(&event.key);
+                }
+            }
+        }
+        state
+    }
+
+    fn found(&self, key: &Key) -> Option<KeyValue> {
+        self.state(self.last()).remove(key)
+    }
+
+    fn value(&self, length: u16) -> Bytes {
+        // Different at each event, so that mixed-up values are noticed.
+        let seed = self.events.len();
+        (0..usize::from(length)).map(|n| (seed + n) as u8).collect::<Vec<u8>>().into()
+    }
+
+    /// A write was acknowledged at this revision.
+    fn happened(&mut self, key: Key, revision: Revision, value: Option<Bytes>) -> Verdict {
+        let last = self.last();
+        self.subject.require(revision > last, || format!("a write at {revision:?} after {last:?}"))?;
+        self.events.push(Event { revision, key, value });
+        Ok(())
+    }
+
+    async fn step(&mut self, op: &Op, reopen: &mut impl AsyncFnMut() -> Option<Arc<dyn Storage>>) -> Verdict {
+        let store = self.subject.store.clone();
+        match *op {
+            Op::Create { key, length } => {
+                let (key, value) = (self.key(key), self.value(length));
+                let result = store.create(&key, value.clone(), None).await;
+                match (result, self.found(&key)) {
+                    (Ok(revision), None) => self.happened(key, revision, Some(value)),
+                    (Err(CreateError::AlreadyExists { current, .. }), Some(found)) => {
+                        self.subject.require_eq("what is there", current, found)
+                    }
+                    (result, found) => Err(self.subject.broken(format!("{result:?}, there is {found:?}"))),
+                }
+            }
+            Op::Update { key, length, stale } => {
+                let (key, value) = (self.key(key), self.value(length));
+                let found = self.found(&key);
+                let expected = self.expected(found.as_ref(), stale);
+                let result = store.update(&key, expected, value.clone(), None).await;
+                match result {
+                    Ok(revision) if found.as_ref().is_some_and(|found| found.modified == expected) => {
+                        self.happened(key, revision, Some(value))
+                    }
+                    Err(UpdateError::Conflict { current }) if found.as_ref().map(|f| f.modified) != Some(expected) => {
+                        self.subject.require_eq("what is there", current, found)
+                    }
+                    result => Err(self.subject.broken(format!("{result:?} at {expected:?}, there is {found:?}"))),
+                }
+            }
+            Op::Delete { key, stale } => {
+                let key = self.key(key);
+                let found = self.found(&key);
+                let expected = self.expected(found.as_ref(), stale);
+                match store.delete(&key, expected).await {
+                    Ok(revision) if found.as_ref().is_some_and(|found| found.modified == expected) => {
+                        self.happened(key, revision, None)
+                    }
+                    Err(DeleteError::Conflict { current }) if found.as_ref().map(|f| f.modified) != Some(expected) => {
+                        self.subject.require_eq("what is there", current, found)
+                    }
+                    result => Err(self.subject.broken(format!("{result:?} at {expected:?}, there is {found:?}"))),
+                }
+            }
+            Op::Get { key } => {
+                let key = self.key(key);
+                let (found, revision) = store.get(&key).await.map_err(|e| self.subject.broken(e))?;
+                self.subject.require_eq("the key", found, self.found(&key))?;
+                let last = self.last();
+                self.subject.require(revision >= last, || format!("read at {revision:?}, written at {last:?}"))
+            }
+            Op::List { range, at, limit } => {
+                let (range, at) = (self.range(range), at.map(|at| self.revision(at)));
+                self.list(range, at, usize::from(limit)).await
+            }
+            Op::Watch { range, after } => {
+                let (range, after) = (self.range(range), self.revision(after));
+                let watch = self.subject.watch(range.clone(), after).await?;
+                self.watches.push(ModelWatch { watch, range, seen: after });
+                Ok(())
+            }
+            Op::Drain => self.drain().await,
+            Op::Compact { at } => {
+                let at = self.revision(at);
+                store.compact(at).await.map_err(|e| self.subject.broken(format!("compacting to {at:?}: {e}")))?;
+                self.oldest = self.oldest.max(at);
+                Ok(())
+            }
+            Op::Reopen => {
+                self.drain().await?;
+                self.watches.clear();
+                if let Some(store) = reopen().await {
+                    self.subject.store = store;
+                }
+                let (now, last) = (self.subject.now().await?, self.last());
+                self.subject.require(now >= last, || format!("opened again at {now:?}, it was at {last:?}"))
+            }
+        }
+    }
+
+    fn expected(&self, found: Option<&KeyValue>, stale: bool) -> Revision {
+        match (found, stale) {
+            (Some(found), false) => found.modified,
+            (Some(found), true) => found.modified.previous(),
+            (None, _) => self.last(),
+        }
+    }
+
+    /// Lists page by page, pinned to the first page's revision.
+    async fn list(&mut self, range: KeyRange, at: Option<Revision>, limit: usize) -> Verdict {
+        let shown = self.state(at.unwrap_or(self.last()));
+        let expected: Vec<KeyValue> = shown.into_values().filter(|item| range.contains(item.key.as_str())).collect();
+        let (mut items, mut from, mut pinned) = (Vec::new(), range.clone(), at);
+        loop {
+            let result = self.subject.store.list(ListQuery { range: from, at: pinned, limit }).await;
+            let page = match result {
+                Err(ReadError::Compacted { .. }) if at.is_some_and(|at| at < self.oldest) => return Ok(()),
+                other => other.map_err(|e| self.subject.broken(e))?,
+            };
+            self.subject.require(at.is_none_or(|at| at >= self.oldest), || {
+                format!("{at:?} is read, the store is compacted to {:?}", self.oldest)
+            })?;
+            pinned = Some(page.revision);
+            items.extend(page.items);
+            let left = (expected.len() - items.len().min(expected.len())) as u64;
+            self.subject.require(page.more == (left > 0) && page.remaining.is_none_or(|said| said == left), || {
+                format!("more is {}, {:?} remain; {left} do", page.more, page.remaining)
+            })?;
+            let Some(last) = items.last().filter(|_| page.more) else { break };
+            from = range.starting_at(&format!("{}\0", last.key));
+        }
+        self.subject.require_eq("the list", items, expected)
+    }
+
+    /// Reads every watch up to the present and compares.
+    async fn drain(&mut self) -> Verdict {
+        let mut kept = Vec::new();
+        for mut open in std::mem::take(&mut self.watches) {
+            let events: Vec<Event> = self
+                .events
+                .iter()
+                .filter(|event| event.revision > open.seen && open.range.contains(event.key.as_str()))
+                .cloned()
+                .collect();
+            let mut lost = false;
+            for expected in events {
+                let item = loop {
+                    match open.watch.item().await? {
+                        WatchItem::Progress(revision) => {
+                            self.subject.require(revision < expected.revision, || {
+                                format!("progress at {revision:?} before the event at {:?}", expected.revision)
+                            })?;
+                        }
+                        item => break item,
+                    }
+                };
+                match item {
+                    WatchItem::Event(event) => {
+                        let before = self.state(expected.revision.previous()).remove(&expected.key);
+                        let expected = Shown {
+                            key: expected.key,
+                            revision: expected.revision,
+                            before: before.map(|state| (state.value, state.created, state.modified)),
+                            after: expected.value,
+                        };
+                        self.subject.require_eq("the event", Shown::from(&event), expected)?;
+                        open.seen = event.revision();
+                    }
+                    WatchItem::Expired { .. } if open.seen < self.oldest => {
+                        lost = true;
+                        break;
+                    }
+                    other => return Err(self.subject.broken(format!("{other:?} instead of {expected:?}"))),
+                }
+            }
+            if lost {
+                continue;
+            }
+            if self.quiet(&mut open).await? {
+                kept.push(open);
+            }
+        }
+        self.watches = kept;
+        Ok(())
+    }
+
+    /// Nothing more comes; false when the watch ended because its place was compacted.
+    async fn quiet(&self, open: &mut ModelWatch) -> Result<bool, Broken> {
+        if !self.subject.store.capabilities().progress_requests {
+            return Ok(true);
+        }
+        let last = self.last();
+        loop {
+            open.watch.watch.request_progress();
+            match open.watch.item().await? {
+                WatchItem::Progress(revision) => {
+                    open.seen = open.seen.max(revision);
+                    if revision >= last {
+                        return Ok(true);
+                    }
+                }
+                WatchItem::Expired { .. } if open.seen < self.oldest => return Ok(false),
+                other => return Err(self.subject.broken(format!("{other:?} after the last event"))),
+            }
+        }
+    }
+}

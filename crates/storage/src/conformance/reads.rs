@@ -1,0 +1,290 @@
+//! Promises about reads: linearizable, in key order, at any revision of the past.
+
+use std::collections::BTreeMap;
+
+use listwatch_meta::{Key, KeyRange, Revision};
+use tokio::task::JoinSet;
+
+use super::{Broken, Subject, Verdict, fault_text};
+use crate::error::ReadError;
+use crate::types::{ListPage, ListQuery};
+
+super::case_table! {
+    a_read_shows_what_was_acknowledged: "a read without a revision shows every write that was acknowledged before it began",
+    time_does_not_run_back_for_readers: "a reader never sees an older state than it saw before",
+    a_list_is_in_key_order_and_says_what_remains: "a list is in key order, holds at most `limit` items, and `more` and `remaining` tell what follows",
+    a_list_does_not_match_neighbours: "a range holds its own keys and none of a neighbour whose name begins alike",
+    a_list_shows_any_revision_of_the_past: "a list at a revision of the past shows exactly the state of that revision",
+    pages_show_one_revision_while_others_write: "the pages of a list that is pinned to a revision show that revision while others write",
+    a_list_of_the_future_is_refused: "a list at a revision that has not happened fails with Future",
+    a_list_of_the_compacted_past_is_refused (compacts): "a list below the compacted revision fails with Compacted, at it and above it succeeds",
+    compacting_keeps_the_present (compacts): "compacting forgets history and nothing else, and doing it twice is fine",
+    the_store_tells_about_itself: "health and statistics are answered and true",
+}
+
+async fn a_read_shows_what_was_acknowledged(subject: Subject) -> Verdict {
+    let mut writers = JoinSet::new();
+    for writer in 0..4 {
+        let subject = subject.clone();
+        writers.spawn(async move {
+            let name = format!("k{writer}");
+            let mut at = subject.create(&name, "0").await?;
+            for round in 1..20 {
+                let written = subject.update(&name, at, round.to_string()).await?;
+                let found = subject.get(&name).await?.map(|found| found.modified);
+                subject.require_eq("a get after a write", found, Some(written))?;
+                let page = subject.list(subject.range(), None, 0).await?;
+                let listed = page.items.iter().find(|item| item.key == subject.key(&name)).map(|item| item.modified);
+                subject.require_eq("a list after a write", listed, Some(written))?;
+                let now = subject.now().await?;
+                subject.require(now >= written, || format!("the store is at {now:?} after a write at {written:?}"))?;
+                at = written;
+            }
+            let gone = subject.delete(&name, at).await?;
+            subject.require_eq("a get after a delete", subject.get(&name).await?, None)?;
+            subject.require(subject.now().await? >= gone, || "a revision below a delete".into())
+        });
+    }
+    while let Some(result) = writers.join_next().await {
+        result.map_err(|e| subject.broken(e))??;
+    }
+    Ok(())
+}
+
+async fn time_does_not_run_back_for_readers(subject: Subject) -> Verdict {
+    let first = subject.create("a", "").await?;
+    let mut readers = JoinSet::new();
+    for _ in 0..3 {
+        let subject = subject.clone();
+        readers.spawn(async move {
+            let mut seen = (first, Revision::ZERO);
+            loop {
+                let (found, revision) = subject.store.get(&subject.key("a")).await.map_err(|e| subject.broken(e))?;
+                let Some(found) = found else { return Ok::<_, Broken>(()) };
+                subject.require(found.modified >= seen.0 && revision >= seen.1, || {
+                    format!("{:?} at {revision:?} after {:?} at {:?}", found.modified, seen.0, seen.1)
+                })?;
+                subject.require(revision >= found.modified, || {
+                    format!("a state of {:?} at revision {revision:?}", found.modified)
+                })?;
+                seen = (found.modified, revision);
+                tokio::task::yield_now().await;
+            }
+        });
+    }
+    let mut at = first;
+    for round in 0..100 {
+        at = subject.update("a", at, round.to_string()).await?;
+        tokio::task::yield_now().await;
+    }
+    subject.delete("a", at).await?;
+    while let Some(result) = readers.join_next().await {
+        result.map_err(|e| subject.broken(e))??;
+    }
+    Ok(())
+}
+
+async fn a_list_is_in_key_order_and_says_what_remains(subject: Subject) -> Verdict {
+    let names = ["m", "a", "z", "b-1", "b", "b.1", "b0", "B"];
+    for name in names {
+        subject.create(name, name).await?;
+    }
+    let mut sorted: Vec<_> = names.iter().map(|name| subject.key(name)).collect();
+    sorted.sort();
+    let keys = |page: &ListPage| page.items.iter().map(|item| item.key.clone()).collect::<Vec<Key>>();
+    for limit in 0..=sorted.len() + 1 {
+        let page = subject.list(subject.range(), None, limit).await?;
+        let expected = if limit == 0 { sorted.len() } else { limit.min(sorted.len()) };
+        subject.require_eq("the keys", keys(&page), sorted[..expected].to_vec())?;
+        subject.require_eq("`more`", page.more, expected < sorted.len())?;
+        let remaining = (sorted.len() - expected) as u64;
+        subject.require(page.remaining.is_none_or(|said| said == remaining), || {
+            format!("remaining is {:?}, and {remaining} follow", page.remaining)
+        })?;
+        subject.require(page.items.iter().all(|item| item.value == item.key.name().as_bytes()), || {
+            format!("{:?} holds values of others", page.items)
+        })?;
+    }
+    for start in 0..sorted.len() {
+        let page = subject.list(subject.range().starting_at(sorted[start].as_str()), None, 2).await?;
+        let end = (start + 2).min(sorted.len());
+        subject.require_eq("a page from the middle", keys(&page), sorted[start..end].to_vec())?;
+    }
+    let past_the_end = subject.range().starting_at(subject.range().end());
+    subject.require(subject.list(past_the_end, None, 0).await?.items.is_empty(), || "keys past the end".into())
+}
+
+async fn a_list_does_not_match_neighbours(subject: Subject) -> Verdict {
+    let resource = subject.resource.clone();
+    let near = [format!("{resource}-x"), format!("{resource}0"), format!("{resource}.x"), format!("{resource}s")];
+    for resource in near.iter().map(String::as_str).chain([&*resource]) {
+        for namespace in ["a", "ab", "a-b", "a0"] {
+            let key = Key::new(resource, Some(namespace), "x").map_err(|e| subject.broken(e))?;
+            subject.store.create(&key, "".into(), None).await.map_err(|e| subject.broken(e))?;
+        }
+    }
+    let own = |range: KeyRange| {
+        let subject = subject.clone();
+        async move {
+            let page = subject.list(range, None, 0).await?;
+            Ok::<_, Broken>(page.items.into_iter().map(|item| item.key.as_str().to_owned()).collect::<Vec<_>>())
+        }
+    };
+    let all = ["a-b", "a", "a0", "ab"].map(|namespace| format!("/{resource}/{namespace}/x")).to_vec();
+    subject.require_eq("the resource", own(subject.range()).await?, all)?;
+    let one = vec![format!("/{resource}/a/x")];
+    subject.require_eq("the namespace", own(KeyRange::namespace(&resource, "a")).await?, one.clone())?;
+    let key = Key::new(&resource, Some("a"), "x").map_err(|e| subject.broken(e))?;
+    subject.require_eq("the single key", own(KeyRange::single(&key)).await?, one)
+}
+
+/// Writes to a few keys at random-looking places, and returns the state after each write.
+async fn history(subject: &Subject, writes: usize) -> Result<Vec<(Revision, BTreeMap<Key, Revision>)>, Broken> {
+    let mut state: BTreeMap<Key, Revision> = BTreeMap::new();
+    let mut states = Vec::new();
+    for n in 0..writes {
+        let name = format!("k{}", n * 7 % 11);
+        let key = subject.key(&name);
+        let revision = match state.get(&key).copied() {
+            None => subject.create(&name, n.to_string()).await?,
+            Some(at) if n % 3 == 0 => {
+                state.remove(&key);
+                states.push((subject.delete(&name, at).await?, state.clone()));
+                continue;
+            }
+            Some(at) => subject.update(&name, at, n.to_string()).await?,
+        };
+        state.insert(key, revision);
+        states.push((revision, state.clone()));
+    }
+    Ok(states)
+}
+
+fn revisions(page: &ListPage) -> BTreeMap<Key, Revision> {
+    page.items.iter().map(|item| (item.key.clone(), item.modified)).collect()
+}
+
+async fn a_list_shows_any_revision_of_the_past(subject: Subject) -> Verdict {
+    let before = subject.now().await?;
+    let states = history(&subject, 60).await?;
+    let page = subject.list(subject.range(), Some(before), 0).await?;
+    subject.require(page.items.is_empty(), || format!("{page:?} before the first write"))?;
+    for (revision, state) in &states {
+        let page = subject.list(subject.range(), Some(*revision), 0).await?;
+        subject.require_eq("the page's revision", page.revision, *revision)?;
+        subject.require_eq(&format!("the state at {revision:?}"), revisions(&page), state.clone())?;
+        let first = subject.list(subject.range(), Some(*revision), 2).await?;
+        let remaining = state.len().saturating_sub(2) as u64;
+        subject
+            .require(first.remaining.is_none_or(|said| said == remaining) && first.more == (remaining > 0), || {
+                format!("{:?} remain at {revision:?}, more is {}; {remaining} do", first.remaining, first.more)
+            })?;
+    }
+    let zero = subject.list(subject.range(), Some(Revision::ZERO), 0).await?;
+    subject.require(Some(&revisions(&zero)) == states.last().map(|(_, state)| state), || {
+        format!("a list at zero is not the latest: {zero:?}")
+    })
+}
+
+async fn pages_show_one_revision_while_others_write(subject: Subject) -> Verdict {
+    for n in 0..50 {
+        subject.create(&format!("k{n:02}"), "before").await?;
+    }
+    let first = subject.list(subject.range(), None, 7).await?;
+    let pinned = first.revision;
+    let writer = subject.clone();
+    let writing = tokio::spawn(async move {
+        for n in 0..50 {
+            let name = format!("k{n:02}");
+            let at = writer.get(&name).await?.map(|found| found.modified).unwrap_or_default();
+            match n % 3 {
+                0 => writer.delete(&name, at).await?,
+                1 => writer.update(&name, at, "after").await?,
+                _ => writer.create(&format!("{name}x"), "after").await?,
+            };
+            tokio::task::yield_now().await;
+        }
+        Ok::<_, Broken>(())
+    });
+    let mut items = first.items;
+    let mut more = first.more;
+    while more {
+        let last = items.last().map(|item| format!("{}\0", item.key)).unwrap_or_default();
+        let page = subject.list(subject.range().starting_at(&last), Some(pinned), 7).await?;
+        subject.require_eq("a page's revision", page.revision, pinned)?;
+        let left = 50 - items.len() - page.items.len();
+        subject.require(page.remaining.is_none_or(|said| said == left as u64), || {
+            format!("{:?} remain, {left} do", page.remaining)
+        })?;
+        more = page.more;
+        items.extend(page.items);
+        tokio::task::yield_now().await;
+    }
+    writing.await.map_err(|e| subject.broken(e))??;
+    subject.require_eq("the number of items", items.len(), 50)?;
+    let old = items.iter().all(|item| item.value == "before" && item.modified <= pinned);
+    subject.require(old && items.is_sorted_by_key(|item| item.key.clone()), || format!("{items:?}"))
+}
+
+async fn a_list_of_the_future_is_refused(subject: Subject) -> Verdict {
+    let now = subject.create("a", "").await?;
+    let at = Some(Revision::new(now.get() + 1_000_000));
+    match subject.store.list(ListQuery { range: subject.range(), at, limit: 0 }).await {
+        Err(ReadError::Future { current, .. }) => {
+            subject.require(current >= now, || format!("it says that the store is at {current:?}, it was at {now:?}"))
+        }
+        other => Err(subject.broken(format!("{other:?}"))),
+    }
+}
+
+async fn a_list_of_the_compacted_past_is_refused(subject: Subject) -> Verdict {
+    let states = history(&subject, 40).await?;
+    let (compacted, _) = states[25];
+    subject.store.compact(compacted).await.map_err(|e| subject.broken(e))?;
+    for (revision, state) in &states {
+        let page = subject.store.list(ListQuery { range: subject.range(), at: Some(*revision), limit: 0 }).await;
+        match page {
+            Err(ReadError::Compacted { requested, oldest }) => {
+                subject
+                    .require(*revision < compacted, || format!("{revision:?} is refused, compacted {compacted:?}"))?;
+                subject.require_eq("the refused revision", requested, *revision)?;
+                subject.require(oldest.is_none_or(|oldest| oldest > *revision), || format!("oldest is {oldest:?}"))?;
+            }
+            Ok(page) => {
+                subject
+                    .require(*revision >= compacted, || format!("{revision:?} is read, compacted to {compacted:?}"))?;
+                subject.require_eq(&format!("the state at {revision:?}"), revisions(&page), state.clone())?;
+            }
+            Err(other) => return Err(subject.broken(other)),
+        }
+    }
+    Ok(())
+}
+
+async fn compacting_keeps_the_present(subject: Subject) -> Verdict {
+    let states = history(&subject, 40).await?;
+    let now = subject.now().await?;
+    for at in [states[10].0, states[30].0, states[30].0, states[10].0, now, now] {
+        subject.store.compact(at).await.map_err(|e| subject.broken(format!("compacting to {at:?} fails: {e}")))?;
+        let page = subject.list(subject.range(), None, 0).await?;
+        subject.require(Some(&revisions(&page)) == states.last().map(|(_, state)| state), || {
+            format!("{page:?} after compacting to {at:?}")
+        })?;
+    }
+    let future = Revision::new(subject.now().await?.get() + 1_000_000);
+    let refused = subject.store.compact(future).await;
+    subject.require(matches!(refused, Err(ReadError::Future { .. })), || {
+        format!("compacting a future revision comes to {refused:?}")
+    })?;
+    subject.create("after", "").await?;
+    Ok(())
+}
+
+async fn the_store_tells_about_itself(subject: Subject) -> Verdict {
+    subject.store.health().await.map_err(|fault| subject.broken(fault_text(&fault)))?;
+    let written = subject.create("a", "").await?;
+    let stats = subject.store.stats().await.map_err(|fault| subject.broken(fault_text(&fault)))?;
+    subject.require(stats.revision >= written, || format!("statistics at {:?} after {written:?}", stats.revision))?;
+    subject.require(stats.oldest <= stats.revision, || format!("{stats:?}"))?;
+    subject.require(stats.keys.is_none_or(|keys| keys >= 1) && !stats.description.is_empty(), || format!("{stats:?}"))
+}

@@ -1,0 +1,362 @@
+//! Promises about watches: ordered, unique, complete, resumable or told so, and true progress.
+
+use std::collections::BTreeMap;
+
+use bytes::Bytes;
+use listwatch_meta::{Key, KeyRange, Revision};
+use tokio::task::JoinSet;
+
+use super::{Broken, Subject, Verdict, previous, value};
+use crate::types::{StoreEvent, VALUE_BYTES_MAX, WatchItem};
+
+super::case_table! {
+    a_watch_from_any_revision_misses_nothing: "a watch from any revision hands out every later change of its range, once, in order, with the state before",
+    a_watch_sees_changes_as_they_happen: "a running watch hands out each change without being asked",
+    a_watch_does_not_match_neighbours: "a watch hands out changes of its range and of no neighbour",
+    a_watch_begins_where_it_was_told: "a watch from the present or the future hands out nothing at or below its start",
+    all_watchers_see_one_order: "all watchers see the writes of all writers in one order, that of the revisions",
+    list_then_watch_misses_nothing: "a list and a watch from its revision together show every state, whoever writes meanwhile",
+    a_slow_watcher_misses_nothing_or_is_told: "a watcher that does not read for long gets everything, or is told that its place is gone",
+    a_watch_from_a_compacted_place_is_told (compacts): "a watch whose place is compacted is told Expired and ends",
+    a_watch_that_is_current_survives_compaction (compacts): "compaction does not disturb a watch that has seen everything",
+    progress_is_never_ahead_of_events: "after progress at a revision no change at or below it follows",
+    progress_covers_what_was_acknowledged: "progress asked for after a write was acknowledged comes, at or above it, behind the write's event",
+    a_watch_reports_large_values: "a watch hands out large values, before and after",
+}
+
+/// Creates, updates and deletes; the events that a watch must show, in order.
+async fn history(subject: &Subject, writes: usize) -> Result<Vec<Expected>, Broken> {
+    let mut live: BTreeMap<String, (Revision, Bytes)> = BTreeMap::new();
+    let mut expected = Vec::new();
+    for n in 0..writes {
+        let name = format!("k{}", n * 5 % 7);
+        let text = Bytes::from(n.to_string());
+        let before = live.get(&name).cloned();
+        let (revision, after) = match &before {
+            None => (subject.create(&name, text.clone()).await?, Some(text)),
+            Some((at, _)) if n % 4 == 0 => (subject.delete(&name, *at).await?, None),
+            Some((at, _)) => (subject.update(&name, *at, text.clone()).await?, Some(text)),
+        };
+        match &after {
+            Some(text) => live.insert(name.clone(), (revision, text.clone())),
+            None => live.remove(&name),
+        };
+        expected.push(Expected { key: subject.key(&name), revision, before: before.map(|(_, text)| text), after });
+    }
+    Ok(expected)
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Expected {
+    key: Key,
+    revision: Revision,
+    before: Option<Bytes>,
+    after: Option<Bytes>,
+}
+
+impl From<&StoreEvent> for Expected {
+    fn from(event: &StoreEvent) -> Self {
+        Expected {
+            key: event.key().clone(),
+            revision: event.revision(),
+            before: previous(event).map(|state| state.value.clone()),
+            after: value(event).cloned(),
+        }
+    }
+}
+
+async fn a_watch_from_any_revision_misses_nothing(subject: Subject) -> Verdict {
+    let before = subject.now().await?;
+    let expected = history(&subject, 40).await?;
+    let starts = [before].into_iter().chain(expected.iter().map(|event| event.revision));
+    for (skip, after) in starts.enumerate() {
+        let mut watch = subject.watch(subject.range(), after).await?;
+        let seen = watch.events(expected.len() - skip).await?;
+        let seen: Vec<Expected> = seen.iter().map(Expected::from).collect();
+        subject.require_eq(&format!("the watch after {after:?}"), seen, expected[skip..].to_vec())?;
+        watch.quiet().await?;
+    }
+    Ok(())
+}
+
+async fn a_watch_sees_changes_as_they_happen(subject: Subject) -> Verdict {
+    let mut watch = subject.watch(subject.range(), subject.now().await?).await?;
+    let mut at = subject.create("a", "0").await?;
+    for n in 1..20 {
+        subject.require_eq("the event", watch.event().await?.revision(), at)?;
+        at = subject.update("a", at, n.to_string()).await?;
+    }
+    subject.require_eq("the event", watch.event().await?.revision(), at)?;
+    let deleted = subject.delete("a", at).await?;
+    let event = watch.event().await?;
+    subject.require(matches!(&event, StoreEvent::Delete { revision, .. } if *revision == deleted), || {
+        format!("{event:?} for a delete at {deleted:?}")
+    })?;
+    subject.require_eq("the last state", previous(&event).map(|state| state.modified), Some(at))
+}
+
+async fn a_watch_does_not_match_neighbours(subject: Subject) -> Verdict {
+    let resource = subject.resource.clone();
+    let key = |resource: &str, namespace: &str, name: &str| {
+        Key::new(resource, Some(namespace), name).map_err(|e| subject.broken(e))
+    };
+    let start = subject.now().await?;
+    let mine = key(&resource, "a", "x")?;
+    let mut watches = [
+        subject.watch(KeyRange::single(&mine), start).await?,
+        subject.watch(KeyRange::namespace(&resource, "a"), start).await?,
+        subject.watch(subject.range(), start).await?,
+    ];
+    // (key, how many of the three watches it concerns)
+    let keys = [
+        (key(&format!("{resource}-x"), "a", "x")?, 0),
+        (key(&format!("{resource}0"), "a", "x")?, 0),
+        (key(&format!("{resource}s"), "a", "x")?, 0),
+        (key(&resource, "ab", "x")?, 1),
+        (key(&resource, "a0", "x")?, 1),
+        (key(&resource, "a", "xx")?, 2),
+        (key(&resource, "a", "w")?, 2),
+        (mine, 3),
+    ];
+    for (key, concerned) in &keys {
+        let written = subject.store.create(key, "".into(), None).await.map_err(|e| subject.broken(e))?;
+        for watch in watches.iter_mut().rev().take(*concerned) {
+            subject.require_eq("the event", watch.event().await?.revision(), written)?;
+        }
+    }
+    for watch in &mut watches {
+        watch.quiet().await?;
+    }
+    Ok(())
+}
+
+async fn a_watch_begins_where_it_was_told(subject: Subject) -> Verdict {
+    let now = subject.create("a", "0").await?;
+    let mut present = subject.watch(subject.range(), now).await?;
+    let mut future = subject.watch(subject.range(), now.next()).await?;
+    let second = subject.update("a", now, "1").await?;
+    let third = subject.update("a", second, "2").await?;
+    let fourth = subject.update("a", third, "3").await?;
+    for revision in [second, third, fourth] {
+        subject.require_eq("an event of the watch from the present", present.event().await?.revision(), revision)?;
+    }
+    // Others may have taken the revision after `now`: what is promised is what comes later.
+    for revision in [second, third, fourth].into_iter().filter(|revision| *revision > now.next()) {
+        subject.require_eq("an event of the watch from the future", future.event().await?.revision(), revision)?;
+    }
+    Ok(())
+}
+
+async fn all_watchers_see_one_order(subject: Subject) -> Verdict {
+    const WRITERS: usize = 6;
+    const WRITES: usize = 30;
+    let start = subject.now().await?;
+    let mut watchers = JoinSet::new();
+    for _ in 0..4 {
+        let mut watch = subject.watch(subject.range(), start).await?;
+        watchers.spawn(async move { watch.events(WRITERS * WRITES).await });
+    }
+    let mut writers = JoinSet::new();
+    for writer in 0..WRITERS {
+        let subject = subject.clone();
+        writers.spawn(async move {
+            let name = format!("k{writer}");
+            let mut written = vec![(subject.create(&name, "").await?, subject.key(&name))];
+            for n in 1..WRITES {
+                let at = written[n - 1].0;
+                written.push((subject.update(&name, at, n.to_string()).await?, subject.key(&name)));
+            }
+            Ok::<_, Broken>(written)
+        });
+    }
+    let mut written = BTreeMap::new();
+    while let Some(result) = writers.join_next().await {
+        for (revision, key) in result.map_err(|e| subject.broken(e))?? {
+            let twice = written.insert(revision, key);
+            subject.require(twice.is_none(), || format!("{revision:?} was given out twice"))?;
+        }
+    }
+    let order: Vec<(Revision, Key)> = written.into_iter().collect();
+    while let Some(result) = watchers.join_next().await {
+        let events = result.map_err(|e| subject.broken(e))??;
+        let seen: Vec<_> = events.iter().map(|event| (event.revision(), event.key().clone())).collect();
+        subject.require(seen == order, || format!("{seen:?}, the writes were {order:?}"))?;
+    }
+    Ok(())
+}
+
+async fn list_then_watch_misses_nothing(subject: Subject) -> Verdict {
+    let mut writers = JoinSet::new();
+    for writer in 0..3 {
+        let subject = subject.clone();
+        writers.spawn(async move {
+            for n in 0..60 {
+                let name = format!("w{writer}-{}", n % 4);
+                match subject.get(&name).await? {
+                    None => subject.create(&name, n.to_string()).await?,
+                    Some(found) if n % 5 == 0 => subject.delete(&name, found.modified).await?,
+                    Some(found) => subject.update(&name, found.modified, n.to_string()).await?,
+                };
+                tokio::task::yield_now().await;
+            }
+            Ok::<_, Broken>(())
+        });
+    }
+    let mut readers = Vec::new();
+    for _ in 0..5 {
+        let page = subject.list(subject.range(), None, 0).await?;
+        let watch = subject.watch(subject.range(), page.revision).await?;
+        let copy: BTreeMap<Key, Revision> = page.items.into_iter().map(|item| (item.key, item.modified)).collect();
+        readers.push((copy, watch, page.revision));
+        tokio::task::yield_now().await;
+    }
+    while let Some(result) = writers.join_next().await {
+        result.map_err(|e| subject.broken(e))??;
+    }
+    let end = subject.create("end", "").await?;
+    let page = subject.list(subject.range(), None, 0).await?;
+    let truth: BTreeMap<Key, Revision> = page.items.into_iter().map(|item| (item.key, item.modified)).collect();
+    for (mut copy, mut watch, listed) in readers {
+        loop {
+            let event = watch.event().await?;
+            subject.require(event.revision() > listed, || {
+                format!("an event at {:?} after a list at {listed:?}", event.revision())
+            })?;
+            let known = copy.get(event.key()).copied();
+            subject.require_eq("the state before", previous(&event).map(|state| state.modified), known)?;
+            match &event {
+                StoreEvent::Put { current, .. } => copy.insert(current.key.clone(), current.modified),
+                StoreEvent::Delete { key, .. } => copy.remove(key),
+            };
+            if event.revision() == end {
+                break;
+            }
+        }
+        subject.require(copy == truth, || format!("the copy is {copy:?}, the store holds {truth:?}"))?;
+    }
+    Ok(())
+}
+
+async fn a_slow_watcher_misses_nothing_or_is_told(subject: Subject) -> Verdict {
+    let mut at = subject.create("a", "").await?;
+    let mut watch = subject.watch(subject.range(), at).await?;
+    let mut written = Vec::new();
+    for n in 0..2000_u32 {
+        at = subject.update("a", at, n.to_string()).await?;
+        written.push(at);
+    }
+    for expected in written {
+        match watch.item().await? {
+            WatchItem::Event(event) => subject.require_eq("the next event", event.revision(), expected)?,
+            WatchItem::Progress(revision) => {
+                subject.require(revision < expected, || format!("progress at {revision:?} before {expected:?}"))?;
+            }
+            WatchItem::Expired { .. } | WatchItem::Lost(_) => return Ok(()),
+        }
+    }
+    Ok(())
+}
+
+async fn a_watch_from_a_compacted_place_is_told(subject: Subject) -> Verdict {
+    let expected = history(&subject, 30).await?;
+    let now = subject.now().await?;
+    subject.store.compact(now).await.map_err(|e| subject.broken(e))?;
+    subject.watch(subject.range(), Revision::ZERO).await?.expired().await?;
+    for event in &expected {
+        // The place just before the compacted revision may still be held: the change at it is.
+        if event.revision < now.previous() {
+            subject.watch(subject.range(), event.revision).await?.expired().await?;
+        }
+    }
+    let mut watch = subject.watch(subject.range(), now).await?;
+    let after = subject.create("after", "").await?;
+    subject.require_eq("the event after the compaction", watch.event().await?.revision(), after)
+}
+
+async fn a_watch_that_is_current_survives_compaction(subject: Subject) -> Verdict {
+    let mut at = subject.create("a", "").await?;
+    let mut watch = subject.watch(subject.range(), at.previous()).await?;
+    let mut quiet = subject.watch(KeyRange::single(&subject.key("quiet")), at).await?;
+    subject.require_eq("the event", watch.event().await?.revision(), at)?;
+    for n in 0..10 {
+        at = subject.update("a", at, n.to_string()).await?;
+        subject.require_eq("the event", watch.event().await?.revision(), at)?;
+        subject.store.compact(at).await.map_err(|e| subject.broken(e))?;
+    }
+    let woken = subject.create("quiet", "").await?;
+    subject.require_eq("the event of a quiet range", quiet.event().await?.revision(), woken)
+}
+
+async fn progress_is_never_ahead_of_events(subject: Subject) -> Verdict {
+    if !subject.store.capabilities().progress_requests {
+        return Ok(());
+    }
+    let mut watch = subject.watch(subject.range(), subject.now().await?).await?;
+    let mut writers = JoinSet::new();
+    for writer in 0..4 {
+        let subject = subject.clone();
+        writers.spawn(async move {
+            let name = format!("k{writer}");
+            let mut at = subject.create(&name, "").await?;
+            for n in 1..50 {
+                at = subject.update(&name, at, n.to_string()).await?;
+                tokio::task::yield_now().await;
+            }
+            Ok::<_, Broken>(())
+        });
+    }
+    // `item` checks that no event comes at or below what progress has covered.
+    let mut events = 0;
+    while events < 200 {
+        watch.watch.request_progress();
+        match watch.item().await? {
+            WatchItem::Event(_) => events += 1,
+            WatchItem::Progress(_) => tokio::task::yield_now().await,
+            other => return Err(subject.broken(format!("{other:?}"))),
+        }
+    }
+    while let Some(result) = writers.join_next().await {
+        result.map_err(|e| subject.broken(e))??;
+    }
+    watch.quiet().await
+}
+
+async fn progress_covers_what_was_acknowledged(subject: Subject) -> Verdict {
+    if !subject.store.capabilities().progress_requests {
+        return Ok(());
+    }
+    let mut watch = subject.watch(subject.range(), subject.now().await?).await?;
+    let mut elsewhere = subject.watch(KeyRange::single(&subject.key("never")), subject.now().await?).await?;
+    for round in 0..10 {
+        let written = subject.create(&format!("k{round}"), "").await?;
+        let mut seen = false;
+        loop {
+            watch.watch.request_progress();
+            match watch.item().await? {
+                WatchItem::Event(event) => seen |= event.revision() == written,
+                WatchItem::Progress(revision) if revision >= written => break,
+                WatchItem::Progress(_) => {}
+                other => return Err(subject.broken(format!("{other:?}"))),
+            }
+        }
+        subject.require(seen, || format!("progress covers {written:?}, whose event did not come"))?;
+        elsewhere.quiet().await?;
+    }
+    Ok(())
+}
+
+async fn a_watch_reports_large_values(subject: Subject) -> Verdict {
+    let large = |byte: u8| Bytes::from(vec![byte; VALUE_BYTES_MAX - 8 * 1024]);
+    let start = subject.now().await?;
+    let created = subject.create("a", large(1)).await?;
+    let updated = subject.update("a", created, large(2)).await?;
+    subject.delete("a", updated).await?;
+    let mut watch = subject.watch(subject.range(), start).await?;
+    for (before, after) in [(None, Some(1)), (Some(1), Some(2)), (Some(2), None)] {
+        let event = watch.event().await?;
+        let kept = value(&event) == after.map(large).as_ref()
+            && previous(&event).map(|state| &state.value) == before.map(large).as_ref();
+        subject.require(kept, || format!("the event at {:?} holds other values", event.revision()))?;
+    }
+    Ok(())
+}

@@ -1,0 +1,18 @@
+//! The memory store passes the suite, and answers like the list of its events.
+
+use listwatch_storage::conformance::{check_model, operations};
+use listwatch_storage::{MemoryStorage, conformance_tests};
+use proptest::prelude::*;
+
+conformance_tests! { async { MemoryStorage::new() } }
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(200))]
+
+    #[test]
+    fn answers_like_the_list_of_its_events(operations in operations(120)) {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build()?;
+        let verdict = runtime.block_on(check_model(MemoryStorage::new(), &operations, async || None));
+        prop_assert!(verdict.is_ok(), "{}", verdict.unwrap_err());
+    }
+}
