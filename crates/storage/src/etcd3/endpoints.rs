@@ -1,0 +1,333 @@
+//! The members of etcd and the connections to them: who is asked next, and what is tried again.
+//!
+//! Requests go round the members, as Kubernetes' client does it. A member that failed is left out
+//! for [`PENALTY`]; when all have failed, the one whose failure is longest ago is asked. What may
+//! be tried again is a matter of safety: a read always, a write only when it certainly never
+//! reached a server.
+
+use std::future::Future;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use etcd_client::{Channel, Client, ConnectOptions, KvClient, LeaseClient, MaintenanceClient, WatchClient};
+use parking_lot::{Mutex, RwLock};
+use tokio::time::Instant;
+
+use super::fault::Failure;
+use super::options::{Dial, Etcd3Options};
+use super::version::Version;
+
+/// A member that failed is not asked for this long while another one is there.
+pub(super) const PENALTY: Duration = Duration::from_secs(15);
+
+/// gRPC messages may be this large: an answer to a range is as large as the range.
+const MESSAGE_BYTES_MAX: usize = i32::MAX as usize;
+
+/// May a request be sent again when nobody knows whether it was carried out?
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Verb {
+    /// It changes nothing: yes.
+    Read,
+    /// It may have happened: no.
+    Write,
+}
+
+/// The connections to one member.
+pub(super) struct Connection {
+    /// Which member.
+    pub(super) index: usize,
+    /// Tells this connection from an earlier one to the same member.
+    serial: u64,
+    pub(super) url: String,
+    pub(super) kv: KvClient,
+    pub(super) lease: LeaseClient,
+    pub(super) maintenance: MaintenanceClient,
+    pub(super) watch: WatchClient,
+    /// Holds the token that `watch` sends; a watch cannot renew it by itself.
+    watches: Client,
+}
+
+impl Connection {
+    /// Fetches a new token for watches; nothing happens where no user is given.
+    pub(super) async fn renew_watch_token(&self) -> Result<(), Failure> {
+        self.watches.refresh_token().await.map_err(|error| Failure::from_client(&self.url, &error))
+    }
+}
+
+struct Member {
+    dial: Dial,
+    connection: RwLock<Option<Arc<Connection>>>,
+    /// Held while a connection is made, so that a thundering herd authenticates once.
+    dialing: tokio::sync::Mutex<()>,
+    version: RwLock<Option<Version>>,
+}
+
+/// All members.
+pub(super) struct Endpoints {
+    members: Vec<Member>,
+    picker: Mutex<Picker>,
+    serial: AtomicU64,
+    connect: ConnectOptions,
+    request_timeout: Duration,
+    dial_timeout: Duration,
+}
+
+impl Endpoints {
+    pub(super) fn new(options: &Etcd3Options, dials: Vec<Dial>) -> Self {
+        // With a leader required, a member cut off from the others says so instead of keeping a
+        // watch that hears nothing.
+        let mut connect = ConnectOptions::new().with_require_leader(true).with_auto_token_refresh(true);
+        if let Some((user, password)) = &options.user {
+            connect = connect.with_user(user, password);
+        }
+        Endpoints {
+            picker: Mutex::new(Picker::new(dials.len())),
+            members: dials
+                .into_iter()
+                .map(|dial| Member {
+                    dial,
+                    connection: RwLock::new(None),
+                    dialing: tokio::sync::Mutex::new(()),
+                    version: RwLock::new(None),
+                })
+                .collect(),
+            serial: AtomicU64::new(0),
+            connect,
+            request_timeout: options.request_timeout,
+            dial_timeout: options.dial_timeout,
+        }
+    }
+
+    pub(super) fn len(&self) -> usize {
+        self.members.len()
+    }
+
+    pub(super) fn url(&self, index: usize) -> &str {
+        &self.members[index].dial.url
+    }
+
+    /// The connection to a member, made now where there is none. Without a user this dials
+    /// nothing yet: the first request does.
+    pub(super) async fn connection(&self, index: usize) -> Result<Arc<Connection>, Failure> {
+        let member = &self.members[index];
+        if let Some(connection) = &*member.connection.read() {
+            return Ok(connection.clone());
+        }
+        let _dialing = member.dialing.lock().await;
+        if let Some(connection) = &*member.connection.read() {
+            return Ok(connection.clone());
+        }
+        let url = &member.dial.url;
+        let client = async |endpoint: &tonic::transport::Endpoint| {
+            let channel = Channel::Tonic(endpoint.connect_lazy());
+            let client = Client::from_channel(channel, Some(self.connect.clone()));
+            match tokio::time::timeout(self.dial_timeout, client).await {
+                Ok(client) => client.map_err(|error| Failure::from_client(url, &error)),
+                Err(_) => Err(Failure::timeout(url, self.dial_timeout)),
+            }
+        };
+        let calls = client(&member.dial.calls).await?;
+        let watches = client(&member.dial.watches).await?;
+        let connection = Arc::new(Connection {
+            index,
+            serial: self.serial.fetch_add(1, Ordering::Relaxed),
+            url: url.clone(),
+            kv: calls.kv_client().max_decoding_message_size(MESSAGE_BYTES_MAX),
+            lease: calls.lease_client(),
+            maintenance: calls.maintenance_client(),
+            watch: watches.watch_client().max_decoding_message_size(MESSAGE_BYTES_MAX),
+            watches,
+        });
+        *member.connection.write() = Some(connection.clone());
+        Ok(connection)
+    }
+
+    /// Somebody found this connection silent: the next request makes a new one. The old one ends
+    /// with its last user.
+    pub(super) fn handle_dead(&self, connection: &Connection) {
+        let mut slot = self.members[connection.index].connection.write();
+        if slot.as_ref().is_some_and(|current| current.serial == connection.serial) {
+            *slot = None;
+        }
+        drop(slot);
+        self.handle_failed(connection.index);
+    }
+
+    /// A member failed.
+    pub(super) fn handle_failed(&self, index: usize) {
+        self.picker.lock().handle_failed(index, Instant::now());
+    }
+
+    /// The member to ask next.
+    pub(super) fn pick(&self, tried: &[usize]) -> usize {
+        self.picker.lock().pick(tried, Instant::now())
+    }
+
+    /// Sends a request, to another member where that is safe and may help. Every member is asked
+    /// once, a lone one twice: its first answer may be that of a connection that had just died.
+    pub(super) async fn call<T, Fut>(
+        &self,
+        verb: Verb,
+        limit: Duration,
+        request: impl Fn(Arc<Connection>) -> Fut,
+    ) -> Result<T, Failure>
+    where
+        Fut: Future<Output = Result<T, etcd_client::Error>>,
+    {
+        let attempts = self.members.len().max(2);
+        let mut tried = Vec::new();
+        loop {
+            let index = self.pick(&tried);
+            tried.push(index);
+            let failure = match self.try_call(index, limit, &request).await {
+                Ok(answer) => return Ok(answer),
+                Err(failure) => failure,
+            };
+            if failure.elsewhere {
+                self.handle_failed(index);
+            }
+            let again = failure.unsent || (verb == Verb::Read && failure.elsewhere);
+            if !again || tried.len() >= attempts {
+                return Err(failure);
+            }
+            tracing::debug!(endpoint = self.url(index), ?failure, "asking again");
+        }
+    }
+
+    /// One request to one member.
+    pub(super) async fn try_call<T, Fut>(
+        &self,
+        index: usize,
+        limit: Duration,
+        request: impl Fn(Arc<Connection>) -> Fut,
+    ) -> Result<T, Failure>
+    where
+        Fut: Future<Output = Result<T, etcd_client::Error>>,
+    {
+        let connection = self.connection(index).await?;
+        match tokio::time::timeout(limit, request(connection.clone())).await {
+            Ok(answer) => answer.map_err(|error| Failure::from_client(&connection.url, &error)),
+            Err(_) => {
+                // The connection may be a dead one that does not know it yet.
+                self.handle_dead(&connection);
+                Err(Failure::timeout(&connection.url, limit))
+            }
+        }
+    }
+
+    /// A read within the usual time.
+    pub(super) async fn read<T, Fut>(&self, request: impl Fn(Arc<Connection>) -> Fut) -> Result<T, Failure>
+    where
+        Fut: Future<Output = Result<T, etcd_client::Error>>,
+    {
+        self.call(Verb::Read, self.request_timeout, request).await
+    }
+
+    /// A write within the usual time.
+    pub(super) async fn write<T, Fut>(&self, request: impl Fn(Arc<Connection>) -> Fut) -> Result<T, Failure>
+    where
+        Fut: Future<Output = Result<T, etcd_client::Error>>,
+    {
+        self.call(Verb::Write, self.request_timeout, request).await
+    }
+
+    /// Asks a member for its version and remembers it.
+    pub(super) async fn learn_version(&self, index: usize, limit: Duration) -> Result<Option<Version>, Failure> {
+        let status = self
+            .try_call(index, limit, |connection| async move { connection.maintenance.clone().status().await })
+            .await?;
+        let version = Version::parse(status.version());
+        *self.members[index].version.write() = version;
+        Ok(version)
+    }
+
+    /// The members whose version is not known yet.
+    pub(super) fn unknown(&self) -> Vec<usize> {
+        (0..self.len()).filter(|index| self.members[*index].version.read().is_none()).collect()
+    }
+
+    /// Does every member answer progress requests truly? One that was not reached yet counts as no.
+    pub(super) fn answers_progress_truly(&self) -> bool {
+        self.members.iter().all(|member| member.version.read().is_some_and(Version::answers_progress_truly))
+    }
+}
+
+/// Whose turn it is.
+#[derive(Debug)]
+struct Picker {
+    failed: Vec<Option<Instant>>,
+    next: usize,
+}
+
+impl Picker {
+    fn new(members: usize) -> Self {
+        Picker { failed: vec![None; members], next: 0 }
+    }
+
+    fn handle_failed(&mut self, index: usize, now: Instant) {
+        self.failed[index] = Some(now);
+    }
+
+    /// The next member in turn that was not tried and has not failed lately; else the untried one
+    /// that failed longest ago; else (all were tried) the next in turn.
+    fn pick(&mut self, tried: &[usize], now: Instant) -> usize {
+        let members = self.failed.len();
+        let turn = |offset: usize| (self.next + offset) % members;
+        let untried = || (0..members).map(turn).filter(|index| !tried.contains(index));
+        let well = |index: &usize| self.failed[*index].is_none_or(|failed| now >= failed + PENALTY);
+        let index = untried()
+            .find(well)
+            .or_else(|| untried().min_by_key(|index| self.failed[*index]))
+            .unwrap_or_else(|| turn(0));
+        self.next = (index + 1) % members;
+        index
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn members_take_turns() {
+        let now = Instant::now();
+        let mut picker = Picker::new(3);
+        let turns: Vec<_> = (0..6).map(|_| picker.pick(&[], now)).collect();
+        assert_eq!(turns, [0, 1, 2, 0, 1, 2]);
+    }
+
+    #[test]
+    fn a_member_that_failed_is_left_out_for_a_while() {
+        let now = Instant::now();
+        let mut picker = Picker::new(3);
+        picker.handle_failed(1, now);
+        let turns: Vec<_> = (0..4).map(|_| picker.pick(&[], now)).collect();
+        assert_eq!(turns, [0, 2, 0, 2]);
+        let later = now + PENALTY;
+        let turns: Vec<_> = (0..3).map(|_| picker.pick(&[], later)).collect();
+        assert_eq!(turns, [0, 1, 2]);
+    }
+
+    #[test]
+    fn when_all_have_failed_the_longest_ago_is_asked() {
+        let now = Instant::now();
+        let mut picker = Picker::new(3);
+        for (index, seconds) in [(0, 3), (1, 1), (2, 2)] {
+            picker.handle_failed(index, now + Duration::from_secs(seconds));
+        }
+        let now = now + Duration::from_secs(4);
+        assert_eq!(picker.pick(&[], now), 1);
+        assert_eq!(picker.pick(&[1], now), 2);
+        assert_eq!(picker.pick(&[1, 2], now), 0);
+    }
+
+    #[test]
+    fn a_lone_member_is_asked_again() {
+        let now = Instant::now();
+        let mut picker = Picker::new(1);
+        picker.handle_failed(0, now);
+        assert_eq!(picker.pick(&[], now), 0);
+        assert_eq!(picker.pick(&[0], now), 0);
+    }
+}

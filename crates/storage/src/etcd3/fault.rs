@@ -1,0 +1,222 @@
+//! What etcd's errors mean: gRPC status in, [`Failure`] out.
+//!
+//! etcd's texts are part of its API (`api/v3rpc/rpctypes`): several errors share one gRPC code and
+//! differ only in their words, so both are looked at. Two questions matter beyond the name of the
+//! fault: was the request certainly not carried out (then even a write may be tried again), and may
+//! another endpoint do better.
+
+use std::error::Error as _;
+use std::time::Duration;
+
+use tonic::{Code, Status};
+
+use crate::error::StoreFault;
+
+/// What went wrong, in the terms that the verbs of the store need.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Cause {
+    /// The revision asked for is compacted.
+    Compacted,
+    /// The revision asked for has not happened.
+    Future,
+    /// The lease of a put ran out or was revoked; nothing was written.
+    LeaseGone,
+    /// The store failed.
+    Fault(StoreFault),
+}
+
+/// One failed request.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Failure {
+    /// What went wrong.
+    pub(super) cause: Cause,
+    /// The request certainly never reached a server: even a write may be sent again.
+    pub(super) unsent: bool,
+    /// The trouble may be that of one endpoint: a read may succeed at another.
+    pub(super) elsewhere: bool,
+}
+
+impl Failure {
+    /// The endpoint did not answer in time. The request may have been carried out.
+    pub(super) fn timeout(endpoint: &str, limit: Duration) -> Self {
+        Failure {
+            cause: Cause::Fault(StoreFault::Unavailable(format!(
+                "etcd at {endpoint} did not answer within {}s",
+                limit.as_secs_f32()
+            ))),
+            unsent: false,
+            elsewhere: true,
+        }
+    }
+
+    /// etcd answered something that its API rules out.
+    pub(super) fn nonsense(what: &str) -> Self {
+        Failure {
+            cause: Cause::Fault(StoreFault::Unavailable(format!("etcd's answer makes no sense: {what}"))),
+            unsent: false,
+            elsewhere: false,
+        }
+    }
+
+    /// Reads an error of the client library.
+    pub(super) fn from_client(endpoint: &str, error: &etcd_client::Error) -> Self {
+        match error {
+            etcd_client::Error::GRpcStatus(status) => Self::from_status(endpoint, status),
+            other => {
+                let unsent = matches!(other, etcd_client::Error::TransportError(e) if is_connect_error(e));
+                Failure {
+                    cause: Cause::Fault(StoreFault::Unavailable(format!("etcd at {endpoint}: {}", chain(other)))),
+                    unsent,
+                    elsewhere: true,
+                }
+            }
+        }
+    }
+
+    /// Reads a gRPC status.
+    pub(super) fn from_status(endpoint: &str, status: &Status) -> Self {
+        let unsent = status.source().is_some_and(is_connect_error);
+        let words = match status.source() {
+            Some(source) if unsent => chain(source),
+            _ => status.message().to_owned(),
+        };
+        classify(endpoint, status.code(), &words, unsent)
+    }
+
+    /// The fault that a caller sees when neither compaction nor a future revision can be meant.
+    pub(super) fn into_fault(self) -> StoreFault {
+        match self.cause {
+            Cause::Fault(fault) => fault,
+            Cause::Compacted => StoreFault::Unavailable("etcd says that the revision is compacted".into()),
+            Cause::Future => StoreFault::Unavailable("etcd says that the revision is ahead of it".into()),
+            Cause::LeaseGone => StoreFault::Unavailable("the lease ran out before the write".into()),
+        }
+    }
+}
+
+/// The decision itself, apart from the gRPC types so that a table can test it.
+pub(super) fn classify(endpoint: &str, code: Code, words: &str, unsent: bool) -> Failure {
+    let text = || {
+        if words.is_empty() { format!("etcd at {endpoint}: {code}") } else { format!("etcd at {endpoint}: {words}") }
+    };
+    let has = |part: &str| words.contains(part);
+    let (cause, elsewhere) = match code {
+        _ if has("required revision has been compacted") => (Cause::Compacted, false),
+        _ if has("required revision is a future revision") => (Cause::Future, false),
+        _ if has("requested lease not found") => (Cause::LeaseGone, false),
+        _ if has("database space exceeded") || has("no space") => (Cause::Fault(StoreFault::NoSpace(text())), false),
+        _ if has("request is too large") || has("larger than max") => {
+            (Cause::Fault(StoreFault::TooLarge(text())), false)
+        }
+        _ if has("corrupt cluster") => (Cause::Fault(StoreFault::Corrupt(text())), true),
+        Code::DataLoss => (Cause::Fault(StoreFault::Corrupt(text())), true),
+        _ if is_denied(code, words) => (Cause::Fault(StoreFault::Denied(text())), false),
+        _ => (Cause::Fault(StoreFault::Unavailable(text())), true),
+    };
+    Failure { cause, unsent, elsewhere }
+}
+
+/// Does etcd refuse our credential, by code or in the words of a watch's cancel reason?
+pub(super) fn is_denied(code: Code, words: &str) -> bool {
+    matches!(code, Code::Unauthenticated | Code::PermissionDenied)
+        || [
+            "permission denied",
+            "invalid auth token",
+            "user name is empty",
+            "authentication failed",
+            "authentication is not enabled",
+            "revision in header is old",
+        ]
+        .iter()
+        .any(|part| words.contains(part))
+}
+
+/// An error with its causes, outermost first, each said once.
+pub(super) fn chain(error: &dyn std::error::Error) -> String {
+    let mut text = error.to_string();
+    let mut source = error.source();
+    while let Some(cause) = source {
+        let words = cause.to_string();
+        if !text.contains(&words) {
+            text.push_str(": ");
+            text.push_str(&words);
+        }
+        source = cause.source();
+    }
+    text
+}
+
+/// Did the connection fail before any request could travel on it?
+fn is_connect_error(error: &(dyn std::error::Error + 'static)) -> bool {
+    let mut next = Some(error);
+    while let Some(error) = next {
+        if error.is::<tonic::ConnectError>() {
+            return true;
+        }
+        next = error.source();
+    }
+    false
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn name(cause: &Cause) -> &'static str {
+        match cause {
+            Cause::Compacted => "compacted",
+            Cause::Future => "future",
+            Cause::LeaseGone => "lease",
+            Cause::Fault(StoreFault::Unavailable(_)) => "unavailable",
+            Cause::Fault(StoreFault::NoSpace(_)) => "no space",
+            Cause::Fault(StoreFault::TooLarge(_)) => "too large",
+            Cause::Fault(StoreFault::Denied(_)) => "denied",
+            Cause::Fault(StoreFault::Corrupt(_)) => "corrupt",
+            Cause::Fault(StoreFault::Closed) => "closed",
+        }
+    }
+
+    #[test]
+    fn every_error_of_etcd_has_its_meaning() {
+        for (code, words, expected, elsewhere) in [
+            (Code::OutOfRange, "etcdserver: mvcc: required revision has been compacted", "compacted", false),
+            (Code::OutOfRange, "etcdserver: mvcc: required revision is a future revision", "future", false),
+            (Code::NotFound, "etcdserver: requested lease not found", "lease", false),
+            (Code::ResourceExhausted, "etcdserver: mvcc: database space exceeded", "no space", false),
+            (Code::InvalidArgument, "etcdserver: request is too large", "too large", false),
+            (
+                Code::ResourceExhausted,
+                "grpc: received message larger than max (4194400 vs. 2097152)",
+                "too large",
+                false,
+            ),
+            (Code::ResourceExhausted, "trying to send message larger than max (9 vs. 8)", "too large", false),
+            (Code::ResourceExhausted, "etcdserver: too many requests", "unavailable", true),
+            (Code::PermissionDenied, "etcdserver: permission denied", "denied", false),
+            (Code::Unauthenticated, "etcdserver: invalid auth token", "denied", false),
+            (Code::InvalidArgument, "etcdserver: user name is empty", "denied", false),
+            (Code::InvalidArgument, "etcdserver: authentication failed, invalid user ID or password", "denied", false),
+            (Code::FailedPrecondition, "etcdserver: authentication is not enabled", "denied", false),
+            (Code::DataLoss, "etcdserver: corrupt cluster", "corrupt", true),
+            (Code::Unavailable, "etcdserver: no leader", "unavailable", true),
+            (Code::Unavailable, "etcdserver: leader changed", "unavailable", true),
+            (Code::Unavailable, "etcdserver: request timed out", "unavailable", true),
+            (Code::DeadlineExceeded, "", "unavailable", true),
+            (Code::Unknown, "h2 protocol error: broken pipe", "unavailable", true),
+        ] {
+            let failure = classify("http://e:2379", code, words, false);
+            assert_eq!((name(&failure.cause), failure.elsewhere), (expected, elsewhere), "{code:?} {words:?}");
+        }
+    }
+
+    #[test]
+    fn an_error_without_words_names_its_code() {
+        let failure = classify("http://e:2379", Code::DeadlineExceeded, "", false);
+        assert!(
+            failure
+                .into_fault()
+                .to_string()
+                .ends_with("etcd at http://e:2379: Deadline expired before operation could complete")
+        );
+    }
+}

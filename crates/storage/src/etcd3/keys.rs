@@ -1,0 +1,132 @@
+//! Where the store's keys lie in etcd: `<prefix><key>`, and back.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use bytes::Bytes;
+use etcd_client::proto::PbKeyValue;
+use listwatch_meta::{Key, KeyRange, Revision};
+
+use crate::types::KeyValue;
+
+/// The first keys that are not ours are each named in the log; from then on only every power of
+/// two, so that a range full of them cannot fill the disk.
+const FOREIGN_NAMED_MAX: u64 = 10;
+
+/// The part of etcd that is ours, and the count of what else was found there.
+#[derive(Debug)]
+pub(super) struct Keyspace {
+    /// Begins with `/` and does not end in one; empty for the whole of etcd.
+    prefix: String,
+    foreign: AtomicU64,
+}
+
+impl Keyspace {
+    /// A keyspace below `prefix`, which is brought into form as Kubernetes does: `registry`,
+    /// `/registry` and `/registry/` are the same.
+    pub(super) fn new(prefix: &str) -> Self {
+        let inner = prefix.trim_matches('/');
+        let prefix = if inner.is_empty() { String::new() } else { format!("/{inner}") };
+        Keyspace { prefix, foreign: AtomicU64::new(0) }
+    }
+
+    /// The key in etcd.
+    pub(super) fn full(&self, key: &str) -> Vec<u8> {
+        let mut full = Vec::with_capacity(self.prefix.len() + key.len());
+        full.extend_from_slice(self.prefix.as_bytes());
+        full.extend_from_slice(key.as_bytes());
+        full
+    }
+
+    /// The range in etcd, half open.
+    pub(super) fn full_range(&self, range: &KeyRange) -> (Vec<u8>, Vec<u8>) {
+        (self.full(range.start()), self.full(range.end()))
+    }
+
+    /// A key that no object can have: every legal [`Key`] goes on after the slash. Reading it costs
+    /// nothing and shows the store's revision.
+    pub(super) fn never(&self) -> Vec<u8> {
+        self.full("/")
+    }
+
+    /// Everything below the prefix.
+    pub(super) fn everything(&self) -> (Vec<u8>, Vec<u8>) {
+        self.full_range(&KeyRange::below("/"))
+    }
+
+    /// The key behind the prefix, or `None` for one that listwatch cannot have written. Such a key
+    /// is reported and counted, and hides nothing else.
+    pub(super) fn relative(&self, full: &[u8]) -> Option<Key> {
+        let key = full
+            .strip_prefix(self.prefix.as_bytes())
+            .and_then(|rest| std::str::from_utf8(rest).ok())
+            .and_then(|rest| Key::from_path(rest).ok());
+        if key.is_none() {
+            self.report(full);
+        }
+        key
+    }
+
+    /// An entry as the store hands it out: the value's bytes are moved, not copied.
+    pub(super) fn entry(&self, kv: PbKeyValue) -> Option<KeyValue> {
+        let key = self.relative(&kv.key)?;
+        Some(KeyValue {
+            key,
+            value: Bytes::from(kv.value),
+            created: revision(kv.create_revision),
+            modified: revision(kv.mod_revision),
+        })
+    }
+
+    /// How many times a key that is not ours was met.
+    pub(super) fn foreign(&self) -> u64 {
+        self.foreign.load(Ordering::Relaxed)
+    }
+
+    fn report(&self, full: &[u8]) {
+        let met = self.foreign.fetch_add(1, Ordering::Relaxed) + 1;
+        if met <= FOREIGN_NAMED_MAX || met.is_power_of_two() {
+            tracing::warn!(
+                key = %String::from_utf8_lossy(full),
+                met,
+                "etcd holds a key that is no object's place; it is passed over"
+            );
+        }
+    }
+}
+
+/// etcd's revisions are signed and never negative.
+pub(super) fn revision(number: i64) -> Revision {
+    Revision::new(u64::try_from(number).unwrap_or(0))
+}
+
+/// The revision as etcd takes it; one that etcd cannot express lies ahead of every store.
+pub(super) fn number(revision: Revision) -> i64 {
+    i64::try_from(revision.get()).unwrap_or(i64::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_prefix_has_one_form() {
+        for prefix in ["registry", "/registry", "/registry/", "//registry//"] {
+            assert_eq!(Keyspace::new(prefix).full("/pods/a/b"), b"/registry/pods/a/b", "{prefix:?}");
+        }
+        assert_eq!(Keyspace::new("/").full("/pods/a/b"), b"/pods/a/b");
+        assert_eq!(Keyspace::new("/a/b").never(), b"/a/b/");
+        assert_eq!(Keyspace::new("/a").everything(), (b"/a/".to_vec(), b"/a0".to_vec()));
+    }
+
+    #[test]
+    fn what_is_not_ours_is_counted() {
+        let keys = Keyspace::new("/registry");
+        assert_eq!(keys.relative(b"/registry/pods/a/b").unwrap().as_str(), "/pods/a/b");
+        for foreign in
+            [&b"/registry/"[..], b"/registry/pods//x", b"/other/pods/a", b"/registry/\xff", b"/registry/a/.."]
+        {
+            assert_eq!(keys.relative(foreign), None, "{}", String::from_utf8_lossy(foreign));
+        }
+        assert_eq!(keys.foreign(), 5);
+    }
+}

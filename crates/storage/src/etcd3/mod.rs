@@ -1,0 +1,664 @@
+//! etcd v3 behind the [`Storage`] contract, as kube-apiserver uses it.
+//!
+//! ```text
+//!   get, list ───▶ pager ──────▶┐
+//!   create, update, delete ────▶│ endpoints: one member after the other, ──gRPC──▶ etcd
+//!        └─ TTL ─▶ lease book ─▶│ what is safe is tried again elsewhere
+//!   watch ───────▶ watch_stream ┘
+//!                    └─ reader ─▶ incoming channel ─▶ fold ─▶ result channel ─▶ Watch
+//! ```
+//!
+//! - **Layout.** An object lies at `<prefix><key>`, byte for byte as it was handed in, so that
+//!   `etcdctl get --prefix /registry/` shows it and a kube-apiserver's JSON (custom resources) is
+//!   read unchanged. Keys below the prefix that are no object's place are passed over, logged and
+//!   counted ([`Etcd3::foreign_keys`]).
+//! - **Order.** Revisions are etcd's. Every write is a transaction on the key's `mod_revision`.
+//! - **Watches heal themselves.** A lost connection is resumed after the last revision handed out,
+//!   at another member if need be, without loss or repetition; a peer that fell silent is noticed
+//!   within [`DEAD_AFTER`]. What the store can no longer tell is [`Expired`](crate::WatchItem::Expired).
+//! - **Limits.** See [`INCOMING_RESPONSES`], [`RESULT_ITEMS`], [`WATCH_BYTES`],
+//!   [`WATCH_WINDOW_BYTES`].
+//!
+//! # Example
+//! ```no_run
+//! use std::time::Duration;
+//! use listwatch_meta::{KeyRange, Revision};
+//! use listwatch_storage::etcd3::{Etcd3, Etcd3Options};
+//! use listwatch_storage::Storage;
+//!
+//! # async fn example() -> Result<(), Box<dyn std::error::Error>> {
+//! let store = Etcd3::connect(Etcd3Options::new(["http://127.0.0.1:2379"])).await?;
+//! store.start_compactor(Duration::from_secs(300));
+//! let mut watch = store.watch(KeyRange::resource("pods"), store.current_revision().await?).await?;
+//! while let Some(item) = watch.next().await {
+//!     println!("{item:?}");
+//! }
+//! # Ok(()) }
+//! ```
+//!
+//! # Building
+//! `etcd-client` compiles etcd's `.proto` files in its build script and needs `protoc`. In this
+//! repository nothing has to be installed: `.cargo/config.toml` points `PROTOC` at a launcher that
+//! runs the binary which cargo fetched with this crate's build-dependencies. Cargo does not hand
+//! that configuration on to those who depend on this crate with the feature `etcd3`: **have
+//! `protoc` on the PATH** (Debian: `protobuf-compiler` and `libprotobuf-dev`; Homebrew: `protobuf`)
+//! or set `PROTOC` to one, for example to the binary in the `protoc-bin-vendored-*` package that
+//! cargo has fetched for you, or copy `.cargo/config.toml` and `.cargo/protoc` into your workspace.
+
+mod compact;
+mod endpoints;
+mod fault;
+mod keys;
+mod lease;
+mod liveness;
+mod options;
+mod pager;
+mod version;
+mod watch;
+mod watch_stream;
+
+use std::fmt;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use async_trait::async_trait;
+use bytes::Bytes;
+use etcd_client::proto::PbTxnOpResponse;
+use etcd_client::{Compare, CompareOp, GetOptions, PutOptions, Txn, TxnOp, TxnResponse, WatchOptions};
+use listwatch_meta::{Key, KeyRange, Revision};
+use parking_lot::Mutex;
+use tokio::time::Instant;
+
+use self::endpoints::Endpoints;
+use self::fault::{Cause, Failure};
+use self::keys::{Keyspace, number, revision};
+use self::lease::{LeaseBook, Place};
+use self::pager::{Page, PageRequest, Pager};
+use self::watch_stream::AbortOnDrop;
+use crate::error::{CreateError, DeleteError, ReadError, StoreFault, UpdateError, WatchError};
+use crate::types::{Capabilities, KeyValue, ListPage, ListQuery, Storage, StoreStats, VALUE_BYTES_MAX, Watch};
+
+pub use self::compact::COMPACT_KEY;
+pub use self::liveness::DEAD_AFTER;
+pub use self::options::{ConnectError, DEFAULT_PREFIX, Etcd3Options, WATCH_WINDOW_BYTES};
+pub use self::watch_stream::{INCOMING_RESPONSES, RESULT_ITEMS, WATCH_BYTES};
+
+/// [`Storage::health`] answers within this time.
+const HEALTH_TIMEOUT: Duration = Duration::from_secs(2);
+
+/// After the first member has answered, the others get this much longer to tell their versions.
+const OTHERS_TIMEOUT: Duration = Duration::from_secs(1);
+
+/// Members that could not be reached at start are asked for their version this often.
+const LEARN_INTERVAL: Duration = Duration::from_secs(10);
+
+/// A store in etcd v3. See the [module](self) for what it does and how.
+///
+/// Dropping it, or [`Etcd3::close`], ends its watches and its background tasks.
+pub struct Etcd3 {
+    shared: Arc<Shared>,
+    compactor: Mutex<Option<AbortOnDrop>>,
+    _learner: Option<AbortOnDrop>,
+}
+
+/// What requests and watches need.
+struct Shared {
+    keys: Keyspace,
+    endpoints: Endpoints,
+    leases: Mutex<LeaseBook>,
+    /// Held while a lease is granted, so that a burst of creates grants one.
+    granting: tokio::sync::Mutex<()>,
+    /// The newest compaction that this process has heard of; 0 for none.
+    compacted: AtomicU64,
+    closed: tokio::sync::watch::Sender<bool>,
+}
+
+impl Etcd3 {
+    /// Connects, and fails at once (after [`Etcd3Options::dial_timeout`] at the latest, plus a
+    /// second) when no member can be used.
+    ///
+    /// # Errors
+    /// [`ConnectError`]: each is one line for whoever started the server.
+    pub async fn connect(options: Etcd3Options) -> Result<Arc<Self>, ConnectError> {
+        let dials = options.prepare()?;
+        let shared = Arc::new(Shared {
+            keys: Keyspace::new(&options.prefix),
+            endpoints: Endpoints::new(&options, dials),
+            leases: Mutex::new(LeaseBook::default()),
+            granting: tokio::sync::Mutex::new(()),
+            compacted: AtomicU64::new(0),
+            closed: tokio::sync::watch::Sender::new(false),
+        });
+        meet(&shared, options.dial_timeout).await?;
+        // A member answers for itself; a read shows that there is a cluster, and that we may.
+        let first = tokio::time::timeout(options.dial_timeout, shared.current_revision()).await;
+        match first {
+            Ok(Ok(_)) => {}
+            Ok(Err(failure)) => return Err(refusal(failure.into_fault())),
+            Err(_) => {
+                let reasons = "etcd answers, but not to a read: does the cluster have a leader?".to_owned();
+                return Err(ConnectError::Unreachable { reasons });
+            }
+        }
+        let learner = (!shared.endpoints.unknown().is_empty()).then(|| {
+            let shared = shared.clone();
+            AbortOnDrop(tokio::spawn(async move { shared.learn_versions().await }))
+        });
+        Ok(Arc::new(Etcd3 { shared, compactor: Mutex::new(None), _learner: learner }))
+    }
+
+    /// Compacts etcd's history every `interval`, in turn with every other server on this etcd
+    /// (kube-apiservers included): what is older than two intervals is forgotten. Kubernetes'
+    /// default is 5 minutes. Zero stops it; calling again replaces the interval.
+    pub fn start_compactor(&self, interval: Duration) {
+        let task = (!interval.is_zero()).then(|| {
+            let shared = self.shared.clone();
+            AbortOnDrop(tokio::spawn(async move { shared.run_compactor(interval).await }))
+        });
+        *self.compactor.lock() = task;
+    }
+
+    /// Ends all watches; every later call fails with [`StoreFault::Closed`].
+    pub fn close(&self) {
+        self.compactor.lock().take();
+        self.shared.closed.send_replace(true);
+    }
+
+    /// How many times a key was met below the prefix that is no object's place. Each is logged by
+    /// name at first; none hides an object.
+    pub fn foreign_keys(&self) -> u64 {
+        self.shared.keys.foreign()
+    }
+}
+
+impl Drop for Etcd3 {
+    fn drop(&mut self) {
+        self.close();
+    }
+}
+
+impl fmt::Debug for Etcd3 {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let endpoints: Vec<_> =
+            (0..self.shared.endpoints.len()).map(|index| self.shared.endpoints.url(index)).collect();
+        f.debug_struct("Etcd3").field("endpoints", &endpoints).field("keys", &self.shared.keys).finish_non_exhaustive()
+    }
+}
+
+/// Asks all members for their versions at once. One has to answer.
+async fn meet(shared: &Arc<Shared>, dial_timeout: Duration) -> Result<(), ConnectError> {
+    let mut asked = tokio::task::JoinSet::new();
+    for index in 0..shared.endpoints.len() {
+        let shared = shared.clone();
+        asked.spawn(async move { shared.endpoints.learn_version(index, dial_timeout).await });
+    }
+    let mut deadline = Instant::now() + dial_timeout + OTHERS_TIMEOUT;
+    let mut met = false;
+    let mut faults = Vec::new();
+    while let Ok(Some(answer)) = tokio::time::timeout_at(deadline, asked.join_next()).await {
+        match answer {
+            Ok(Ok(_)) if !met => {
+                met = true;
+                deadline = Instant::now() + OTHERS_TIMEOUT;
+            }
+            Ok(Ok(_)) => {}
+            Ok(Err(failure)) => faults.push(failure.into_fault()),
+            Err(join) => faults.push(StoreFault::Unavailable(join.to_string())),
+        }
+    }
+    if met {
+        return Ok(());
+    }
+    if let Some(denied) = faults.iter().find(|fault| matches!(fault, StoreFault::Denied(_))) {
+        return Err(ConnectError::Denied { fault: denied.clone() });
+    }
+    let reasons: Vec<_> = faults
+        .into_iter()
+        .map(|fault| match fault {
+            StoreFault::Unavailable(reason) => reason,
+            other => other.to_string(),
+        })
+        .collect();
+    Err(ConnectError::Unreachable { reasons: reasons.join("; ") })
+}
+
+fn refusal(fault: StoreFault) -> ConnectError {
+    match fault {
+        StoreFault::Unavailable(reasons) => ConnectError::Unreachable { reasons },
+        fault => ConnectError::Denied { fault },
+    }
+}
+
+impl Shared {
+    fn check_open(&self) -> Result<(), StoreFault> {
+        if *self.closed.borrow() { Err(StoreFault::Closed) } else { Ok(()) }
+    }
+
+    /// The store's revision: a linearizable read of a key that never exists, of which only the
+    /// header matters.
+    async fn current_revision(&self) -> Result<Revision, Failure> {
+        let response = self
+            .endpoints
+            .read(|connection| async move {
+                let options = GetOptions::new().with_keys_only().with_limit(1);
+                connection.kv.clone().get(self.keys.never(), Some(options)).await
+            })
+            .await?;
+        header_revision(response.0.header.map(|header| header.revision))
+    }
+
+    /// One page of a range.
+    async fn page(&self, request: &PageRequest) -> Result<Page, Failure> {
+        let response = self
+            .endpoints
+            .read(|connection| async move {
+                let options = GetOptions::new()
+                    .with_range(request.end.clone())
+                    .with_revision(number(request.at))
+                    .with_limit(i64::try_from(request.limit).unwrap_or(0));
+                connection.kv.clone().get(request.key.clone(), Some(options)).await
+            })
+            .await?
+            .0;
+        let revision = header_revision(response.header.map(|header| header.revision))?;
+        let received = response.kvs.len();
+        let bytes = response.kvs.iter().map(|kv| kv.key.len() + kv.value.len()).sum();
+        let last_key = if response.more { response.kvs.last().map(|kv| kv.key.clone()) } else { None };
+        Ok(Page {
+            items: response.kvs.into_iter().filter_map(|kv| self.keys.entry(kv)).collect(),
+            received,
+            bytes,
+            last_key,
+            more: response.more,
+            count: usize::try_from(response.count).unwrap_or(received),
+            revision,
+        })
+    }
+
+    /// A lease for a key that is to live for `ttl` from now on.
+    async fn lease(&self, ttl: Duration) -> Result<i64, Failure> {
+        if let Place::Under(lease) = self.leases.lock().place(ttl, Instant::now()) {
+            return Ok(lease);
+        }
+        let _granting = self.granting.lock().await;
+        let asked = Instant::now();
+        let seconds = match self.leases.lock().place(ttl, asked) {
+            Place::Under(lease) => return Ok(lease),
+            Place::Grant { seconds } => i64::try_from(seconds).unwrap_or(i64::MAX),
+        };
+        // A lease that was granted twice holds nothing and runs out by itself: as safe as a read.
+        let granted = self
+            .endpoints
+            .read(|connection| async move { connection.lease.clone().grant(seconds, None).await })
+            .await?;
+        self.leases.lock().handle_granted(ttl, asked, granted.id());
+        Ok(granted.id())
+    }
+
+    /// `if key is at expected then put value, else get key`; expected 0: there is no key.
+    async fn put_if(
+        &self,
+        key: &Key,
+        expected: i64,
+        value: &Bytes,
+        ttl: Option<Duration>,
+    ) -> Result<TxnResponse, Failure> {
+        let full = self.keys.full(key.as_str());
+        let mut renewed = false;
+        loop {
+            let lease = match ttl {
+                Some(ttl) => self.lease(ttl).await?,
+                None => 0,
+            };
+            let result = self
+                .endpoints
+                .write(|connection| {
+                    let txn = Txn::new()
+                        .when([Compare::mod_revision(full.clone(), CompareOp::Equal, expected)])
+                        .and_then([TxnOp::put(full.clone(), &value[..], Some(PutOptions::new().with_lease(lease)))])
+                        .or_else([TxnOp::get(full.clone(), None)]);
+                    async move { connection.kv.clone().txn(txn).await }
+                })
+                .await;
+            match result {
+                Err(Failure { cause: Cause::LeaseGone, .. }) if !renewed => {
+                    self.leases.lock().handle_gone(lease);
+                    renewed = true;
+                }
+                result => return result,
+            }
+        }
+    }
+
+    /// `if key is at expected then delete it, else get it`.
+    async fn delete_if(&self, key: &Key, expected: i64) -> Result<TxnResponse, Failure> {
+        let full = self.keys.full(key.as_str());
+        self.endpoints
+            .write(|connection| {
+                let txn = Txn::new()
+                    .when([Compare::mod_revision(full.clone(), CompareOp::Equal, expected)])
+                    .and_then([TxnOp::delete(full.clone(), None)])
+                    .or_else([TxnOp::get(full.clone(), None)]);
+                async move { connection.kv.clone().txn(txn).await }
+            })
+            .await
+    }
+
+    /// Reads a transaction: its revision, or what is there instead.
+    fn outcome(&self, response: TxnResponse) -> Result<Result<Revision, Option<KeyValue>>, StoreFault> {
+        let response = response.0;
+        if response.succeeded {
+            let revision = header_revision(response.header.map(|header| header.revision));
+            return revision.map(Ok).map_err(Failure::into_fault);
+        }
+        match response.responses.into_iter().next().and_then(|op| op.response) {
+            Some(PbTxnOpResponse::ResponseRange(range)) => {
+                Ok(Err(range.kvs.into_iter().next().and_then(|kv| self.keys.entry(kv))))
+            }
+            _ => Err(Failure::nonsense("a refused transaction without its read").into_fault()),
+        }
+    }
+
+    /// What a read's failure means to who asked for `requested`.
+    async fn read_error(&self, failure: Failure, requested: Revision) -> ReadError {
+        match failure.cause {
+            Cause::Compacted => ReadError::Compacted { requested, oldest: self.known_compacted() },
+            Cause::Future => match self.current_revision().await {
+                Ok(current) => ReadError::Future { requested, current },
+                Err(failure) => ReadError::Fault(failure.into_fault()),
+            },
+            _ => ReadError::Fault(failure.into_fault()),
+        }
+    }
+
+    async fn compact(&self, at: Revision) -> Result<(), Failure> {
+        let compacted = self
+            .endpoints
+            .read(|connection| async move { connection.kv.clone().compact(number(at), None).await })
+            .await;
+        match compacted {
+            Ok(_) => {
+                self.learn_compacted(at);
+                Ok(())
+            }
+            // Somebody was there before, or an answer got lost and this was the second try.
+            Err(Failure { cause: Cause::Compacted, .. }) => Ok(()),
+            Err(failure) => Err(failure),
+        }
+    }
+
+    fn learn_compacted(&self, at: Revision) {
+        self.compacted.fetch_max(at.get(), Ordering::Relaxed);
+    }
+
+    fn known_compacted(&self) -> Option<Revision> {
+        Some(Revision::new(self.compacted.load(Ordering::Relaxed))).filter(|revision| !revision.is_zero())
+    }
+
+    /// The oldest revision that etcd holds. etcd tells it only to a watch that begins too early.
+    async fn oldest(&self) -> Result<Revision, Failure> {
+        const FIRST: i64 = 1;
+        let first = self
+            .endpoints
+            .read(|connection| async move {
+                let options = GetOptions::new().with_revision(FIRST).with_keys_only().with_limit(1);
+                connection.kv.clone().get(self.keys.never(), Some(options)).await
+            })
+            .await;
+        match first {
+            Ok(_) => return Ok(Revision::new(1)),
+            Err(Failure { cause: Cause::Compacted, .. }) => {}
+            Err(failure) => return Err(failure),
+        }
+        let compacted = self
+            .endpoints
+            .read(|connection| async move {
+                let options = WatchOptions::new().with_start_revision(FIRST);
+                let mut stream = connection.watch.clone().watch(self.keys.never(), Some(options)).await?;
+                while let Some(response) = stream.message().await? {
+                    if response.compact_revision() > 0 {
+                        return Ok(response.compact_revision());
+                    }
+                }
+                Ok(FIRST)
+            })
+            .await?;
+        self.learn_compacted(revision(compacted));
+        Ok(revision(compacted))
+    }
+
+    /// Asks members that were not reached at start for their versions, until all are known.
+    async fn learn_versions(&self) {
+        loop {
+            tokio::time::sleep(LEARN_INTERVAL).await;
+            let unknown = self.endpoints.unknown();
+            if unknown.is_empty() {
+                return;
+            }
+            for index in unknown {
+                if let Err(failure) = self.endpoints.learn_version(index, HEALTH_TIMEOUT).await {
+                    tracing::debug!(endpoint = self.endpoints.url(index), ?failure, "version still unknown");
+                }
+            }
+        }
+    }
+
+    async fn run_compactor(&self, interval: Duration) {
+        let mut compactor = compact::Compactor::default();
+        loop {
+            tokio::time::sleep(interval).await;
+            match self.compact_round(&mut compactor).await {
+                Ok(None) => {}
+                Ok(Some(at)) => tracing::debug!(revision = %at, "compacted etcd's history"),
+                Err(failure) => {
+                    let fault = failure.into_fault();
+                    tracing::warn!(%fault, "etcd's history was not compacted, trying again in {interval:?}");
+                }
+            }
+        }
+    }
+
+    async fn compact_round(&self, compactor: &mut compact::Compactor) -> Result<Option<Revision>, Failure> {
+        let round = compactor.round();
+        let response = self
+            .endpoints
+            .write(|connection| async move {
+                let txn = Txn::new()
+                    .when([Compare::version(COMPACT_KEY, CompareOp::Equal, round.expected_version)])
+                    .and_then([TxnOp::put(COMPACT_KEY, round.value.to_string(), None)])
+                    .or_else([TxnOp::get(COMPACT_KEY, None)]);
+                connection.kv.clone().txn(txn).await
+            })
+            .await?
+            .0;
+        let now = header_revision(response.header.map(|header| header.revision))?;
+        if response.succeeded {
+            let Some(at) = compactor.handle_won(now) else { return Ok(None) };
+            self.compact(at).await?;
+            return Ok(Some(at));
+        }
+        let there = match response.responses.into_iter().next().and_then(|op| op.response) {
+            Some(PbTxnOpResponse::ResponseRange(range)) => range.kvs.into_iter().next(),
+            _ => None,
+        };
+        compactor.handle_lost(there.map_or(0, |kv| kv.version), now);
+        Ok(None)
+    }
+}
+
+fn header_revision(number: Option<i64>) -> Result<Revision, Failure> {
+    number.map(revision).ok_or_else(|| Failure::nonsense("a response without a header"))
+}
+
+fn check_size(value: &Bytes) -> Result<(), StoreFault> {
+    if value.len() > VALUE_BYTES_MAX {
+        let reason = format!("{} bytes; at most {VALUE_BYTES_MAX} are taken", value.len());
+        return Err(StoreFault::TooLarge(reason));
+    }
+    Ok(())
+}
+
+#[async_trait]
+impl Storage for Etcd3 {
+    async fn get(&self, key: &Key) -> Result<(Option<KeyValue>, Revision), ReadError> {
+        let shared = &self.shared;
+        shared.check_open()?;
+        let response = shared
+            .endpoints
+            .read(|connection| async move { connection.kv.clone().get(shared.keys.full(key.as_str()), None).await })
+            .await
+            .map_err(Failure::into_fault)?
+            .0;
+        let revision = header_revision(response.header.map(|header| header.revision)).map_err(Failure::into_fault)?;
+        Ok((response.kvs.into_iter().next().and_then(|kv| shared.keys.entry(kv)), revision))
+    }
+
+    async fn list(&self, query: ListQuery) -> Result<ListPage, ReadError> {
+        let shared = &self.shared;
+        shared.check_open()?;
+        let at = query.at.unwrap_or(Revision::ZERO);
+        if query.range.is_empty() {
+            // etcd refuses such a range; the revision is checked all the same.
+            let probe = PageRequest { key: shared.keys.never(), end: Vec::new(), at, limit: 1 };
+            return match shared.page(&probe).await {
+                Ok(page) => {
+                    let revision = if at.is_zero() { page.revision } else { at };
+                    Ok(ListPage { items: Vec::new(), revision, more: false, remaining: Some(0) })
+                }
+                Err(failure) => Err(shared.read_error(failure, at).await),
+            };
+        }
+        let (start, end) = shared.keys.full_range(&query.range);
+        let mut pager = Pager::new(start, end, at, query.limit);
+        loop {
+            let request = pager.request();
+            match shared.page(&request).await {
+                Ok(page) => {
+                    if let Some(done) = pager.handle_page(page) {
+                        return Ok(done);
+                    }
+                }
+                Err(failure) if failure.cause == Cause::Compacted && pager.handle_compacted() => {
+                    tracing::info!(range = ?query.range, "compaction overtook a list; reading it in one piece");
+                }
+                Err(failure) => return Err(shared.read_error(failure, request.at).await),
+            }
+        }
+    }
+
+    async fn create(&self, key: &Key, value: Bytes, ttl: Option<Duration>) -> Result<Revision, CreateError> {
+        self.shared.check_open()?;
+        check_size(&value)?;
+        let response = self.shared.put_if(key, 0, &value, ttl).await.map_err(Failure::into_fault)?;
+        match self.shared.outcome(response)? {
+            Ok(revision) => Ok(revision),
+            Err(Some(current)) => Err(CreateError::AlreadyExists { key: key.clone(), current }),
+            Err(None) => Err(Failure::nonsense("a key that exists and is not there").into_fault().into()),
+        }
+    }
+
+    async fn update(
+        &self,
+        key: &Key,
+        expected: Revision,
+        value: Bytes,
+        ttl: Option<Duration>,
+    ) -> Result<Revision, UpdateError> {
+        self.shared.check_open()?;
+        check_size(&value)?;
+        if expected.is_zero() {
+            // To etcd 0 means "there is no key", and it would create one.
+            let current = self.present(key).await?;
+            return Err(UpdateError::Conflict { current });
+        }
+        let response = self.shared.put_if(key, number(expected), &value, ttl).await.map_err(Failure::into_fault)?;
+        self.shared.outcome(response)?.map_err(|current| UpdateError::Conflict { current })
+    }
+
+    async fn delete(&self, key: &Key, expected: Revision) -> Result<Revision, DeleteError> {
+        self.shared.check_open()?;
+        if expected.is_zero() {
+            let current = self.present(key).await?;
+            return Err(DeleteError::Conflict { current });
+        }
+        let response = self.shared.delete_if(key, number(expected)).await.map_err(Failure::into_fault)?;
+        self.shared.outcome(response)?.map_err(|current| DeleteError::Conflict { current })
+    }
+
+    async fn watch(&self, range: KeyRange, after: Revision) -> Result<Watch, WatchError> {
+        self.shared.check_open()?;
+        watch_stream::start(&self.shared, range, after).await
+    }
+
+    async fn current_revision(&self) -> Result<Revision, ReadError> {
+        self.shared.check_open()?;
+        Ok(self.shared.current_revision().await.map_err(Failure::into_fault)?)
+    }
+
+    async fn compact(&self, revision: Revision) -> Result<(), ReadError> {
+        self.shared.check_open()?;
+        if revision.is_zero() {
+            return Ok(());
+        }
+        match self.shared.compact(revision).await {
+            Ok(()) => Ok(()),
+            Err(failure) => Err(self.shared.read_error(failure, revision).await),
+        }
+    }
+
+    fn capabilities(&self) -> Capabilities {
+        Capabilities { progress_requests: self.shared.endpoints.answers_progress_truly() }
+    }
+
+    async fn health(&self) -> Result<(), StoreFault> {
+        let shared = &self.shared;
+        shared.check_open()?;
+        let read = shared.endpoints.read(|connection| async move {
+            let options = GetOptions::new().with_keys_only();
+            connection.kv.clone().get(shared.keys.full("/health"), Some(options)).await
+        });
+        match tokio::time::timeout(HEALTH_TIMEOUT, read).await {
+            Ok(answer) => answer.map(|_| ()).map_err(Failure::into_fault),
+            Err(_) => Err(StoreFault::Unavailable(format!("etcd did not answer within {}s", HEALTH_TIMEOUT.as_secs()))),
+        }
+    }
+
+    async fn stats(&self) -> Result<StoreStats, StoreFault> {
+        let shared = &self.shared;
+        shared.check_open()?;
+        let status = shared
+            .endpoints
+            .read(|connection| async move { connection.maintenance.clone().status().await })
+            .await
+            .map_err(Failure::into_fault)?;
+        let (start, end) = shared.keys.everything();
+        let (start, end) = (&start, &end);
+        let counted = shared
+            .endpoints
+            .read(|connection| async move {
+                let options = GetOptions::new().with_range(end.clone()).with_count_only();
+                connection.kv.clone().get(start.clone(), Some(options)).await
+            })
+            .await
+            .map_err(Failure::into_fault)?
+            .0;
+        Ok(StoreStats {
+            description: format!("etcd {}", status.version()),
+            revision: header_revision(counted.header.map(|header| header.revision)).map_err(Failure::into_fault)?,
+            oldest: shared.oldest().await.map_err(Failure::into_fault)?,
+            keys: u64::try_from(counted.count).ok(),
+            disk_bytes: u64::try_from(status.db_size()).ok(),
+        })
+    }
+}
+
+impl Etcd3 {
+    async fn present(&self, key: &Key) -> Result<Option<KeyValue>, StoreFault> {
+        match self.get(key).await {
+            Ok((current, _)) => Ok(current),
+            Err(ReadError::Fault(fault)) => Err(fault),
+            Err(other) => Err(StoreFault::Unavailable(other.to_string())),
+        }
+    }
+}

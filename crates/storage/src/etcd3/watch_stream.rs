@@ -1,0 +1,521 @@
+//! One running watch: two tasks and two bounded channels around the pure fold of [`super::watch`].
+//!
+//! ```text
+//!                    reader                          driver                        caller
+//!  gRPC stream ─▶ decode ─▶ incoming channel ─▶ WatchCore ─▶ result channel ─▶ Watch::next
+//!   ≤ 512 KiB     Liveness     ≤ 100 responses                ≤ 100 items
+//!   on the wire                └────────── ≤ 16 MiB together ──────────┘
+//! ```
+//!
+//! Nothing here grows with a slow caller: a full result channel stops the driver, a full incoming
+//! channel (or a spent byte budget) stops the reader, a reader that does not read closes the
+//! HTTP/2 window of its stream, and etcd then keeps the watcher's place in its own history. The
+//! caller catches up from there, or is told Expired when etcd compacted it away.
+//!
+//! The reader does the decoding: the connection's own task only moves frames, and the driver only
+//! decides. An object's bytes are copied once, from the frame into the buffer that the caller gets.
+
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use bytes::Bytes;
+use etcd_client::proto::{PbEvent, PbWatchResponse};
+use etcd_client::{WatchOptions, WatchRequestSender, WatchResponseStream};
+use futures_core::Stream;
+use listwatch_meta::{KeyRange, Revision};
+use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore, mpsc};
+use tokio::task::JoinHandle;
+use tokio::time::Instant;
+
+use super::endpoints::Connection;
+use super::fault::{Cause, Failure};
+use super::keys::{Keyspace, number, revision};
+use super::liveness::{Duty, Liveness};
+use super::watch::{Decoded, Effect, End, Response, WatchCore};
+use super::{Shared, version::Version};
+use crate::error::{StoreFault, WatchError};
+use crate::types::{KeyValue, StoreEvent, Watch, WatchItem};
+
+/// The incoming channel holds this many responses of etcd, as in Kubernetes. When it is full the
+/// stream is not read.
+pub const INCOMING_RESPONSES: usize = 100;
+
+/// The result channel holds this many items, as in Kubernetes. When it is full the fold stands.
+pub const RESULT_ITEMS: usize = 100;
+
+/// The items in both channels weigh at most this much, keys and values, before and after. A
+/// single response that is larger passes alone.
+pub const WATCH_BYTES: usize = 16 << 20;
+
+/// A member has to open a watch within this time, else the next one is asked.
+const OPEN_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// Opens a watch and starts the tasks that keep it.
+///
+/// Every member is asked before this fails; afterwards the watch heals itself.
+pub(super) async fn start(shared: &Arc<Shared>, range: KeyRange, after: Revision) -> Result<Watch, WatchError> {
+    let wish = Arc::new(Notify::new());
+    let (results, items) = mpsc::channel(RESULT_ITEMS);
+    let mut driver = Driver {
+        shared: shared.clone(),
+        range,
+        core: WatchCore::new(after),
+        link: None,
+        budget: Arc::new(Semaphore::new(WATCH_BYTES)),
+        wish: wish.clone(),
+        results,
+        complained: false,
+    };
+    if !driver.range.is_empty() {
+        driver.open_first(after).await?;
+    }
+    let task = AbortOnDrop(tokio::spawn(driver.run()));
+    Ok(Watch::new(Items { items, _task: task }, move || wish.notify_one()))
+}
+
+/// Tasks end with whoever needed them.
+#[derive(Debug)]
+pub(super) struct AbortOnDrop(pub(super) JoinHandle<()>);
+
+impl Drop for AbortOnDrop {
+    fn drop(&mut self) {
+        self.0.abort();
+    }
+}
+
+/// What waits in the result channel: an item, and its share of the byte budget.
+struct Delivered {
+    item: WatchItem,
+    _hold: Option<Arc<OwnedSemaphorePermit>>,
+}
+
+struct Items {
+    items: mpsc::Receiver<Delivered>,
+    _task: AbortOnDrop,
+}
+
+impl Stream for Items {
+    type Item = WatchItem;
+
+    fn poll_next(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<WatchItem>> {
+        self.items.poll_recv(cx).map(|delivered| delivered.map(|delivered| delivered.item))
+    }
+}
+
+/// What waits in the incoming channel.
+enum Incoming {
+    Response(Response, Arc<OwnedSemaphorePermit>),
+    /// A progress request stayed unanswered.
+    Unanswered,
+    /// The last message of a connection.
+    End(End),
+}
+
+/// One connection's stream, being read by a task.
+struct Link {
+    incoming: mpsc::Receiver<Incoming>,
+    _reader: AbortOnDrop,
+}
+
+struct Driver {
+    shared: Arc<Shared>,
+    range: KeyRange,
+    core: WatchCore,
+    link: Option<Link>,
+    budget: Arc<Semaphore>,
+    /// Somebody wants progress.
+    wish: Arc<Notify>,
+    results: mpsc::Sender<Delivered>,
+    /// The present trouble was reported; only the first of a row is.
+    complained: bool,
+}
+
+impl Driver {
+    /// The first connection: its failure is the caller's to know.
+    async fn open_first(&mut self, after: Revision) -> Result<(), WatchError> {
+        self.core.poll(); // The wish to open, which is granted here.
+        let mut tried = Vec::new();
+        loop {
+            let index = self.shared.endpoints.pick(&tried);
+            tried.push(index);
+            let failure = match self.open(index, after, false).await {
+                Ok((link, truthful)) => {
+                    self.link = Some(link);
+                    self.core.handle_opened(truthful);
+                    return Ok(());
+                }
+                Err(failure) => failure,
+            };
+            if failure.cause == Cause::Compacted {
+                self.core.handle_ended(Instant::now(), rand::random(), End::Compacted(None));
+                return Ok(());
+            }
+            if !failure.elsewhere || tried.len() >= self.shared.endpoints.len() {
+                return Err(WatchError::Fault(failure.into_fault()));
+            }
+        }
+    }
+
+    async fn run(mut self) {
+        if self.range.is_empty() {
+            // No key can be in it, and etcd refuses such a watch. It ends with its caller.
+            return self.results.closed().await;
+        }
+        let mut closed = self.shared.closed.subscribe();
+        tokio::select! {
+            () = self.drive() => {}
+            _ = closed.wait_for(|closed| *closed) => {}
+        }
+    }
+
+    async fn drive(&mut self) {
+        let mut hold = None;
+        loop {
+            while let Some(effect) = self.core.poll() {
+                match effect {
+                    Effect::Emit(item) => {
+                        if let WatchItem::Expired { oldest: Some(oldest) } = &item {
+                            self.shared.learn_compacted(*oldest);
+                        }
+                        let delivered = Delivered { item, _hold: hold.clone() };
+                        if self.results.send(delivered).await.is_err() {
+                            return;
+                        }
+                    }
+                    Effect::Open { after, renew_token } => self.reopen(after, renew_token).await,
+                    Effect::Rest(until) => {
+                        self.link = None;
+                        tokio::select! {
+                            () = tokio::time::sleep_until(until) => self.core.handle_timeout(Instant::now()),
+                            () = self.results.closed() => return,
+                        }
+                    }
+                    Effect::Close => return,
+                }
+            }
+            hold = None;
+            let Some(link) = &mut self.link else { return };
+            let message = tokio::select! {
+                message = link.incoming.recv() => message,
+                () = self.results.closed() => return,
+            };
+            let end = match message {
+                Some(Incoming::Response(response, permit)) => {
+                    if self.complained && !response.created {
+                        self.complained = false;
+                        tracing::info!(range = ?self.range, "watch of etcd goes on");
+                    }
+                    hold = Some(permit);
+                    self.core.handle_response(response)
+                }
+                Some(Incoming::Unanswered) => {
+                    self.core.handle_unanswered();
+                    None
+                }
+                Some(Incoming::End(end)) => Some(end),
+                None => Some(End::Lost("the reader stopped".to_owned())),
+            };
+            if let Some(end) = end {
+                self.handle_ended(end);
+            }
+        }
+    }
+
+    async fn reopen(&mut self, after: Revision, renew_token: bool) {
+        self.link = None;
+        let index = self.shared.endpoints.pick(&[]);
+        match self.open(index, after, renew_token).await {
+            Ok((link, truthful)) => {
+                self.link = Some(link);
+                self.core.handle_opened(truthful);
+            }
+            Err(failure) => self.handle_ended(end_of(failure)),
+        }
+    }
+
+    fn handle_ended(&mut self, end: End) {
+        if self.complained {
+            tracing::debug!(range = ?self.range, ?end, "watch of etcd not resumed yet");
+        } else if !matches!(end, End::Compacted(_)) {
+            self.complained = true;
+            tracing::warn!(range = ?self.range, ?end, "watch of etcd was interrupted, resuming");
+        }
+        self.core.handle_ended(Instant::now(), rand::random(), end);
+    }
+
+    /// Opens the watch at one member. True when its answers to progress requests are.
+    async fn open(&self, index: usize, after: Revision, renew_token: bool) -> Result<(Link, bool), Failure> {
+        let endpoints = &self.shared.endpoints;
+        let opened = async {
+            let connection = endpoints.connection(index).await?;
+            if renew_token {
+                connection.renew_watch_token().await?;
+            }
+            // Asked each time: a member may have been replaced by another version meanwhile.
+            let version = endpoints.learn_version(index, OPEN_TIMEOUT).await?;
+            let (start, end) = self.shared.keys.full_range(&self.range);
+            let options = WatchOptions::new()
+                .with_range(end)
+                .with_start_revision(number(after).saturating_add(1))
+                .with_prev_key()
+                .with_progress_notify()
+                .with_fragment();
+            let stream = connection
+                .watch
+                .clone()
+                .watch(start, Some(options))
+                .await
+                .map_err(|error| Failure::from_client(&connection.url, &error))?;
+            Ok((connection, stream, version.is_some_and(Version::answers_progress_truly)))
+        };
+        let opened = match tokio::time::timeout(OPEN_TIMEOUT, opened).await {
+            Ok(opened) => opened,
+            Err(_) => Err(Failure::timeout(endpoints.url(index), OPEN_TIMEOUT)),
+        };
+        let (connection, stream, truthful) = opened.inspect_err(|failure| {
+            if failure.elsewhere {
+                endpoints.handle_failed(index);
+            }
+        })?;
+        let (incoming, receiver) = mpsc::channel(INCOMING_RESPONSES);
+        let (sender, stream) = stream.split();
+        let reader = Reader {
+            shared: self.shared.clone(),
+            connection,
+            sender,
+            stream,
+            live: Liveness::new(Instant::now()),
+            watch_id: None,
+            wish: truthful.then(|| self.wish.clone()),
+            incoming,
+            budget: self.budget.clone(),
+        };
+        let reader = AbortOnDrop(tokio::spawn(reader.run()));
+        Ok((Link { incoming: receiver, _reader: reader }, truthful))
+    }
+}
+
+fn end_of(failure: Failure) -> End {
+    match failure.cause {
+        Cause::Compacted => End::Compacted(None),
+        Cause::Fault(StoreFault::Denied(reason)) => End::Denied(reason),
+        _ => End::Lost(failure.into_fault().to_string()),
+    }
+}
+
+/// Reads one connection's stream into the incoming channel.
+struct Reader {
+    shared: Arc<Shared>,
+    connection: Arc<Connection>,
+    sender: WatchRequestSender,
+    stream: WatchResponseStream,
+    live: Liveness,
+    /// The id that etcd gave our watch; whatever is created after it is a leftover of a probe.
+    watch_id: Option<i64>,
+    /// Where wishes for progress come in; `None` where this member's answers are not true.
+    wish: Option<Arc<Notify>>,
+    incoming: mpsc::Sender<Incoming>,
+    budget: Arc<Semaphore>,
+}
+
+impl Reader {
+    async fn run(mut self) {
+        let end = self.read().await;
+        if let Some(end) = end {
+            // The driver may be gone; then nobody needs to know.
+            let _ = self.incoming.send(Incoming::End(end)).await;
+        }
+    }
+
+    /// Returns why the stream is over, or `None` when nobody reads any more.
+    async fn read(&mut self) -> Option<End> {
+        let incoming = self.incoming.clone();
+        let timer = tokio::time::sleep_until(self.live.poll_timeout());
+        tokio::pin!(timer);
+        loop {
+            // Room first: what cannot be passed on is not read.
+            let slot = incoming.reserve().await.ok()?;
+            self.live.handle_resumed(Instant::now());
+            let message = loop {
+                tokio::select! {
+                    biased;
+                    message = self.stream.message() => break message,
+                    () = wished(self.wish.as_deref()) => self.live.handle_progress_wanted(),
+                    () = &mut timer => {}
+                }
+                if let Some(end) = self.perform_duties().await {
+                    return Some(end);
+                }
+                timer.as_mut().reset(self.live.poll_timeout());
+            };
+            let response = match message {
+                Ok(Some(response)) => response.0,
+                Ok(None) => return Some(End::Lost("etcd closed the stream".to_owned())),
+                Err(error) => {
+                    let failure = Failure::from_client(&self.connection.url, &error);
+                    if failure.elsewhere {
+                        self.shared.endpoints.handle_failed(self.connection.index);
+                    }
+                    return Some(end_of(failure));
+                }
+            };
+            let weight = u32::try_from(weigh(&response).clamp(1, WATCH_BYTES)).unwrap_or(u32::MAX);
+            let response = decode(&self.shared.keys, response);
+            self.live.handle_heard(Instant::now(), response.is_progress());
+            self.cancel_leftover(&response).await;
+            let permit = self.budget.clone().acquire_many_owned(weight).await.ok()?;
+            slot.send(Incoming::Response(response, Arc::new(permit)));
+        }
+    }
+
+    async fn perform_duties(&mut self) -> Option<End> {
+        while let Some(duty) = self.live.poll(Instant::now()) {
+            let sent = match duty {
+                Duty::SendProbe => {
+                    let nothing = self.shared.keys.never();
+                    let options = WatchOptions::new().with_range(nothing.clone());
+                    at_once(self.sender.watch(nothing, Some(options))).await
+                }
+                Duty::SendProgressRequest => at_once(self.sender.request_progress()).await,
+                Duty::TellWhatIsKnown => {
+                    // Where there is no room the caller has other things to read first.
+                    let _ = self.incoming.try_send(Incoming::Unanswered);
+                    true
+                }
+                Duty::Dead => false,
+            };
+            if !sent {
+                self.shared.endpoints.handle_dead(&self.connection);
+                return Some(End::Lost(format!("etcd at {} does not answer", self.connection.url)));
+            }
+        }
+        None
+    }
+
+    /// etcd refuses to create what a probe asks for. A server that only speaks etcd's API may
+    /// create it; then it is taken away again.
+    async fn cancel_leftover(&mut self, response: &Response) {
+        if !response.created || response.canceled {
+            return;
+        }
+        match self.watch_id {
+            None => self.watch_id = Some(response.watch_id),
+            Some(ours) if ours != response.watch_id => {
+                at_once(self.sender.cancel(response.watch_id)).await;
+            }
+            Some(_) => {}
+        }
+    }
+}
+
+/// Resolves when somebody wants progress; never where it cannot be had.
+async fn wished(wish: Option<&Notify>) {
+    match wish {
+        Some(wish) => wish.notified().await,
+        None => std::future::pending().await,
+    }
+}
+
+/// Sends without waiting: a stream whose outgoing side is full answers nobody anyway.
+async fn at_once(send: impl Future<Output = Result<(), etcd_client::Error>>) -> bool {
+    matches!(tokio::time::timeout(Duration::ZERO, send).await, Ok(Ok(())))
+}
+
+fn weigh(response: &PbWatchResponse) -> usize {
+    let kv = |kv: &Option<etcd_client::proto::PbKeyValue>| kv.as_ref().map_or(0, |kv| kv.key.len() + kv.value.len());
+    response.events.iter().map(|event| kv(&event.kv) + kv(&event.prev_kv)).sum()
+}
+
+fn decode(keys: &Keyspace, response: PbWatchResponse) -> Response {
+    Response {
+        watch_id: response.watch_id,
+        revision: revision(response.header.map_or(0, |header| header.revision)),
+        created: response.created,
+        canceled: response.canceled,
+        compact_revision: revision(response.compact_revision),
+        cancel_reason: response.cancel_reason,
+        fragment: response.fragment,
+        events: response.events.into_iter().map(|event| decode_event(keys, event)).collect(),
+    }
+}
+
+fn decode_event(keys: &Keyspace, event: PbEvent) -> Decoded {
+    const DELETE: i32 = 1;
+    // An event without a key does not occur; its zero revision is behind every watch.
+    let Some(kv) = event.kv else { return Decoded::Foreign(Revision::ZERO) };
+    let modified = revision(kv.mod_revision);
+    let Some(key) = keys.relative(&kv.key) else { return Decoded::Foreign(modified) };
+    let previous = event.prev_kv.map(|previous| KeyValue {
+        key: key.clone(),
+        value: Bytes::from(previous.value),
+        created: revision(previous.create_revision),
+        modified: revision(previous.mod_revision),
+    });
+    if event.r#type == DELETE {
+        return Decoded::Event(StoreEvent::Delete { key, revision: modified, previous });
+    }
+    if previous.is_none() && kv.create_revision != kv.mod_revision {
+        return Decoded::Unknowable(modified);
+    }
+    let current = KeyValue { key, value: Bytes::from(kv.value), created: revision(kv.create_revision), modified };
+    Decoded::Event(StoreEvent::Put { current, previous })
+}
+
+#[cfg(test)]
+mod tests {
+    use etcd_client::proto::PbKeyValue;
+
+    use super::*;
+
+    fn kv(key: &str, value: &str, created: i64, modified: i64) -> PbKeyValue {
+        PbKeyValue {
+            key: key.into(),
+            value: value.into(),
+            create_revision: created,
+            mod_revision: modified,
+            ..PbKeyValue::default()
+        }
+    }
+
+    fn check(r#type: i32, kv: Option<PbKeyValue>, prev_kv: Option<PbKeyValue>, expected: &str) {
+        let decoded = decode_event(&Keyspace::new("/registry"), PbEvent { r#type, kv, prev_kv });
+        let text = match decoded {
+            Decoded::Event(StoreEvent::Put { current, previous }) => format!("put {current:?}, before {previous:?}"),
+            Decoded::Event(StoreEvent::Delete { key, revision, previous }) => {
+                format!("delete {key} at {revision:?}, before {previous:?}")
+            }
+            other => format!("{other:?}"),
+        };
+        assert_eq!(text, expected);
+    }
+
+    #[test]
+    fn events_become_changes() {
+        let pod = |value, created, modified| Some(kv("/registry/pods/a/b", value, created, modified));
+        check(0, pod("{}", 5, 5), None, "put /pods/a/b@r5 (2 bytes), before None");
+        check(0, pod("{}", 5, 7), pod("{", 5, 6), "put /pods/a/b@r7 (2 bytes), before Some(/pods/a/b@r6 (1 bytes))");
+        check(1, pod("", 0, 9), pod("{}", 5, 7), "delete /pods/a/b at r9, before Some(/pods/a/b@r7 (2 bytes))");
+        check(1, pod("", 0, 9), None, "delete /pods/a/b at r9, before None");
+    }
+
+    #[test]
+    fn what_cannot_be_told_truthfully_is_not_told_as_something_else() {
+        check(0, Some(kv("/registry/pods/a/b", "{}", 5, 7)), None, "Unknowable(r7)");
+        check(0, Some(kv("/registry/pods//b", "{}", 5, 5)), None, "Foreign(r5)");
+        check(0, None, None, "Foreign(r0)");
+    }
+
+    #[test]
+    fn a_response_weighs_what_its_objects_weigh() {
+        let event = |value: &str, prev: &str| PbEvent {
+            r#type: 0,
+            kv: Some(kv("k", value, 1, 2)),
+            prev_kv: Some(kv("k", prev, 1, 1)),
+        };
+        let response =
+            PbWatchResponse { events: vec![event("abc", "de"), event("", "")], ..PbWatchResponse::default() };
+        assert_eq!(weigh(&response), 9);
+    }
+}
