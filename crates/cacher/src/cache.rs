@@ -1,0 +1,410 @@
+//! What is: the state of a resource and the events that led to it ([`Cache`]).
+//!
+//! This is one of the three plain values that make the core (the others are
+//! [`Hub`](crate::hub::Hub), who wants to know, and [`Mailbox`](crate::watcher::Mailbox), one
+//! watcher). Inputs come as `handle_*`, with the time as an argument; what follows from them stands
+//! in the history, from where the driver dispatches it.
+//!
+//! # When the store has to be listed again
+//!
+//! The store says [`Expired`](listwatch_storage::WatchItem::Expired) when it no longer holds our
+//! place: what happened between the last event we saw (revision O) and the new list (revision L) is
+//! known only by its result. The cache compares the new list with its state and records the
+//! difference as events, so that watchers go on:
+//!
+//! * An object that is new or changed is an event at its own revision, which is above O.
+//! * An object that is gone was deleted at some revision up to L: the event carries L.
+//! * An object that was deleted and created anew in between is a `DELETED` right below the
+//!   revision of its creation, then an `ADDED`.
+//! * Watchers that are under way cross the step: whatever place before it they stand at, their
+//!   state becomes that of the list. What came and went within the step they never see.
+//! * A new watch must begin after L: whoever holds a revision between O and L may hold an object
+//!   that came and went unseen, and is told `410 Expired`.
+//!
+//! If the list contradicts the cache (a different state at the same or an older revision, or a
+//! store that went back in time), what watchers were told was wrong: the cache starts over, and all
+//! of them are told `410 Expired`.
+
+use std::collections::{BTreeMap, HashMap};
+use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
+use std::time::Instant;
+
+use listwatch_meta::scan::Malformed;
+use listwatch_meta::{Change, Event, Key, Object, ObjectShape, Revision};
+use listwatch_storage::{KeyValue, StoreEvent, WatchItem};
+
+use crate::delivery::SharedEvent;
+use crate::history::History;
+use crate::limits::{Limits, UNDECODABLE_KEYS_MAX};
+use crate::snapshot::Snapshot;
+use crate::stats::Counters;
+
+/// The state of one resource, and the window of its history.
+pub(crate) struct Cache {
+    shape: Arc<ObjectShape>,
+    indexed: Vec<usize>,
+    limits: Limits,
+    snapshot: Snapshot,
+    history: History,
+    /// Was the store ever listed?
+    filled: bool,
+    /// Everything up to and including this revision is known.
+    revision: Revision,
+    /// The last event's revision and the keys it changed: a transaction may be taken up in its
+    /// middle when a store watch is resumed.
+    tail: (Revision, Vec<Key>),
+    object_bytes: usize,
+    undecodable: BTreeMap<Key, Revision>,
+    counters: Arc<Counters>,
+}
+
+/// What the store handed out, read as far as it can be without the state.
+pub(crate) enum Input {
+    /// An object was written.
+    Put(Object),
+    /// Something was written that is no object.
+    Undecodable(Key, Revision, Malformed),
+    /// A key is gone.
+    Delete(Key, Revision),
+    /// Nothing more up to this revision.
+    Progress(Revision),
+}
+
+impl Input {
+    /// Reads what a watch handed out; `None` for the items that end it.
+    pub(crate) fn read(item: WatchItem, shape: &ObjectShape) -> Option<Self> {
+        match item {
+            WatchItem::Event(StoreEvent::Put { current, .. }) => {
+                let change = if current.created == current.modified { Change::Added } else { Change::Modified };
+                Some(match decode(&current, change, shape) {
+                    Ok(object) => Input::Put(object),
+                    Err(malformed) => Input::Undecodable(current.key, current.modified, malformed),
+                })
+            }
+            WatchItem::Event(StoreEvent::Delete { key, revision, .. }) => Some(Input::Delete(key, revision)),
+            WatchItem::Progress(revision) => Some(Input::Progress(revision)),
+            WatchItem::Expired { .. } | WatchItem::Lost(_) => None,
+        }
+    }
+}
+
+/// One entry of a complete list, with the revision that created it.
+pub(crate) struct Listed {
+    pub(crate) object: Object,
+    pub(crate) created: Revision,
+}
+
+/// A complete list of the store.
+#[derive(Default)]
+pub(crate) struct Listing {
+    /// In key order.
+    pub(crate) objects: Vec<Listed>,
+    pub(crate) undecodable: Vec<(Key, Revision, Malformed)>,
+    pub(crate) revision: Revision,
+}
+
+impl Listing {
+    /// Adds a page.
+    pub(crate) fn extend(&mut self, page: Vec<KeyValue>, shape: &ObjectShape) {
+        for entry in page {
+            match decode(&entry, Change::Added, shape) {
+                Ok(object) => self.objects.push(Listed { object, created: entry.created }),
+                Err(malformed) => self.undecodable.push((entry.key, entry.modified, malformed)),
+            }
+        }
+    }
+}
+
+/// Reads what the store holds.
+pub(crate) fn decode(entry: &KeyValue, change: Change, shape: &ObjectShape) -> Result<Object, Malformed> {
+    Object::from_stored(entry.key.clone(), entry.modified, change, &entry.value, shape)
+}
+
+/// What a list meant for those who watch.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum Relist {
+    /// The difference is in the history; everyone goes on.
+    Continued,
+    /// The state was replaced; nobody can go on.
+    StartedOver,
+}
+
+/// A former state, to be rebuilt by whoever asked for it, outside of any lock.
+pub(crate) struct Former {
+    snapshot: Snapshot,
+    /// What happened since, oldest first.
+    events: Vec<Arc<SharedEvent>>,
+}
+
+impl Former {
+    /// The state before the events.
+    pub(crate) fn rebuild(mut self, shape: &ObjectShape) -> Snapshot {
+        for event in self.events.iter().rev() {
+            match &event.event.previous {
+                Some(previous) => {
+                    self.snapshot.insert(previous.clone(), shape);
+                }
+                None => {
+                    self.snapshot.remove(event.event.object.key().as_str(), shape);
+                }
+            }
+        }
+        self.snapshot
+    }
+}
+
+impl Cache {
+    /// An empty cache; the shape's fields at the positions `indexed` have a list index.
+    pub(crate) fn new(shape: Arc<ObjectShape>, indexed: Vec<usize>, limits: Limits, counters: Arc<Counters>) -> Self {
+        Cache {
+            snapshot: Snapshot::new(&indexed),
+            history: History::new(Revision::ZERO, counters.clone()),
+            shape,
+            indexed,
+            limits,
+            filled: false,
+            revision: Revision::ZERO,
+            tail: (Revision::ZERO, Vec::new()),
+            object_bytes: 0,
+            undecodable: BTreeMap::new(),
+            counters,
+        }
+    }
+
+    // --------------------------------------------------------------------------------- inputs
+
+    /// The store's watch handed something out. What watchers have to be told is added to `told`.
+    pub(crate) fn handle_input(&mut self, now: Instant, input: Input, told: &mut Vec<Arc<SharedEvent>>) {
+        match input {
+            Input::Put(object) => {
+                if self.admit(object.key(), object.revision()) {
+                    told.push(self.put(now, object));
+                }
+            }
+            Input::Undecodable(key, revision, malformed) => {
+                if self.admit(&key, revision) {
+                    told.extend(self.remove(now, &key, revision));
+                    self.note_undecodable(key, revision, malformed);
+                }
+            }
+            Input::Delete(key, revision) => {
+                if self.admit(&key, revision) {
+                    told.extend(self.remove(now, &key, revision));
+                }
+            }
+            Input::Progress(revision) => self.revision = self.revision.max(revision),
+        }
+    }
+
+    /// Works out what a list of the store means. Separate from [`Cache::handle_list`] because it
+    /// takes time and needs no write access: nobody is kept waiting.
+    ///
+    /// The first list fills the cache; what a later one means is said at the top of this file.
+    /// With `start_over` the present state is known to be wrong.
+    pub(crate) fn plan_list(&self, listing: Listing, start_over: bool) -> Plan {
+        let Listing { objects, undecodable, revision } = listing;
+        let continues = self.filled && !start_over && revision >= self.revision;
+        let steps = if continues { self.difference(&objects, revision) } else { None };
+        let change = match steps {
+            Some(steps) => Planned::Continue(steps),
+            None => {
+                let mut snapshot = Snapshot::new(&self.indexed);
+                let mut bytes = 0;
+                for Listed { object, .. } in objects {
+                    bytes += object.heap_size();
+                    snapshot.insert(object, &self.shape);
+                }
+                Planned::Replace { snapshot, bytes }
+            }
+        };
+        Plan { change, undecodable, revision }
+    }
+
+    /// The store was listed, and nothing else happened since the plan was made. What watchers have
+    /// to be told is added to `told`.
+    pub(crate) fn handle_list(&mut self, now: Instant, plan: Plan, told: &mut Vec<Arc<SharedEvent>>) -> Relist {
+        let Plan { change, undecodable, revision } = plan;
+        let relist = match change {
+            Planned::Continue(steps) => {
+                for (at, step) in steps {
+                    match step {
+                        Step::Put(object) => told.push(self.put(now, object)),
+                        Step::Remove(key) => told.extend(self.remove(now, &key, at)),
+                    }
+                }
+                self.history.raise_floor(revision);
+                Relist::Continued
+            }
+            Planned::Replace { snapshot, bytes } => {
+                self.snapshot = snapshot;
+                self.object_bytes = bytes;
+                self.history.clear(revision);
+                if self.filled { Relist::StartedOver } else { Relist::Continued }
+            }
+        };
+        self.filled = true;
+        self.revision = revision;
+        self.tail = (Revision::ZERO, Vec::new());
+        self.undecodable.clear();
+        for (key, revision, malformed) in undecodable {
+            self.note_undecodable(key, revision, malformed);
+        }
+        relist
+    }
+
+    /// Time went by.
+    pub(crate) fn handle_timeout(&mut self, now: Instant) {
+        self.history.evict(now, &self.limits);
+    }
+
+    // -------------------------------------------------------------------------------- getters
+
+    /// Everything up to and including this revision is known.
+    pub(crate) fn revision(&self) -> Revision {
+        self.revision
+    }
+
+    /// From where a store watch that broke goes on: behind the last revision that is surely
+    /// complete.
+    pub(crate) fn resume_after(&self) -> Revision {
+        if self.tail.0 == self.revision { self.revision.previous() } else { self.revision }
+    }
+
+    /// The current state; cheap to clone.
+    pub(crate) fn snapshot(&self) -> &Snapshot {
+        &self.snapshot
+    }
+
+    /// The window.
+    pub(crate) fn history(&self) -> &History {
+        &self.history
+    }
+
+    /// The state as of a former revision, if the window reaches back that far with no more than
+    /// the allowed number of events.
+    pub(crate) fn former(&self, revision: Revision) -> Option<Former> {
+        if revision > self.revision {
+            return None;
+        }
+        let place = self.history.place_after(revision).ok()?;
+        if self.history.end().saturating_sub(place) > self.limits.undo_events_max as u64 {
+            return None;
+        }
+        let events = self.history.read(place, usize::MAX).ok()?;
+        Some(Former { snapshot: self.snapshot.clone(), events })
+    }
+
+    /// Is what is stored at this key no object?
+    pub(crate) fn is_undecodable(&self, key: &Key) -> bool {
+        self.undecodable.contains_key(key)
+    }
+
+    /// Keys whose stored values are no objects.
+    pub(crate) fn undecodable(&self) -> impl Iterator<Item = &Key> {
+        self.undecodable.keys()
+    }
+
+    /// Bytes of the current state.
+    pub(crate) fn object_bytes(&self) -> usize {
+        self.object_bytes
+    }
+
+    // -------------------------------------------------------------------------------- helpers
+
+    /// Takes note of the revision of an event; false when the event was here before.
+    fn admit(&mut self, key: &Key, revision: Revision) -> bool {
+        self.counters.received.fetch_add(1, Relaxed);
+        let fresh = if revision > self.revision {
+            self.tail.0 = revision;
+            self.tail.1.clear();
+            true
+        } else {
+            revision == self.tail.0 && !self.tail.1.contains(key)
+        };
+        if fresh {
+            self.tail.1.push(key.clone());
+            self.revision = self.revision.max(revision);
+        } else {
+            self.counters.repeated.fetch_add(1, Relaxed);
+        }
+        fresh
+    }
+
+    fn put(&mut self, now: Instant, object: Object) -> Arc<SharedEvent> {
+        self.undecodable.remove(object.key());
+        self.object_bytes += object.heap_size();
+        let previous = self.snapshot.insert(object.clone(), &self.shape);
+        let change = if let Some(previous) = &previous {
+            self.object_bytes -= previous.heap_size();
+            Change::Modified
+        } else {
+            Change::Added
+        };
+        self.history.append(now, Event { change, object, previous }, &self.limits).clone()
+    }
+
+    fn remove(&mut self, now: Instant, key: &Key, revision: Revision) -> Option<Arc<SharedEvent>> {
+        self.undecodable.remove(key);
+        let previous = self.snapshot.remove(key.as_str(), &self.shape)?;
+        self.object_bytes -= previous.heap_size();
+        let object = previous.at_change(revision, Change::Deleted, &self.shape);
+        let event = Event { change: Change::Deleted, object, previous: Some(previous) };
+        Some(self.history.append(now, event, &self.limits).clone())
+    }
+
+    fn note_undecodable(&mut self, key: Key, revision: Revision, malformed: Malformed) {
+        if self.undecodable.len() < UNDECODABLE_KEYS_MAX {
+            tracing::error!(%key, %revision, "the stored value is no object and is left out: {malformed}");
+        }
+        self.undecodable.insert(key, revision);
+    }
+
+    /// What leads from the present state to that of a list, in the order of revisions; `None` when
+    /// nothing does.
+    fn difference(&self, objects: &[Listed], listed_at: Revision) -> Option<Vec<(Revision, Step)>> {
+        let mut steps = Vec::new();
+        let mut old: HashMap<&str, &Object> =
+            self.snapshot.iter().map(|object| (object.key().as_str(), object)).collect();
+        for Listed { object, created } in objects {
+            let before = old.remove(object.key().as_str());
+            if before.is_some_and(|before| before.revision() == object.revision()) {
+                continue;
+            }
+            // Whatever is new to us must have happened after what we know.
+            if object.revision() <= self.revision {
+                return None;
+            }
+            if before.is_some() && *created > self.revision {
+                let removed = created.previous().max(self.revision.next());
+                steps.push((removed, Step::Remove(object.key().clone())));
+            }
+            steps.push((object.revision(), Step::Put(object.clone())));
+        }
+        if !old.is_empty() && listed_at == self.revision {
+            return None; // nothing happened, and yet something is gone
+        }
+        let mut gone: Vec<&Object> = old.into_values().collect();
+        gone.sort_by(|a, b| a.key().cmp(b.key()));
+        steps.extend(gone.into_iter().map(|object| (listed_at, Step::Remove(object.key().clone()))));
+        steps.sort_by_key(|(revision, _)| *revision);
+        Some(steps)
+    }
+}
+
+/// What a list means, worked out.
+pub(crate) struct Plan {
+    change: Planned,
+    undecodable: Vec<(Key, Revision, Malformed)>,
+    revision: Revision,
+}
+
+enum Planned {
+    Continue(Vec<(Revision, Step)>),
+    Replace { snapshot: Snapshot, bytes: usize },
+}
+
+enum Step {
+    Put(Object),
+    Remove(Key),
+}

@@ -1,0 +1,270 @@
+//! What a watcher hands out ([`Delivery`], [`Delivered`]), and the event behind it, shared by the
+//! history and by all watchers, with the encodings that were made of it.
+//!
+//! Most deliveries need no encoding at all: the object sits inside its own `ADDED`, `MODIFIED` or
+//! `DELETED` frame since it left the store. Only a view that differs from what happened (a selector
+//! that is entered or left) needs another frame, and another media type another encoding; each is
+//! made once, by whoever needs it first, and kept beside the event while the event is young.
+
+use std::fmt;
+use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
+use std::time::Instant;
+
+use bytes::{BufMut, Bytes, BytesMut};
+use listwatch_meta::{Change, Event, Object, ObjectShape, Revision, Status};
+use parking_lot::Mutex;
+
+use crate::stats::Counters;
+
+/// One thing that a watcher hands out.
+#[derive(Clone, Debug)]
+pub enum Delivery {
+    /// A change of an object, or an object of the initial state.
+    Event(Delivered),
+    /// Everything up to and including this revision has been handed out.
+    Bookmark {
+        /// The revision.
+        revision: Revision,
+        /// True for the one that ends the initial events.
+        initial_events_end: bool,
+    },
+    /// Why the watch ends. Nothing follows.
+    Error(Box<Status>),
+}
+
+/// Names an encoding: one media type in one view of one version. Equal ids promise equal bytes for
+/// the same change, so whoever encodes chooses them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct EncodingId(u64);
+
+impl EncodingId {
+    /// The encoding with this number.
+    pub const fn new(id: u64) -> Self {
+        EncodingId(id)
+    }
+}
+
+/// A change as one watcher sees it. Cheap to clone.
+#[derive(Clone)]
+pub struct Delivered(View);
+
+#[derive(Clone)]
+enum View {
+    /// Seen with the state the event carries.
+    Event { event: Arc<SharedEvent>, change: Change },
+    /// A selector was left: the state before, at the revision of the change.
+    Left { event: Arc<SharedEvent>, object: Object },
+    /// An object of the initial state.
+    Initial(Object),
+}
+
+impl Delivered {
+    pub(crate) fn new(event: Arc<SharedEvent>, change: Change, shape: &ObjectShape) -> Self {
+        if change == Change::Deleted && event.event.change != Change::Deleted {
+            let object = event.left(shape);
+            return Delivered(View::Left { event, object });
+        }
+        Delivered(View::Event { event, change })
+    }
+
+    pub(crate) fn initial(object: Object) -> Self {
+        Delivered(View::Initial(object))
+    }
+
+    /// What happened, in this watcher's view.
+    pub fn change(&self) -> Change {
+        match &self.0 {
+            View::Event { change, .. } => *change,
+            View::Left { .. } => Change::Deleted,
+            View::Initial(_) => Change::Added,
+        }
+    }
+
+    /// The object to show: the new state; for a deletion the last state that was in view, with
+    /// the revision of the change. An initial object has its own revision.
+    pub fn object(&self) -> &Object {
+        match &self.0 {
+            View::Event { event, .. } => &event.event.object,
+            View::Left { object, .. } | View::Initial(object) => object,
+        }
+    }
+
+    /// True for an object of the initial state, which is handed out in key order and not in the
+    /// order of revisions.
+    pub fn is_initial(&self) -> bool {
+        matches!(self.0, View::Initial(_))
+    }
+
+    /// The JSON watch frame `{"type":…,"object":…}` with its newline. Shared by all watchers and
+    /// at most once encoded; an initial object that was ever modified is the exception, its
+    /// `ADDED` frame is copied together for each watcher.
+    pub fn json_frame(&self) -> Bytes {
+        let change = self.change();
+        let object = self.object();
+        if object.change() == change {
+            return object.frame();
+        }
+        match &self.0 {
+            View::Event { event, .. } => event.memo(MemoKey::JsonFrame(change), || json_frame(change, object)),
+            View::Left { .. } | View::Initial(_) => json_frame(change, object),
+        }
+    }
+
+    /// The change in another media type or view: `encode` runs at most once per id, for all
+    /// watchers that see this change; the others wait for it and share its bytes. For initial
+    /// objects it runs each time.
+    pub fn encoded(&self, encoding: EncodingId, encode: impl FnOnce(Change, &Object) -> Bytes) -> Bytes {
+        let (change, object) = (self.change(), self.object());
+        match &self.0 {
+            View::Event { event, .. } | View::Left { event, .. } => {
+                event.memo(MemoKey::Encoding(encoding, change), || encode(change, object))
+            }
+            View::Initial(_) => encode(change, object),
+        }
+    }
+}
+
+impl fmt::Debug for Delivered {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} {:?}", self.change(), self.object())
+    }
+}
+
+fn json_frame(change: Change, object: &Object) -> Bytes {
+    let json = object.json_slice();
+    let mut frame = BytesMut::with_capacity(change.frame_head().len() + json.len() + 2);
+    frame.put_slice(change.frame_head());
+    frame.put_slice(json);
+    frame.put_slice(b"}\n");
+    frame.freeze()
+}
+
+/// An event of the history: immutable, in one order, and shared.
+pub(crate) struct SharedEvent {
+    /// Its place in the history; the next event has the next number.
+    pub(crate) sequence: u64,
+    /// When it was taken from the store.
+    pub(crate) at: Instant,
+    pub(crate) event: Event,
+    counters: Arc<Counters>,
+    memo: Mutex<Option<Box<Memo>>>,
+}
+
+#[derive(Default)]
+struct Memo {
+    left: Option<Object>,
+    encodings: Vec<(MemoKey, Bytes)>,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum MemoKey {
+    JsonFrame(Change),
+    Encoding(EncodingId, Change),
+}
+
+impl SharedEvent {
+    pub(crate) fn new(sequence: u64, at: Instant, event: Event, counters: Arc<Counters>) -> Self {
+        SharedEvent { sequence, at, event, counters, memo: Mutex::new(None) }
+    }
+
+    pub(crate) fn revision(&self) -> Revision {
+        self.event.revision()
+    }
+
+    /// The state before, at the revision of this change: what those see who leave it.
+    fn left(&self, shape: &ObjectShape) -> Object {
+        let Some(previous) = &self.event.previous else { return self.event.object.clone() };
+        let mut memo = self.memo.lock();
+        let left = &mut memo.get_or_insert_default().left;
+        left.get_or_insert_with(|| {
+            self.counters.encodes.fetch_add(1, Relaxed);
+            previous.at_change(self.revision(), Change::Deleted, shape)
+        })
+        .clone()
+    }
+
+    fn memo(&self, key: MemoKey, encode: impl FnOnce() -> Bytes) -> Bytes {
+        let mut memo = self.memo.lock();
+        let encodings = &mut memo.get_or_insert_default().encodings;
+        if let Some((_, bytes)) = encodings.iter().find(|(known, _)| *known == key) {
+            return bytes.clone();
+        }
+        self.counters.encodes.fetch_add(1, Relaxed);
+        let bytes = encode();
+        encodings.push((key, bytes.clone()));
+        bytes
+    }
+
+    /// Gives the encodings back; a late watcher makes its own again.
+    pub(crate) fn forget_encodings(&self) {
+        *self.memo.lock() = None;
+    }
+}
+
+impl fmt::Debug for SharedEvent {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "#{} {} {:?}", self.sequence, self.event.change, self.event.object)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use listwatch_meta::Key;
+
+    use super::*;
+
+    fn shape() -> ObjectShape {
+        ObjectShape::new(true, Vec::new())
+    }
+
+    fn state(revision: u64, change: Change) -> Object {
+        let key = Key::new("pods", Some("a"), "x").unwrap();
+        Object::from_stored(key, Revision::new(revision), change, br#"{"metadata":{"name":"x"}}"#, &shape()).unwrap()
+    }
+
+    fn modified() -> Arc<SharedEvent> {
+        let event = Event {
+            change: Change::Modified,
+            object: state(2, Change::Modified),
+            previous: Some(state(1, Change::Added)),
+        };
+        Arc::new(SharedEvent::new(0, Instant::now(), event, Arc::default()))
+    }
+
+    #[test]
+    fn each_view_shows_the_right_state_revision_and_frame() {
+        let event = modified();
+        for (change, head, version) in [
+            (Change::Modified, "{\"type\":\"MODIFIED\",\"object\":", "2"),
+            (Change::Added, "{\"type\":\"ADDED\",\"object\":", "2"),
+            (Change::Deleted, "{\"type\":\"DELETED\",\"object\":", "2"),
+        ] {
+            let delivered = Delivered::new(event.clone(), change, &shape());
+            let frame = String::from_utf8(delivered.json_frame().to_vec()).unwrap();
+            assert_eq!(
+                frame,
+                format!("{head}{{\"metadata\":{{\"resourceVersion\":\"{version}\",\"name\":\"x\"}}}}}}\n")
+            );
+            assert_eq!((delivered.change(), delivered.object().revision().get()), (change, 2));
+        }
+    }
+
+    #[test]
+    fn an_encoding_is_made_once_and_shared() {
+        let event = modified();
+        let delivered = |change| Delivered::new(event.clone(), change, &shape());
+        for change in [Change::Added, Change::Modified, Change::Deleted] {
+            let first = delivered(change).json_frame();
+            assert_eq!(first.as_ptr(), delivered(change).json_frame().as_ptr(), "{change}: one allocation for all");
+        }
+        let id = EncodingId::new(7);
+        let first = delivered(Change::Added).encoded(id, |_, _| Bytes::from(vec![1]));
+        let second = delivered(Change::Added).encoded(id, |_, _| unreachable!("encoded before"));
+        assert_eq!(first.as_ptr(), second.as_ptr());
+        let other = delivered(Change::Modified).encoded(id, |change, _| Bytes::from(change.as_str()));
+        assert_eq!(other, "MODIFIED", "another change is another encoding");
+        event.forget_encodings();
+        assert_eq!(delivered(Change::Added).encoded(id, |_, _| Bytes::from(vec![2])), vec![2]);
+    }
+}

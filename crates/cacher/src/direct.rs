@@ -1,0 +1,336 @@
+//! No cache: reads and watches straight from the store, with the same semantics ([`Direct`],
+//! [`DirectWatch`]).
+//!
+//! Each watch is a watch of the store. What the cache shares is not shared here: every watcher
+//! reads its events from the store and decodes them itself.
+
+use std::fmt;
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
+use std::task::{Context, Poll};
+use std::time::Instant;
+
+use futures_core::Stream;
+use listwatch_meta::{
+    Change, Event, FieldSelector, Key, LabelSelector, ListRequest, Object, ObjectShape, ReadAt, Revision, Status,
+    WatchFrom, WatchRequest,
+};
+use listwatch_storage::{KeyValue, Storage, StoreEvent, StoreFault, Watch, WatchError, WatchItem};
+use parking_lot::Mutex;
+use tokio::sync::watch;
+use tokio::time::Sleep;
+
+use crate::bookmark;
+use crate::cache::decode;
+use crate::delivery::{Delivered, Delivery, SharedEvent};
+use crate::error::ReadError;
+use crate::filter::{Filter, Scope};
+use crate::handle::{List, ResourceConfig};
+use crate::limits::Limits;
+use crate::shared::now;
+use crate::snapshot::ListItems;
+use crate::stats::{CacherStats, Counters, WatcherStats};
+use crate::store_read;
+use crate::stream::Watcher;
+
+/// A resource without a cache.
+pub(crate) struct Direct {
+    storage: Arc<dyn Storage>,
+    config: ResourceConfig,
+    counters: Arc<Counters>,
+    /// Set by a stop, with what watchers are told. Its receivers are the watchers.
+    stopped: watch::Sender<Option<Goodbye>>,
+    /// The newest revision seen in any answer; a figure for statistics.
+    seen: Mutex<Revision>,
+}
+
+/// A stop's last word: nothing, or a status.
+type Goodbye = Option<Status>;
+
+impl Direct {
+    pub(crate) fn new(storage: Arc<dyn Storage>, config: ResourceConfig) -> Self {
+        Direct { storage, config, counters: Arc::default(), stopped: watch::Sender::new(None), seen: Mutex::default() }
+    }
+
+    pub(crate) fn config(&self) -> &ResourceConfig {
+        &self.config
+    }
+
+    pub(crate) fn wait_ready(&self) -> Result<(), ReadError> {
+        if self.stopped.borrow().is_some() { Err(StoreFault::Closed.into()) } else { Ok(()) }
+    }
+
+    pub(crate) fn stop(&self, goodbye: Option<Status>) {
+        self.stopped.send_if_modified(|stopped| {
+            let first = stopped.is_none();
+            if first {
+                *stopped = Some(goodbye);
+            }
+            first
+        });
+    }
+
+    pub(crate) fn stats(&self) -> CacherStats {
+        CacherStats {
+            name: self.config.name.clone(),
+            ready: self.wait_ready().is_ok(),
+            revision: *self.seen.lock(),
+            watchers: WatcherStats { live: self.stopped.receiver_count(), ..WatcherStats::default() },
+            events_received: self.counters.received.load(Relaxed),
+            bookmarks: self.counters.bookmarks.load(Relaxed),
+            initial_events: self.counters.initial.load(Relaxed),
+            watches_started: self.counters.started.load(Relaxed),
+            expired_watches: self.counters.expired.load(Relaxed),
+            store_lists: self.counters.store_lists.load(Relaxed),
+            encodings: self.counters.encodes.load(Relaxed),
+            ..CacherStats::default()
+        }
+    }
+
+    pub(crate) async fn get(&self, key: &Key, at: ReadAt) -> Result<Option<Object>, ReadError> {
+        self.wait_ready()?;
+        store_read::get(&self.storage, key, at, &self.config.shape).await
+    }
+
+    pub(crate) async fn list(&self, scope: &Scope, request: &ListRequest) -> Result<List, ReadError> {
+        self.wait_ready()?;
+        let filter = self.filter(scope, &request.labels, &request.fields);
+        self.list_filtered(&filter, request).await
+    }
+
+    pub(crate) async fn watch(
+        &self,
+        scope: &Scope,
+        request: &WatchRequest,
+        deadline: tokio::time::Instant,
+    ) -> Result<Watcher, ReadError> {
+        self.wait_ready()?;
+        self.counters.started.fetch_add(1, Relaxed);
+        let filter = Arc::new(self.filter(scope, &request.labels, &request.fields));
+        match self.begin(filter, request, deadline).await {
+            Ok(watch) => Ok(Watcher::direct(watch)),
+            Err(ReadError::Fault(StoreFault::Closed)) => Err(StoreFault::Closed.into()),
+            Err(error) => Ok(Watcher::over(error.status(self.config.group_resource()))),
+        }
+    }
+
+    async fn begin(
+        &self,
+        filter: Arc<Filter>,
+        request: &WatchRequest,
+        deadline: tokio::time::Instant,
+    ) -> Result<DirectWatch, ReadError> {
+        let mut initial = None;
+        let mut end = None;
+        let after = match request.from {
+            WatchFrom::InitialEvents { at, mark_end } => {
+                let all = ListRequest {
+                    at,
+                    limit: None,
+                    resume: None,
+                    labels: LabelSelector::default(),
+                    fields: FieldSelector::default(),
+                };
+                let list = self.list_filtered(&filter, &all).await?;
+                initial = Some(list.items);
+                end = (mark_end && request.bookmarks).then_some(list.revision);
+                list.revision
+            }
+            WatchFrom::Now(_) => self.storage.current_revision().await.map_err(ReadError::from_store)?,
+            WatchFrom::After(revision) => revision,
+        };
+        let watch = self.storage.watch(filter.range().clone(), after).await;
+        let watch = watch.map_err(|WatchError::Fault(fault)| ReadError::Fault(fault))?;
+        let bookmark = request.bookmarks.then(|| bookmark::next_due(now(), deadline.into_std(), &self.config.limits));
+        let bookmark = bookmark.flatten();
+        let mut stopped = self.stopped.subscribe();
+        Ok(DirectWatch {
+            initial,
+            end,
+            watch,
+            filter,
+            shape: self.config.shape.clone(),
+            limits: self.config.limits.clone(),
+            counters: self.counters.clone(),
+            last: after,
+            next_sequence: 0,
+            bookmark,
+            asked: false,
+            deadline: deadline.into_std(),
+            timer: Box::pin(tokio::time::sleep_until(bookmark.map_or(deadline, Into::into))),
+            stopped: Box::pin(async move {
+                // A dropped sender is a stop without a word.
+                stopped.wait_for(Option::is_some).await.ok().and_then(|goodbye| goodbye.clone()).flatten()
+            }),
+            ended: false,
+        })
+    }
+
+    fn filter(&self, scope: &Scope, labels: &LabelSelector, fields: &FieldSelector) -> Filter {
+        Filter::new(&self.config.prefix, &self.config.shape, &[], scope, labels.clone(), fields)
+    }
+
+    async fn list_filtered(&self, filter: &Filter, request: &ListRequest) -> Result<List, ReadError> {
+        let ResourceConfig { shape, limits, .. } = &self.config;
+        self.counters.store_lists.fetch_add(1, Relaxed);
+        let list = store_read::list(&self.storage, filter, request, shape, limits).await?;
+        let mut seen = self.seen.lock();
+        *seen = (*seen).max(list.revision);
+        Ok(list)
+    }
+}
+
+/// One watch of the store, as one client sees it.
+pub(crate) struct DirectWatch {
+    /// The initial state, while there is some left.
+    initial: Option<ListItems>,
+    /// The bookmark behind it.
+    end: Option<Revision>,
+    watch: Watch,
+    filter: Arc<Filter>,
+    shape: Arc<ObjectShape>,
+    limits: Limits,
+    counters: Arc<Counters>,
+    /// The newest revision handed out, as an event or a bookmark.
+    last: Revision,
+    next_sequence: u64,
+    /// When the next bookmark is due.
+    bookmark: Option<Instant>,
+    /// A bookmark is due, and the store's progress is awaited for it.
+    asked: bool,
+    deadline: Instant,
+    /// Fires at the next bookmark or the deadline.
+    timer: Pin<Box<Sleep>>,
+    stopped: Pin<Box<dyn Future<Output = Goodbye> + Send>>,
+    ended: bool,
+}
+
+impl fmt::Debug for DirectWatch {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "DirectWatch({:?})", self.filter.range())
+    }
+}
+
+impl DirectWatch {
+    pub(crate) fn poll(&mut self, cx: &mut Context<'_>) -> Poll<Option<Delivery>> {
+        if self.ended {
+            return Poll::Ready(None);
+        }
+        if let Poll::Ready(goodbye) = self.stopped.as_mut().poll(cx) {
+            self.ended = true;
+            return Poll::Ready(goodbye.map(|status| Delivery::Error(Box::new(status))));
+        }
+        if self.poll_timer(cx).is_ready() {
+            self.ended = true;
+            return Poll::Ready(None);
+        }
+        if let Some(object) = self.initial.as_mut().and_then(Iterator::next) {
+            self.counters.initial.fetch_add(1, Relaxed);
+            return Poll::Ready(Some(Delivery::Event(Delivered::initial(object))));
+        }
+        self.initial = None;
+        if let Some(revision) = self.end.take() {
+            self.counters.bookmarks.fetch_add(1, Relaxed);
+            return Poll::Ready(Some(Delivery::Bookmark { revision, initial_events_end: true }));
+        }
+        loop {
+            let Poll::Ready(item) = Pin::new(&mut self.watch).poll_next(cx) else { return Poll::Pending };
+            let delivery = match item {
+                Some(WatchItem::Event(event)) => self.handle_event(event),
+                Some(WatchItem::Progress(revision)) => self.handle_progress(revision),
+                Some(WatchItem::Expired { .. }) => {
+                    self.counters.expired.fetch_add(1, Relaxed);
+                    Some(self.goodbye(Status::compacted_watch()))
+                }
+                Some(WatchItem::Lost(fault)) => Some(self.goodbye(Status::internal(fault))),
+                None => Some(self.goodbye(Status::unavailable(StoreFault::Closed.to_string()))),
+            };
+            if delivery.is_some() {
+                return Poll::Ready(delivery);
+            }
+        }
+    }
+
+    /// Ready at the deadline.
+    fn poll_timer(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+        while self.timer.as_mut().poll(cx).is_ready() {
+            let now = now();
+            if now >= self.deadline {
+                return Poll::Ready(());
+            }
+            self.asked = true;
+            self.watch.request_progress();
+            self.bookmark = self.bookmark.and_then(|_| bookmark::next_due(now, self.deadline, &self.limits));
+            self.timer.as_mut().reset(self.bookmark.unwrap_or(self.deadline).into());
+        }
+        Poll::Pending
+    }
+
+    fn handle_progress(&mut self, revision: Revision) -> Option<Delivery> {
+        if !std::mem::take(&mut self.asked) || revision <= self.last {
+            return None;
+        }
+        self.last = revision;
+        self.counters.bookmarks.fetch_add(1, Relaxed);
+        Some(Delivery::Bookmark { revision, initial_events_end: false })
+    }
+
+    fn handle_event(&mut self, event: StoreEvent) -> Option<Delivery> {
+        self.counters.received.fetch_add(1, Relaxed);
+        if !self.filter.covers(event.key()) {
+            return None;
+        }
+        let revision = event.revision();
+        let event = match self.read(event) {
+            Ok(event) => event?,
+            Err(key) => {
+                let message = format!("saw a DELETED event, but object data is corrupt - {key} is no longer known");
+                return Some(self.goodbye(Status::failure(500, "StorageReadError", message)));
+            }
+        };
+        let change = self.filter.view(&event, &self.shape)?;
+        self.last = revision;
+        self.next_sequence += 1;
+        let event = SharedEvent::new(self.next_sequence, now(), event, self.counters.clone());
+        Some(Delivery::Event(Delivered::new(Arc::new(event), change, &self.shape)))
+    }
+
+    /// The event as the cache would record it: a state that is no object is no state. `Err` when
+    /// the store no longer knows what was deleted.
+    fn read(&self, event: StoreEvent) -> Result<Option<Event>, Key> {
+        let state = |entry: KeyValue, change| match decode(&entry, change, &self.shape) {
+            Ok(object) => Some(object),
+            Err(malformed) => {
+                tracing::error!(key = %entry.key, "the stored value is no object and is left out: {malformed}");
+                None
+            }
+        };
+        let (now, previous, revision) = match event {
+            StoreEvent::Put { current, previous } => {
+                let revision = current.modified;
+                let change = if previous.is_some() { Change::Modified } else { Change::Added };
+                (state(current, change), previous.and_then(|entry| state(entry, Change::Added)), revision)
+            }
+            StoreEvent::Delete { key, previous: None, .. } => return Err(key),
+            StoreEvent::Delete { revision, previous: Some(entry), .. } => (None, state(entry, Change::Added), revision),
+        };
+        Ok(match (now, previous) {
+            (Some(object), Some(previous)) => {
+                Some(Event { change: Change::Modified, object, previous: Some(previous) })
+            }
+            (Some(object), None) => Some(Event { change: Change::Added, object, previous: None }),
+            (None, Some(previous)) => {
+                let object = previous.at_change(revision, Change::Deleted, &self.shape);
+                Some(Event { change: Change::Deleted, object, previous: Some(previous) })
+            }
+            (None, None) => None,
+        })
+    }
+
+    fn goodbye(&mut self, status: Status) -> Delivery {
+        self.ended = true;
+        Delivery::Error(Box::new(status))
+    }
+}

@@ -1,0 +1,458 @@
+//! The shell around the core: one task per cache that lists and watches the store, hands what it
+//! learns to the core, and passes on what the core decides.
+//!
+//! ```text
+//!              ┌────────────── failed: wait ───────────────┐
+//!              ▼                                           │
+//!   start ─▶ list ──▶ watch after the last revision ──▶ serve bursts, timers, audits
+//!              ▲              ▲                            │ │ │
+//!              │              └──── Lost: wait, resume ────┘ │ │
+//!              └──── Expired: list again, tell the difference┘ │
+//!              └──── audit found a difference: start over ─────┘
+//! ```
+
+use std::future::{Future, pending};
+use std::pin::{Pin, pin};
+use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
+use std::task::{Poll, Waker};
+use std::time::{Duration, Instant};
+
+use futures_core::Stream;
+use listwatch_meta::{KeyRange, Status};
+use listwatch_storage::{ListQuery, StoreFault, Watch, WatchItem};
+use tokio::sync::oneshot;
+
+use crate::audit::{self, Finding};
+use crate::cache::{Input, Listing, Relist};
+use crate::delivery::SharedEvent;
+use crate::hub::Due;
+use crate::limits::{BURST_EVENTS_MAX, HOUSEKEEPING_INTERVAL, RETRY_MAX, RETRY_MIN};
+use crate::readiness::Readiness;
+use crate::shared::{Shared, now};
+use crate::watcher::Push;
+
+/// Runs a cache until it is stopped or its store is closed.
+pub(crate) async fn run(shared: Arc<Shared>) {
+    let first_audit = shared.config.limits.audit_interval.map(|interval| now() + interval);
+    let mut driver = Driver {
+        burst: Vec::new(),
+        told: Vec::new(),
+        wakers: Vec::new(),
+        housekeeping_at: now(),
+        audit_at: first_audit,
+        suspicious: false,
+        retry: RETRY_MIN,
+        shared,
+    };
+    driver.run().await;
+    // The store is closed, or everyone has gone: nobody may be left waiting.
+    driver.shared.stop(Some(&Status::unavailable(StoreFault::Closed.to_string())));
+}
+
+struct Driver {
+    shared: Arc<Shared>,
+    /// What the store has handed out and the core has not seen.
+    burst: Vec<WatchItem>,
+    /// What the core has recorded and the watchers have not been told.
+    told: Vec<Arc<SharedEvent>>,
+    /// Who has to be woken when no lock is held any more.
+    wakers: Vec<Waker>,
+    housekeeping_at: Instant,
+    audit_at: Option<Instant>,
+    /// The last audit found a difference; one more, and the cache starts over.
+    suspicious: bool,
+    /// The next wait after a failure.
+    retry: Duration,
+}
+
+/// Why the store has to be asked anew.
+enum End {
+    /// The watch broke: go on where it stood.
+    Lost(StoreFault),
+    /// The store no longer holds our place: list again.
+    Expired,
+    /// What we hold is wrong: list again, and tell everyone.
+    Wrong,
+    /// The store was closed, or the cache was stopped.
+    Closed,
+}
+
+impl Driver {
+    async fn run(&mut self) {
+        let mut start_over = false;
+        loop {
+            match self.fill(start_over).await {
+                Ok(()) => {}
+                Err(End::Closed) => return,
+                Err(_) => continue,
+            }
+            start_over = loop {
+                match self.follow().await {
+                    End::Closed => return,
+                    End::Expired => break false,
+                    End::Wrong => break true,
+                    End::Lost(fault) => {
+                        let Shared { counters, config, .. } = &*self.shared;
+                        counters.resumed.fetch_add(1, Relaxed);
+                        tracing::warn!(resource = config.name, %fault, "the store's watch was lost; resuming");
+                        if self.back_off().await.is_err() {
+                            return;
+                        }
+                    }
+                }
+            };
+        }
+    }
+
+    /// Lists the store once. An error other than [`End::Closed`] has been waited for.
+    async fn fill(&mut self, start_over: bool) -> Result<(), End> {
+        let shared = self.shared.clone();
+        match self.meanwhile(list_all(&shared)).await? {
+            Ok(listing) => {
+                self.retry = RETRY_MIN;
+                self.handle_list(listing, start_over);
+                Ok(())
+            }
+            Err(listwatch_storage::ReadError::Fault(StoreFault::Closed)) => Err(End::Closed),
+            Err(error) => {
+                tracing::warn!(resource = shared.config.name, %error, "listing the store failed; trying again");
+                shared.readiness.send_if_modified(|readiness| match readiness {
+                    Readiness::Pending { cause, .. } => {
+                        *cause = Some(error.to_string());
+                        true
+                    }
+                    _ => false,
+                });
+                self.back_off().await?;
+                Err(End::Expired)
+            }
+        }
+    }
+
+    /// Watches the store from where the cache stands, until that ends.
+    async fn follow(&mut self) -> End {
+        let shared = self.shared.clone();
+        let range = KeyRange::resource(&shared.config.prefix);
+        let after = shared.cache.read().resume_after();
+        let mut watch = match self.meanwhile(shared.storage.watch(range, after)).await {
+            Err(end) => return end,
+            Ok(Ok(watch)) => watch,
+            Ok(Err(listwatch_storage::WatchError::Fault(StoreFault::Closed))) => return End::Closed,
+            Ok(Err(listwatch_storage::WatchError::Fault(fault))) => return End::Lost(fault),
+        };
+        let progress = shared.storage.capabilities().progress_requests;
+        let mut audit: Option<Pin<Box<dyn Future<Output = Finding> + Send>>> = None;
+        loop {
+            if self.tick() && progress {
+                shared.counters.progress_requests.fetch_add(1, Relaxed);
+                watch.request_progress();
+            }
+            if audit.is_none() && self.audit_at.is_some_and(|at| at <= now()) {
+                audit = Some(Box::pin(audit::compare(shared.clone())));
+                self.audit_at = None;
+            }
+            let wake_at = self.next_timeout();
+            let watched = &mut watch;
+            tokio::select! {
+                biased;
+                () = shared.stopped.notified() => return End::Closed,
+                closed = next_burst(watched, &mut self.burst) => {
+                    let full = self.burst.len() >= BURST_EVENTS_MAX;
+                    let end = self.handle_burst();
+                    if let Some(end) = end {
+                        return end;
+                    }
+                    if closed {
+                        return End::Closed;
+                    }
+                    if full {
+                        // More is waiting; those who were woken have their turn first.
+                        tokio::task::yield_now().await;
+                    }
+                }
+                finding = running(&mut audit) => {
+                    audit = None;
+                    if self.handle_audit(finding) {
+                        return End::Wrong;
+                    }
+                }
+                () = shared.kick.notified() => {}
+                () = sleep_until(wake_at) => {}
+            }
+        }
+    }
+
+    // -------------------------------------------------------------------------- the core's turn
+
+    fn handle_list(&mut self, listing: Listing, start_over: bool) {
+        let shared = self.shared.clone();
+        let plan = shared.cache.read().plan_list(listing, start_over);
+        let relist = shared.cache.write().handle_list(now(), plan, &mut self.told);
+        match relist {
+            Relist::Continued => self.tell(),
+            Relist::StartedOver => {
+                let (revision, floor, end) = {
+                    let cache = shared.cache.read();
+                    (cache.revision(), cache.history().floor(), cache.history().end())
+                };
+                tracing::error!(resource = shared.config.name, "the cache was wrong and starts over");
+                shared.pins.lock().clear();
+                shared.close_watchers(|mailbox| Some(shared.expired(mailbox.last(), floor)));
+                shared.hub.lock().handle_progress(revision, end);
+                let served = shared.freshness.lock().handle_reset(revision);
+                release(served);
+            }
+        }
+        shared.readiness.send_if_modified(Readiness::after_list);
+    }
+
+    /// Hands a burst to the core and tells everyone; `Some` when the watch is over.
+    fn handle_burst(&mut self) -> Option<End> {
+        let shape = &self.shared.config.shape;
+        let mut end = None;
+        // Everything that can be done without the state is done before the lock is taken.
+        let mut inputs = Vec::with_capacity(self.burst.len());
+        for item in self.burst.drain(..) {
+            match item {
+                WatchItem::Expired { .. } => end = Some(End::Expired),
+                WatchItem::Lost(StoreFault::Closed) => end = Some(End::Closed),
+                WatchItem::Lost(fault) => end = Some(End::Lost(fault)),
+                item => inputs.extend(Input::read(item, shape)),
+            }
+        }
+        if !inputs.is_empty() {
+            self.retry = RETRY_MIN;
+            let now = now();
+            let mut cache = self.shared.cache.write();
+            for input in inputs {
+                cache.handle_input(now, input, &mut self.told);
+            }
+            drop(cache);
+            self.tell();
+        }
+        end
+    }
+
+    /// Tells readers and watchers what is new.
+    ///
+    /// The state is in place before anyone is told: who hears of a change and then reads, sees it.
+    fn tell(&mut self) {
+        let Driver { shared, told, wakers, .. } = self;
+        let (revision, end) = {
+            let cache = shared.cache.read();
+            (cache.revision(), cache.history().end())
+        };
+        let served = shared.freshness.lock().handle_revision(revision);
+        release(served);
+
+        let limit = shared.config.limits.watcher_queue_events_max;
+        let (mut queued, mut overflows) = (0, 0);
+        for events in told.chunks(BURST_EVENTS_MAX) {
+            for event in events {
+                // The lock is given up after each event: a watcher that starts waits for one
+                // event's dispatch at most.
+                shared.hub.lock().handle_event(event, &shared.config.shape, |cell, change| {
+                    let mut mailbox = cell.lock();
+                    let push = mailbox.handle_event(event, change, limit);
+                    match push {
+                        Push::Queued => queued += 1,
+                        Push::Overflow => overflows += 1,
+                        Push::Ignored => return push,
+                    }
+                    wakers.extend(mailbox.take_waker());
+                    push
+                });
+            }
+            shared.wake(wakers);
+        }
+        told.clear();
+        shared.hub.lock().handle_progress(revision, end);
+        shared.counters.queued.fetch_add(queued, Relaxed);
+        shared.counters.overflows.fetch_add(overflows, Relaxed);
+    }
+
+    /// Serves all timers; true when the store should be asked for progress.
+    fn tick(&mut self) -> bool {
+        let Driver { shared, wakers, .. } = self;
+        let limits = &shared.config.limits;
+        let now = now();
+        let mut ask = shared.freshness.lock().poll_progress(now, limits);
+        {
+            let mut hub = shared.hub.lock();
+            ask |= hub.poll_progress(now);
+            hub.handle_timeout(now, limits, |due| {
+                let waker = match due {
+                    Due::Bookmark(cell, revision) => {
+                        let mut mailbox = cell.lock();
+                        mailbox.handle_bookmark(revision, limits.watcher_queue_events_max);
+                        mailbox.take_waker()
+                    }
+                    Due::Deadline(cell) => {
+                        let mut mailbox = cell.lock();
+                        mailbox.handle_close(None);
+                        mailbox.take_waker()
+                    }
+                };
+                wakers.extend(waker);
+            });
+        }
+        if self.housekeeping_at <= now {
+            self.housekeeping_at = now + HOUSEKEEPING_INTERVAL;
+            self.keep_house(now);
+        }
+        self.shared.wake(&mut self.wakers);
+        ask
+    }
+
+    /// Gives back what stalled watchers, unused snapshots and old events hold.
+    fn keep_house(&mut self, now: Instant) {
+        let Driver { shared, wakers, .. } = self;
+        shared.pins.lock().handle_timeout(now);
+        shared.cache.write().handle_timeout(now);
+        let (start, floor) = {
+            let cache = shared.cache.read();
+            (cache.history().start(), cache.history().floor())
+        };
+        let hub = shared.hub.lock();
+        if hub.detached() > 0 {
+            hub.for_each(|cell| {
+                let mut mailbox = cell.lock();
+                if mailbox.handle_eviction(start, |seen| shared.expired(seen, floor)) {
+                    wakers.extend(mailbox.take_waker());
+                }
+            });
+        }
+    }
+
+    /// When [`Driver::tick`] has something to do next.
+    fn next_timeout(&self) -> Option<Instant> {
+        let Shared { freshness, hub, pins, cache, config, .. } = &*self.shared;
+        let (timer, detached) = {
+            let hub = hub.lock();
+            (hub.poll_timeout(), hub.detached() > 0)
+        };
+        let untidy =
+            detached || pins.lock().len() > 0 || cache.read().history().len() > config.limits.history_events_min;
+        let housekeeping = untidy.then_some(self.housekeeping_at);
+        [timer, freshness.lock().poll_timeout(), housekeeping, self.audit_at].into_iter().flatten().min()
+    }
+
+    /// Judges what an audit found; true when the cache has to start over.
+    fn handle_audit(&mut self, finding: Finding) -> bool {
+        let Shared { counters, config, .. } = &*self.shared;
+        let interval = config.limits.audit_interval;
+        self.audit_at = interval.map(|interval| now() + interval);
+        match finding {
+            Finding::Skipped => {}
+            Finding::Equal => {
+                counters.audits.fetch_add(1, Relaxed);
+                self.suspicious = false;
+            }
+            Finding::Different(key) => {
+                counters.audits.fetch_add(1, Relaxed);
+                counters.mismatches.fetch_add(1, Relaxed);
+                tracing::error!(resource = config.name, %key, "cache and store differ");
+                if std::mem::replace(&mut self.suspicious, true) {
+                    self.suspicious = false;
+                    return true;
+                }
+                self.audit_at = Some(now()); // look again before anyone is troubled
+            }
+        }
+        false
+    }
+
+    // ------------------------------------------------------------------------------- waiting
+
+    /// Waits for something of the store while timers go on.
+    async fn meanwhile<F: Future>(&mut self, future: F) -> Result<F::Output, End> {
+        let shared = self.shared.clone();
+        let mut future = pin!(future);
+        loop {
+            self.tick();
+            let wake_at = self.next_timeout().filter(|at| Some(*at) != self.audit_at);
+            tokio::select! {
+                biased;
+                () = shared.stopped.notified() => return Err(End::Closed),
+                output = &mut future => return Ok(output),
+                () = shared.kick.notified() => {}
+                () = sleep_until(wake_at) => {}
+            }
+        }
+    }
+
+    async fn back_off(&mut self) -> Result<(), End> {
+        let wait = self.retry;
+        self.retry = (wait * 2).min(RETRY_MAX);
+        self.meanwhile(tokio::time::sleep(wait)).await
+    }
+}
+
+/// Takes what is ready from the store, waiting for the first item; true when the watch has ended.
+///
+/// A burst is at most [`BURST_EVENTS_MAX`] items, and more only to keep the changes of one revision
+/// together.
+async fn next_burst(watch: &mut Watch, burst: &mut Vec<WatchItem>) -> bool {
+    std::future::poll_fn(|cx| {
+        loop {
+            if burst.len() >= BURST_EVENTS_MAX && !same_revision(burst) {
+                return Poll::Ready(false);
+            }
+            match Pin::new(&mut *watch).poll_next(cx) {
+                Poll::Ready(Some(item)) => burst.push(item),
+                Poll::Ready(None) => return Poll::Ready(true),
+                Poll::Pending if burst.is_empty() => return Poll::Pending,
+                Poll::Pending => return Poll::Ready(false),
+            }
+        }
+    })
+    .await
+}
+
+/// Do the last two items belong to one revision? Then a third may too.
+fn same_revision(burst: &[WatchItem]) -> bool {
+    match burst {
+        [.., WatchItem::Event(first), WatchItem::Event(second)] => first.revision() == second.revision(),
+        _ => false,
+    }
+}
+
+async fn list_all(shared: &Shared) -> Result<Listing, listwatch_storage::ReadError> {
+    let mut range = KeyRange::resource(&shared.config.prefix);
+    let mut listing = Listing::default();
+    let mut at = None;
+    loop {
+        let query = ListQuery { range: range.clone(), at, limit: shared.config.limits.list_page_objects };
+        let page = shared.storage.list(query).await?;
+        let last = page.items.last().map(|entry| entry.key.clone());
+        listing.revision = page.revision;
+        listing.extend(page.items, &shared.config.shape);
+        match last {
+            Some(last) if page.more => range = range.starting_at(&format!("{last}\0")),
+            _ => return Ok(listing),
+        }
+        at = Some(page.revision);
+    }
+}
+
+/// Lets reads go on. One that has left meanwhile does not hear it.
+fn release(waiters: Vec<oneshot::Sender<()>>) {
+    for waiter in waiters {
+        let _ = waiter.send(());
+    }
+}
+
+async fn running(audit: &mut Option<Pin<Box<dyn Future<Output = Finding> + Send>>>) -> Finding {
+    match audit {
+        Some(audit) => audit.await,
+        None => pending().await,
+    }
+}
+
+async fn sleep_until(at: Option<Instant>) {
+    match at {
+        Some(at) => tokio::time::sleep_until(at.into()).await,
+        None => pending().await,
+    }
+}

@@ -1,0 +1,136 @@
+//! Why a read or the start of a watch failed: [`ReadError`], and the [`Status`] clients see.
+
+use std::fmt::Write as _;
+
+use listwatch_meta::{GroupResource, Key, Revision, Status};
+use listwatch_storage::StoreFault;
+
+/// Why a get, a list or the start of a watch failed, and what to do next.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum ReadError {
+    /// Neither the cache nor the store holds the revision any more. Read at the latest state.
+    #[error("revision {requested} is no longer held")]
+    Expired {
+        /// What was asked for.
+        requested: Revision,
+    },
+    /// The revision of a page token is no longer held. Start over, or go on at the latest state.
+    #[error("the revision of the continue token is no longer held")]
+    ExpiredPage {
+        /// The token that goes on from the same place at the latest state.
+        token: Option<String>,
+    },
+    /// The revision has not been seen within the wait. Try again: it may come.
+    #[error("revision {requested} is ahead of {current}")]
+    TooLarge {
+        /// What was asked for.
+        requested: Revision,
+        /// What is known.
+        current: Revision,
+        /// When to try again; 0 says nothing about it.
+        retry_after_seconds: u32,
+    },
+    /// The cache is not filled yet. Try again later.
+    #[error("storage is (re)initializing")]
+    NotReady {
+        /// When to try again.
+        retry_after_seconds: u32,
+        /// What keeps it, where known.
+        cause: Option<String>,
+    },
+    /// The store failed; the request is not at fault.
+    #[error(transparent)]
+    Fault(#[from] StoreFault),
+    /// The object is in the store, but its bytes are no Kubernetes object. An operator must mend
+    /// or remove it.
+    #[error("the stored bytes of {keys:?} cannot be decoded")]
+    Undecodable {
+        /// Which ones, at most the first hundred.
+        keys: Vec<Key>,
+    },
+}
+
+impl ReadError {
+    /// What a client of kube-apiserver is told.
+    pub fn status(&self, gr: GroupResource<'_>) -> Status {
+        match self {
+            ReadError::Expired { .. } => Status::expired_list(),
+            ReadError::ExpiredPage { token } => Status::expired_page(token.clone()),
+            ReadError::TooLarge { requested, current, retry_after_seconds } => {
+                Status::too_large_resource_version(requested.get(), current.get(), *retry_after_seconds)
+            }
+            ReadError::NotReady { retry_after_seconds, cause } => {
+                let mut message = "storage is (re)initializing".to_owned();
+                if let Some(cause) = cause {
+                    let _ = write!(message, ": {cause}");
+                }
+                Status::too_many_requests(message, *retry_after_seconds)
+            }
+            ReadError::Fault(StoreFault::Unavailable(_)) => Status::server_timeout("list", gr),
+            ReadError::Fault(fault @ StoreFault::Closed) => Status::unavailable(fault.to_string()),
+            ReadError::Fault(fault) => Status::internal(fault),
+            ReadError::Undecodable { keys } => {
+                let first = keys.first().map_or("", Key::as_str);
+                let mut message = format!(
+                    "failed to read one or more {} from the storage: {first}: the stored bytes are no object",
+                    gr.resource
+                );
+                if keys.len() > 1 {
+                    let _ = write!(message, " (and {} more)", keys.len() - 1);
+                }
+                Status::failure(500, "StorageReadError", message)
+            }
+        }
+    }
+
+    pub(crate) fn from_store(error: listwatch_storage::ReadError) -> Self {
+        use listwatch_storage::ReadError as Store;
+        match error {
+            Store::Compacted { requested, .. } => ReadError::Expired { requested },
+            Store::Future { requested, current } => ReadError::TooLarge { requested, current, retry_after_seconds: 0 },
+            Store::Fault(fault) => ReadError::Fault(fault),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn clients_see_what_kube_apiserver_says() {
+        let gr = GroupResource { group: "", resource: "pods" };
+        let key = Key::new("pods", Some("a"), "x").unwrap();
+        for (error, code, message) in [
+            (
+                ReadError::Expired { requested: Revision::new(3) },
+                410,
+                "The resourceVersion for the provided list is too old.",
+            ),
+            (
+                ReadError::TooLarge { requested: Revision::new(9), current: Revision::new(4), retry_after_seconds: 1 },
+                504,
+                "Timeout: Too large resource version: 9, current: 4",
+            ),
+            (
+                ReadError::NotReady { retry_after_seconds: 2, cause: Some("no".to_owned()) },
+                429,
+                "storage is (re)initializing: no",
+            ),
+            (
+                ReadError::Fault(StoreFault::Unavailable(String::new())),
+                500,
+                "The list operation against pods could not be completed at this time, please try again.",
+            ),
+            (ReadError::Fault(StoreFault::Closed), 503, "the store is closed"),
+            (
+                ReadError::Undecodable { keys: vec![key.clone(), key] },
+                500,
+                "failed to read one or more pods from the storage: /pods/a/x: the stored bytes are no object (and 1 more)",
+            ),
+        ] {
+            let status = error.status(gr);
+            assert_eq!((status.code, status.message.as_str()), (code, message));
+        }
+    }
+}

@@ -1,0 +1,304 @@
+//! Which objects a read or a watch may show: [`Scope`] from the URL, narrowed by what the field
+//! selector pins, and the rest of the selectors as tests ([`Filter`]). And under which name a
+//! watcher is found when an event happens ([`Pin`]).
+
+use listwatch_meta::selector::{FieldTerm, LabelOperator};
+use listwatch_meta::{Change, Event, FieldSelector, Key, KeyRange, LabelSelector, Object, ObjectShape};
+
+/// The part of a resource that a URL names.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Scope {
+    /// Every object of the resource.
+    All,
+    /// The objects of one namespace.
+    Namespace(String),
+    /// One object.
+    Object {
+        /// Its namespace; `None` for cluster-scoped resources.
+        namespace: Option<String>,
+        /// Its name.
+        name: String,
+    },
+}
+
+/// The objects of one read or watch. Made once per request.
+#[derive(Debug)]
+pub(crate) struct Filter {
+    /// The keys that can match; the namespace and name that are pinned are part of it.
+    range: KeyRange,
+    /// What a continue token's place is relative to: the URL's scope, whatever is pinned.
+    collection: KeyRange,
+    /// A pinned name that the range cannot express: any namespace.
+    name: Option<Box<str>>,
+    labels: LabelSelector,
+    fields: Box<[FieldTest]>,
+    pin: Pin,
+    selects: bool,
+}
+
+/// The most selective key that a watcher can be found by; see [`Interest`](crate::interest::Interest).
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Pin {
+    /// One object.
+    Key(Box<str>),
+    /// One name in any namespace.
+    Name(Box<str>),
+    /// One value of an indexed field, by the field's position in the shape.
+    Field(usize, Box<str>),
+    /// One value of a label.
+    Label(Box<str>, Box<str>),
+    /// One namespace.
+    Namespace(Box<str>),
+    /// Everything.
+    All,
+}
+
+#[derive(Debug)]
+struct FieldTest {
+    field: Field,
+    value: Box<str>,
+    negated: bool,
+}
+
+#[derive(Debug)]
+enum Field {
+    Name,
+    Namespace,
+    At(usize),
+    /// No such field: equal to nothing. Such selectors are refused at the edge.
+    Unknown,
+}
+
+impl Filter {
+    /// `indexed` are the positions of the shape's fields that have an index.
+    pub(crate) fn new(
+        prefix: &str,
+        shape: &ObjectShape,
+        indexed: &[usize],
+        scope: &Scope,
+        labels: LabelSelector,
+        fields: &FieldSelector,
+    ) -> Self {
+        let collection = match scope {
+            Scope::Namespace(namespace) => KeyRange::namespace(prefix, namespace),
+            Scope::All | Scope::Object { .. } => KeyRange::resource(prefix),
+        };
+        let nothing = || collection.starting_at(collection.end());
+        let namespace = match scope {
+            Scope::Namespace(namespace) => Some(namespace.as_str()),
+            Scope::Object { namespace, .. } => namespace.as_deref(),
+            Scope::All if shape.namespaced() => fields.requires_exact("metadata.namespace"),
+            Scope::All => None,
+        };
+        let name = match scope {
+            Scope::Object { name, .. } => Some(name.as_str()),
+            _ => fields.requires_exact("metadata.name"),
+        };
+        // A cluster-scoped object may be addressed through a namespaced route (namespaces are).
+        let placed = namespace.is_some() || !shape.namespaced() || matches!(scope, Scope::Object { .. });
+        let (range, name, pin) = match (name, namespace) {
+            (Some(name), namespace) if placed => match Key::new(prefix, namespace, name) {
+                Ok(key) => (KeyRange::single(&key), None, Some(Pin::Key(key.as_str().into()))),
+                Err(_) => (nothing(), None, None), // no object can have such a name
+            },
+            (Some(name), _) => (collection.clone(), Some(Box::from(name)), Some(Pin::Name(name.into()))),
+            (None, Some(namespace)) => (KeyRange::namespace(prefix, namespace), None, None),
+            (None, None) => (collection.clone(), None, None),
+        };
+        let pin = pin
+            .or_else(|| pinned_field(shape, indexed, fields))
+            .or_else(|| pinned_label(&labels))
+            .or_else(|| namespace.map(|namespace| Pin::Namespace(namespace.into())))
+            .unwrap_or(Pin::All);
+        let selects = !labels.is_empty() || !fields.is_empty();
+        let tests = fields.terms().iter().map(|term| FieldTest::new(term, shape)).collect();
+        Filter { range, collection, name, labels, fields: tests, pin, selects }
+    }
+
+    /// The keys that can match.
+    pub(crate) fn range(&self) -> &KeyRange {
+        &self.range
+    }
+
+    /// What continue tokens are relative to.
+    pub(crate) fn collection(&self) -> &KeyRange {
+        &self.collection
+    }
+
+    /// How a watcher with this filter is found.
+    pub(crate) fn pin(&self) -> &Pin {
+        &self.pin
+    }
+
+    /// Does the request carry a selector? Without one, `remainingItemCount` is exact.
+    pub(crate) fn selects(&self) -> bool {
+        self.selects
+    }
+
+    /// True when only one key can match.
+    pub(crate) fn is_single(&self) -> bool {
+        matches!(self.pin, Pin::Key(_)) || self.range.is_empty()
+    }
+
+    /// Can an object at this key match?
+    pub(crate) fn covers(&self, key: &Key) -> bool {
+        self.range.contains(key.as_str()) && self.name.as_deref().is_none_or(|name| name == key.name())
+    }
+
+    /// Do the selectors match an object that [`Filter::covers`]?
+    pub(crate) fn selects_object(&self, object: &Object, shape: &ObjectShape) -> bool {
+        !self.selects
+            || (self.fields.iter().all(|test| test.matches(object, shape))
+                && (self.labels.is_empty() || self.labels.matches(|label| object.label(label))))
+    }
+
+    /// What a watcher with this filter sees of an event: a state that enters its view is an
+    /// `ADDED`, one that leaves it a `DELETED`, and what was and stays outside is nothing.
+    pub(crate) fn view(&self, event: &Event, shape: &ObjectShape) -> Option<Change> {
+        if !self.covers(event.object.key()) {
+            return None;
+        }
+        if !self.selects {
+            return Some(event.change);
+        }
+        let now = event.change != Change::Deleted && self.selects_object(&event.object, shape);
+        let before = event.previous.as_ref().is_some_and(|previous| self.selects_object(previous, shape));
+        match (before, now) {
+            (false, true) => Some(Change::Added),
+            (true, true) => Some(Change::Modified),
+            (true, false) => Some(Change::Deleted),
+            (false, false) => None,
+        }
+    }
+
+    /// An indexed field that this filter pins, for lists.
+    pub(crate) fn pinned_field(&self) -> Option<(usize, &str)> {
+        match &self.pin {
+            Pin::Field(position, value) => Some((*position, value)),
+            _ => None,
+        }
+    }
+}
+
+fn pinned_field(shape: &ObjectShape, indexed: &[usize], fields: &FieldSelector) -> Option<Pin> {
+    fields.terms().iter().filter(|term| !term.negated).find_map(|term| {
+        let position = shape.field_position(&term.field).filter(|position| indexed.contains(position))?;
+        Some(Pin::Field(position, term.value.as_str().into()))
+    })
+}
+
+fn pinned_label(labels: &LabelSelector) -> Option<Pin> {
+    labels.requirements().iter().find_map(|requirement| match requirement.operator() {
+        // Several values would put one watcher in several places, and an event to it twice.
+        LabelOperator::In(values) if values.len() == 1 => {
+            values.first().map(|value| Pin::Label(requirement.key().into(), value.as_str().into()))
+        }
+        _ => None,
+    })
+}
+
+impl FieldTest {
+    fn new(term: &FieldTerm, shape: &ObjectShape) -> Self {
+        let field = match term.field.as_str() {
+            "metadata.name" => Field::Name,
+            "metadata.namespace" => Field::Namespace,
+            label => shape.field_position(label).map_or(Field::Unknown, Field::At),
+        };
+        FieldTest { field, value: term.value.as_str().into(), negated: term.negated }
+    }
+
+    fn matches(&self, object: &Object, shape: &ObjectShape) -> bool {
+        let equal = match self.field {
+            Field::Name => object.name() == &*self.value,
+            Field::Namespace => object.namespace() == &*self.value,
+            Field::At(position) => object.field_at(position, shape) == *self.value,
+            Field::Unknown => false,
+        };
+        equal != self.negated
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use listwatch_meta::{Revision, SelectableField};
+
+    use super::*;
+
+    fn shape() -> ObjectShape {
+        ObjectShape::new(true, vec![SelectableField::string("spec.nodeName")])
+    }
+
+    fn filter(scope: &Scope, labels: &str, fields: &str) -> Filter {
+        let labels = LabelSelector::parse(labels).unwrap();
+        Filter::new("pods", &shape(), &[0], scope, labels, &FieldSelector::parse(fields).unwrap())
+    }
+
+    #[test]
+    fn a_watcher_is_found_by_the_most_selective_thing_it_pins() {
+        let namespace = Scope::Namespace("a".to_owned());
+        let object = Scope::Object { namespace: Some("a".to_owned()), name: "x".to_owned() };
+        let text = |text: &str| Box::<str>::from(text);
+        for (scope, labels, fields, pin) in [
+            (&Scope::All, "", "", Pin::All),
+            (&namespace, "", "", Pin::Namespace(text("a"))),
+            (&object, "", "", Pin::Key(text("/pods/a/x"))),
+            (&namespace, "", "metadata.name=x", Pin::Key(text("/pods/a/x"))),
+            (&Scope::All, "", "metadata.name=x", Pin::Name(text("x"))),
+            (&Scope::All, "", "metadata.name=x,metadata.namespace=a", Pin::Key(text("/pods/a/x"))),
+            (&Scope::All, "", "metadata.namespace=a", Pin::Namespace(text("a"))),
+            (&namespace, "app=web", "spec.nodeName=n1", Pin::Field(0, text("n1"))),
+            (&namespace, "", "spec.nodeName!=n1", Pin::Namespace(text("a"))),
+            (&namespace, "app=web", "", Pin::Label(text("app"), text("web"))),
+            (&Scope::All, "app in (a,b),tier=x", "", Pin::Label(text("tier"), text("x"))),
+            (&Scope::All, "app in (a,b)", "", Pin::All),
+        ] {
+            assert_eq!(filter(scope, labels, fields).pin, pin, "{scope:?} {labels} {fields}");
+        }
+    }
+
+    #[test]
+    fn a_name_that_cannot_be_matches_nothing() {
+        let namespace = Scope::Namespace("a".to_owned());
+        let filter = filter(&namespace, "", "metadata.name=x/y");
+        assert!(filter.range().is_empty() && filter.is_single());
+    }
+
+    #[test]
+    fn the_view_of_a_selector_on_old_and_new_state() {
+        let shape = shape();
+        let state = |revision, change, app: &str| {
+            let json = format!(r#"{{"metadata":{{"name":"x","labels":{{"app":"{app}"}}}}}}"#);
+            let key = Key::new("pods", Some("a"), "x").unwrap();
+            Object::from_stored(key, Revision::new(revision), change, json.as_bytes(), &shape).unwrap()
+        };
+        let filter = filter(&Scope::All, "app=in", "");
+        let (out, inside) = ("out", "in");
+        for (before, now, seen) in [
+            (None, Some(inside), Some(Change::Added)),
+            (None, Some(out), None),
+            (Some(out), Some(inside), Some(Change::Added)),
+            (Some(inside), Some(inside), Some(Change::Modified)),
+            (Some(inside), Some(out), Some(Change::Deleted)),
+            (Some(out), Some(out), None),
+            (Some(inside), None, Some(Change::Deleted)),
+            (Some(out), None, None),
+        ] {
+            let previous = before.map(|app| state(1, Change::Added, app));
+            let event = match (now, previous) {
+                (Some(app), None) => {
+                    Event { change: Change::Added, object: state(2, Change::Added, app), previous: None }
+                }
+                (Some(app), previous) => {
+                    Event { change: Change::Modified, object: state(2, Change::Modified, app), previous }
+                }
+                (None, Some(previous)) => Event {
+                    change: Change::Deleted,
+                    object: previous.at_change(Revision::new(2), Change::Deleted, &shape),
+                    previous: Some(previous),
+                },
+                (None, None) => unreachable!(),
+            };
+            assert_eq!(filter.view(&event, &shape), seen, "{before:?} to {now:?}");
+        }
+    }
+}

@@ -1,0 +1,231 @@
+//! The history window: the newest events of a resource, shared and immutable, addressed by their
+//! place or by revision, bounded by bytes and by age.
+//!
+//! ```text
+//!   floor        start                                    end
+//!     │   gone     │  e₁₇ e₁₈ e₁₉ ...              e₉₉     │ ◀── append
+//!     ▼            ▼                                       ▼
+//!   ──────────────────────────────────────────────────────────▶ revisions
+//!   a watch may begin after any revision ≥ floor
+//! ```
+//!
+//! Places, not revisions, are what a watcher remembers: one transaction of the store may change
+//! several objects at one revision, and a watcher may stop between two of them.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use listwatch_meta::{Change, Event, Revision};
+
+use crate::delivery::SharedEvent;
+use crate::limits::{Limits, MEMO_EVENTS_MAX};
+use crate::stats::Counters;
+
+/// The window. A plain value; its owner decides who may look when.
+pub(crate) struct History {
+    events: VecDeque<Arc<SharedEvent>>,
+    /// Place of the first event in `events`; never decreases.
+    start: u64,
+    /// A watch may begin after this revision or a later one: all later events are here.
+    floor: Revision,
+    /// What the window alone keeps alive; see [`cost`].
+    bytes: usize,
+    counters: Arc<Counters>,
+}
+
+/// The place is not in the window any more.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct Gone;
+
+impl History {
+    /// An empty window; a watch may begin after `floor`.
+    pub(crate) fn new(floor: Revision, counters: Arc<Counters>) -> Self {
+        History { events: VecDeque::new(), start: 0, floor, bytes: 0, counters }
+    }
+
+    /// The place behind the last event.
+    pub(crate) fn end(&self) -> u64 {
+        self.start + self.events.len() as u64
+    }
+
+    /// The place of the oldest event that is held.
+    pub(crate) fn start(&self) -> u64 {
+        self.start
+    }
+
+    /// The oldest revision that a watch may begin after.
+    pub(crate) fn floor(&self) -> Revision {
+        self.floor
+    }
+
+    /// How many events are held.
+    pub(crate) fn len(&self) -> usize {
+        self.events.len()
+    }
+
+    /// Bytes that only the window keeps alive.
+    pub(crate) fn bytes(&self) -> usize {
+        self.bytes
+    }
+
+    /// From the oldest event to `now`.
+    pub(crate) fn span(&self, now: Instant) -> Duration {
+        self.events.front().map_or(Duration::ZERO, |event| now.saturating_duration_since(event.at))
+    }
+
+    /// Adds an event and lets those go that the limits no longer cover.
+    ///
+    /// Revisions must not fall; equal ones are one transaction.
+    pub(crate) fn append(&mut self, now: Instant, event: Event, limits: &Limits) -> &Arc<SharedEvent> {
+        debug_assert!(self.events.back().is_none_or(|last| last.revision() <= event.revision()));
+        self.bytes += cost(&event);
+        let event = SharedEvent::new(self.end(), now, event, self.counters.clone());
+        self.events.push_back(Arc::new(event));
+        if let Some(aged) = self.events.len().checked_sub(MEMO_EVENTS_MAX + 1) {
+            self.events[aged].forget_encodings();
+        }
+        self.evict(now, limits);
+        self.events.back().expect("just added, and the newest event never leaves")
+    }
+
+    /// Lets events go that the limits no longer cover.
+    pub(crate) fn evict(&mut self, now: Instant, limits: &Limits) {
+        while self.events.len() > 1 {
+            let oldest = &self.events[0];
+            let aged = now.saturating_duration_since(oldest.at) > limits.history_age
+                && self.events.len() > limits.history_events_min;
+            if !aged && self.bytes <= limits.history_bytes_max {
+                break;
+            }
+            self.drop_oldest();
+        }
+    }
+
+    /// Everything up to now is one unknowable step: a new watch may begin only after `floor`. The
+    /// events stay, for watchers that are on their way through them.
+    pub(crate) fn raise_floor(&mut self, floor: Revision) {
+        self.floor = self.floor.max(floor);
+    }
+
+    /// Forgets everything; places go on. Nobody who stood before can go on.
+    pub(crate) fn clear(&mut self, floor: Revision) {
+        // A place is skipped, so that even who stood at the very end is told.
+        self.start = self.end() + 1;
+        self.events.clear();
+        self.bytes = 0;
+        self.floor = floor;
+    }
+
+    /// The place of the first event after `revision`, if every event after it is held.
+    pub(crate) fn place_after(&self, revision: Revision) -> Result<u64, Gone> {
+        if revision < self.floor {
+            return Err(Gone);
+        }
+        let skipped = self.events.partition_point(|event| event.revision() <= revision);
+        Ok(self.start + skipped as u64)
+    }
+
+    /// Up to `limit` events from `place` on; empty at the end.
+    pub(crate) fn read(&self, place: u64, limit: usize) -> Result<Vec<Arc<SharedEvent>>, Gone> {
+        let skip = place.checked_sub(self.start).ok_or(Gone)? as usize;
+        if skip >= self.events.len() {
+            return Ok(Vec::new());
+        }
+        Ok(self.events.range(skip..self.events.len().min(skip + limit)).cloned().collect())
+    }
+
+    /// The event at a place, if it is held.
+    pub(crate) fn get(&self, place: u64) -> Option<&Arc<SharedEvent>> {
+        self.events.get(place.checked_sub(self.start)? as usize)
+    }
+
+    fn drop_oldest(&mut self) {
+        if let Some(event) = self.events.pop_front() {
+            self.start += 1;
+            self.bytes -= cost(&event.event);
+            // The rest of a transaction is of no use without its beginning.
+            self.raise_floor(event.revision());
+        }
+    }
+}
+
+/// What only the window keeps alive of an event: the state that was replaced, and for a deletion
+/// the last state too. The current state is counted where it is current.
+fn cost(event: &Event) -> usize {
+    let previous = event.previous.as_ref().map_or(0, listwatch_meta::Object::heap_size);
+    let deleted = if event.change == Change::Deleted { event.object.heap_size() } else { 0 };
+    size_of::<SharedEvent>() + 2 * size_of::<usize>() + size_of::<Arc<SharedEvent>>() + previous + deleted
+}
+
+#[cfg(test)]
+mod tests {
+    use listwatch_meta::{Key, Object, ObjectShape};
+
+    use super::*;
+
+    fn added(revision: u64) -> Event {
+        let key = Key::new("pods", Some("a"), &format!("p{revision}")).unwrap();
+        let shape = ObjectShape::new(true, Vec::new());
+        let object =
+            Object::from_stored(key, Revision::new(revision), Change::Added, br#"{"metadata":{}}"#, &shape).unwrap();
+        Event { change: Change::Added, object, previous: None }
+    }
+
+    fn history(revisions: &[u64], limits: &Limits, step: Duration) -> (History, Instant) {
+        let mut history = History::new(Revision::new(10), Arc::default());
+        let mut now = Instant::now();
+        for revision in revisions {
+            now += step;
+            history.append(now, added(*revision), limits);
+        }
+        (history, now)
+    }
+
+    #[test]
+    fn a_watch_begins_after_any_revision_that_is_covered() {
+        let (history, _) = history(&[11, 13, 13, 20], &Limits::default(), Duration::ZERO);
+        let r = Revision::new;
+        for (after, expected) in [(9, Err(Gone)), (10, Ok(0)), (11, Ok(1)), (12, Ok(1)), (13, Ok(3)), (99, Ok(4))] {
+            assert_eq!(history.place_after(r(after)), expected, "after {after}");
+        }
+        assert_eq!(history.read(1, 2).unwrap().len(), 2);
+        assert_eq!(history.read(4, 2), Ok(Vec::new()));
+    }
+
+    impl PartialEq for SharedEvent {
+        fn eq(&self, other: &Self) -> bool {
+            self.sequence == other.sequence
+        }
+    }
+
+    #[test]
+    fn old_events_leave_but_never_the_last_hundred() {
+        let limits = Limits { history_events_min: 3, ..Limits::default() };
+        let (history, now) = history(&[11, 12, 13, 14, 15], &limits, Duration::from_secs(60));
+        assert_eq!((history.len(), history.floor()), (3, Revision::new(12)));
+        assert_eq!(history.place_after(Revision::new(11)), Err(Gone));
+        assert_eq!(history.place_after(Revision::new(12)), Ok(2));
+        assert_eq!(history.read(1, 9), Err(Gone));
+        assert_eq!(history.span(now), Duration::from_secs(120));
+    }
+
+    #[test]
+    fn young_events_stay_until_the_bytes_are_used_up() {
+        let one = cost(&added(1));
+        let limits = Limits { history_events_min: 0, history_bytes_max: 10 * one, ..Limits::default() };
+        let revisions: Vec<u64> = (11..100).collect();
+        let (history, _) = history(&revisions, &limits, Duration::from_millis(1));
+        assert_eq!((history.len(), history.bytes()), (10, 10 * one));
+    }
+
+    #[test]
+    fn after_a_reset_nobody_goes_on() {
+        let (mut history, _) = history(&[11, 12], &Limits::default(), Duration::ZERO);
+        let end = history.end();
+        history.clear(Revision::new(50));
+        assert_eq!(history.read(end, 1), Err(Gone));
+        assert_eq!(history.place_after(Revision::new(50)), Ok(history.end()));
+        assert_eq!(history.place_after(Revision::new(49)), Err(Gone));
+    }
+}

@@ -1,0 +1,364 @@
+//! Who wants to know: the watchers of a resource, which events reach them, and when their
+//! bookmarks and deadlines are due ([`Hub`]).
+//!
+//! The hub holds only what dispatching needs: each watcher's filter, its place in the
+//! [`Interest`] index, and its timers. What waits for a watcher is in its
+//! [`Mailbox`](crate::watcher::Mailbox), behind a handle `W` that the hub only passes on.
+//!
+//! A watcher is *attached* while events are pushed to it. It detaches when its queue runs over and
+//! attaches again when its reader has come to the end of the history: an event is never looked up
+//! for a watcher that does not keep up.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::time::Instant;
+
+use listwatch_meta::{Change, ObjectShape, Revision};
+
+use crate::bookmark;
+use crate::delivery::SharedEvent;
+use crate::filter::Filter;
+use crate::interest::Interest;
+use crate::limits::{BOOKMARK_PROGRESS_LEAD, Limits, TIMER_SLACK};
+use crate::watcher::Push;
+
+/// The watchers of one resource. `W` is how a watcher's mailbox is reached.
+pub(crate) struct Hub<W> {
+    watchers: Vec<Option<Entry<W>>>,
+    free: Vec<u32>,
+    interest: Interest,
+    attached: usize,
+    /// The place of the next event to dispatch.
+    dispatched: u64,
+    /// Everything up to this revision has been dispatched.
+    revision: Revision,
+    /// One timer per watcher: its next bookmark or its deadline.
+    timers: BTreeSet<(Instant, u32)>,
+    /// The store was asked for progress on behalf of all bookmarks due up to here.
+    asked_until: Option<Instant>,
+    /// Watchers whose queue ran over in the dispatch that runs; kept for its allocation.
+    overflowed: Vec<u32>,
+}
+
+/// Names a watcher of one hub; only its owner has it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct WatcherId(u32);
+
+struct Entry<W> {
+    handle: W,
+    filter: Arc<Filter>,
+    /// Events before this place it has already; `None` while detached.
+    attached_at: Option<u64>,
+    deadline: Instant,
+    /// The instant under which it stands in `timers`.
+    timer: Instant,
+    /// It takes bookmarks, and this is when the next one is due.
+    bookmark: Option<Instant>,
+}
+
+/// What the passing of time asks for.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum Due<'a, W> {
+    /// A bookmark at this revision.
+    Bookmark(&'a W, Revision),
+    /// The watch is over.
+    Deadline(&'a W),
+}
+
+impl<W> Hub<W> {
+    /// No watchers; the shape's fields at the positions `indexed` have a dispatch index.
+    pub(crate) fn new(indexed: &[usize]) -> Self {
+        Hub {
+            watchers: Vec::new(),
+            free: Vec::new(),
+            interest: Interest::new(indexed),
+            attached: 0,
+            dispatched: 0,
+            revision: Revision::ZERO,
+            timers: BTreeSet::new(),
+            asked_until: None,
+            overflowed: Vec::new(),
+        }
+    }
+
+    // --------------------------------------------------------------------------------- inputs
+
+    /// A watcher begins, detached. With `bookmarks` it gets some until its deadline.
+    pub(crate) fn handle_watch(
+        &mut self,
+        now: Instant,
+        handle: W,
+        filter: Arc<Filter>,
+        deadline: Instant,
+        bookmarks: bool,
+        limits: &Limits,
+    ) -> WatcherId {
+        let bookmark = bookmarks.then(|| bookmark::next_due(now, deadline, limits)).flatten();
+        let timer = bookmark.unwrap_or(deadline);
+        let entry = Entry { handle, filter, attached_at: None, deadline, timer, bookmark };
+        let id = if let Some(id) = self.free.pop() {
+            self.watchers[id as usize] = Some(entry);
+            id
+        } else {
+            self.watchers.push(Some(entry));
+            u32::try_from(self.watchers.len() - 1).expect("fewer than 2^32 watchers")
+        };
+        self.timers.insert((timer, id));
+        WatcherId(id)
+    }
+
+    /// A watcher stands at `place` in history, and everything before it has been read: from now on
+    /// events are pushed to it. False when more has been dispatched: read on.
+    pub(crate) fn handle_attach(&mut self, id: WatcherId, place: u64) -> bool {
+        if place < self.dispatched {
+            return false;
+        }
+        if let Some(entry) = &mut self.watchers[id.0 as usize]
+            && entry.attached_at.is_none()
+        {
+            entry.attached_at = Some(place);
+            self.interest.insert(id.0, entry.filter.pin());
+            self.attached += 1;
+        }
+        true
+    }
+
+    /// A watcher that was attached has to be left alone after all.
+    pub(crate) fn handle_detach(&mut self, id: WatcherId) {
+        self.detach(id.0);
+    }
+
+    /// A watcher's reader is gone. Returns the handle, to be dropped outside of any lock.
+    pub(crate) fn handle_gone(&mut self, id: WatcherId) -> Option<W> {
+        self.detach(id.0);
+        let entry = self.watchers[id.0 as usize].take()?;
+        self.timers.remove(&(entry.timer, id.0));
+        self.free.push(id.0);
+        if self.free.len() == self.watchers.len() {
+            self.watchers = Vec::new();
+            self.free = Vec::new();
+        }
+        Some(entry.handle)
+    }
+
+    /// An event happened: `push` is called once for each attached watcher that sees it.
+    ///
+    /// Events must come in the order of the history, none left out.
+    pub(crate) fn handle_event(
+        &mut self,
+        event: &Arc<SharedEvent>,
+        shape: &ObjectShape,
+        mut push: impl FnMut(&W, Change) -> Push,
+    ) {
+        debug_assert!(event.sequence >= self.dispatched, "events are dispatched in order");
+        let Hub { watchers, interest, overflowed, .. } = self;
+        interest.candidates(&event.event, shape, |id| {
+            let Some(entry) = &watchers[id as usize] else { return };
+            if entry.attached_at.is_none_or(|place| event.sequence < place) {
+                return;
+            }
+            if let Some(change) = entry.filter.view(&event.event, shape)
+                && push(&entry.handle, change) == Push::Overflow
+            {
+                overflowed.push(id);
+            }
+        });
+        self.dispatched = event.sequence + 1;
+        while let Some(id) = self.overflowed.pop() {
+            self.detach(id);
+        }
+    }
+
+    /// Everything up to `revision`, whose last event stands before `end`, has been dispatched.
+    pub(crate) fn handle_progress(&mut self, revision: Revision, end: u64) {
+        self.revision = revision;
+        self.dispatched = end;
+    }
+
+    /// Time went by: `due` is called for each watcher whose timer has come.
+    pub(crate) fn handle_timeout(&mut self, now: Instant, limits: &Limits, mut due: impl FnMut(Due<'_, W>)) {
+        if self.timers.first().is_none_or(|(timer, _)| *timer > now) {
+            return;
+        }
+        while let Some((timer, id)) = self.timers.first().copied() {
+            let Some(entry) = &mut self.watchers[id as usize] else { break };
+            // The driver is awake: bookmarks that are due in a moment go out now.
+            if timer > now && (entry.bookmark.is_none() || timer > now + TIMER_SLACK) {
+                break;
+            }
+            self.timers.pop_first();
+            if now >= entry.deadline {
+                // Its owner takes it away; until then nothing is due any more.
+                entry.bookmark = None;
+                due(Due::Deadline(&entry.handle));
+                self.detach(id);
+                continue;
+            }
+            if entry.attached_at.is_some() {
+                due(Due::Bookmark(&entry.handle, self.revision));
+            }
+            entry.bookmark = bookmark::next_due(timer.max(now), entry.deadline, limits);
+            entry.timer = entry.bookmark.unwrap_or(entry.deadline);
+            self.timers.insert((entry.timer, id));
+        }
+    }
+
+    /// Calls `visit` for every watcher.
+    pub(crate) fn for_each(&self, mut visit: impl FnMut(&W)) {
+        self.watchers.iter().flatten().for_each(|entry| visit(&entry.handle));
+    }
+
+    /// Nobody can go on: all are detached.
+    pub(crate) fn handle_reset(&mut self) {
+        for id in 0..self.watchers.len() {
+            self.detach(id as u32);
+        }
+    }
+
+    // ------------------------------------------------------------------------------- polling
+
+    /// True when the store should be asked for progress, so that bookmarks that are due soon say
+    /// something new.
+    pub(crate) fn poll_progress(&mut self, now: Instant) -> bool {
+        let Some(first) = self.next_bookmark() else { return false };
+        if self.asked_until >= Some(first) || first.checked_sub(BOOKMARK_PROGRESS_LEAD).is_some_and(|ask| now < ask) {
+            return false;
+        }
+        self.asked_until = Some(first + TIMER_SLACK);
+        true
+    }
+
+    /// When to call [`Hub::poll_progress`] and [`Hub::handle_timeout`] again.
+    pub(crate) fn poll_timeout(&self) -> Option<Instant> {
+        let first = self.timers.first().map(|(timer, _)| *timer)?;
+        let ask = self.next_bookmark().filter(|due| self.asked_until < Some(*due));
+        Some(ask.and_then(|due| due.checked_sub(BOOKMARK_PROGRESS_LEAD)).map_or(first, |ask| ask.min(first)))
+    }
+
+    /// How many watchers there are.
+    pub(crate) fn len(&self) -> usize {
+        self.watchers.len() - self.free.len()
+    }
+
+    /// How many watchers events are not pushed to.
+    pub(crate) fn detached(&self) -> usize {
+        self.len() - self.attached
+    }
+
+    fn next_bookmark(&self) -> Option<Instant> {
+        let (timer, id) = self.timers.first()?;
+        self.watchers[*id as usize].as_ref().and_then(|entry| entry.bookmark).map(|_| *timer)
+    }
+
+    fn detach(&mut self, id: u32) {
+        let Some(entry) = &mut self.watchers[id as usize] else { return };
+        if entry.attached_at.take().is_some() {
+            self.interest.remove(id, entry.filter.pin());
+            self.attached -= 1;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use listwatch_meta::{Event, FieldSelector, Key, LabelSelector, Object};
+
+    use super::*;
+    use crate::filter::Scope;
+
+    const SECOND: Duration = Duration::from_secs(1);
+
+    fn shape() -> ObjectShape {
+        ObjectShape::new(true, Vec::new())
+    }
+
+    fn event(sequence: u64, namespace: &str) -> Arc<SharedEvent> {
+        let key = Key::new("pods", Some(namespace), "x").unwrap();
+        let revision = Revision::new(100 + sequence);
+        let object = Object::from_stored(key, revision, Change::Added, br#"{"metadata":{}}"#, &shape()).unwrap();
+        let event = Event { change: Change::Added, object, previous: None };
+        Arc::new(SharedEvent::new(sequence, Instant::now(), event, Arc::default()))
+    }
+
+    fn join(
+        hub: &mut Hub<char>,
+        start: Instant,
+        name: char,
+        scope: &Scope,
+        seconds: u32,
+        bookmarks: bool,
+    ) -> WatcherId {
+        let filter = Filter::new("pods", &shape(), &[], scope, LabelSelector::default(), &FieldSelector::default());
+        hub.handle_watch(start, name, Arc::new(filter), start + seconds * SECOND, bookmarks, &Limits::default())
+    }
+
+    fn pushed(hub: &mut Hub<char>, event: &Arc<SharedEvent>, answer: Push) -> String {
+        let mut to = Vec::new();
+        hub.handle_event(event, &shape(), |name, _| {
+            to.push(*name);
+            answer
+        });
+        to.sort_unstable();
+        to.into_iter().collect()
+    }
+
+    #[test]
+    fn events_are_pushed_to_who_is_attached_and_concerned() {
+        let start = Instant::now();
+        let mut hub = Hub::new(&[]);
+        let all = join(&mut hub, start, 'a', &Scope::All, 60, false);
+        let one = join(&mut hub, start, 'b', &Scope::Namespace("one".to_owned()), 60, false);
+        assert_eq!(pushed(&mut hub, &event(0, "one"), Push::Queued), "", "nobody is attached");
+        assert!(!hub.handle_attach(all, 0), "event 0 has been dispatched meanwhile");
+        assert!(hub.handle_attach(all, 1));
+        assert!(hub.handle_attach(one, 3), "it has read further than was dispatched");
+        assert_eq!(pushed(&mut hub, &event(1, "one"), Push::Queued), "a");
+        assert_eq!(pushed(&mut hub, &event(2, "one"), Push::Queued), "a");
+        assert_eq!(pushed(&mut hub, &event(3, "one"), Push::Queued), "ab");
+        assert_eq!(pushed(&mut hub, &event(4, "two"), Push::Overflow), "a");
+        assert_eq!((hub.len(), hub.detached()), (2, 1));
+        assert_eq!(pushed(&mut hub, &event(5, "one"), Push::Queued), "b", "who ran over is left alone");
+        assert_eq!(hub.handle_gone(one), Some('b'));
+        assert_eq!(hub.handle_gone(all), Some('a'));
+        assert_eq!((hub.len(), hub.detached(), hub.timers.len()), (0, 0, 0));
+    }
+
+    fn due(hub: &mut Hub<char>, now: Instant) -> Vec<String> {
+        let mut seen = Vec::new();
+        hub.handle_timeout(now, &Limits::default(), |due| {
+            seen.push(match due {
+                Due::Bookmark(name, revision) => format!("{name} bookmark {revision}"),
+                Due::Deadline(name) => format!("{name} deadline"),
+            });
+        });
+        seen
+    }
+
+    #[test]
+    fn bookmarks_and_deadlines_come_in_time() {
+        let start = Instant::now();
+        let mut hub = Hub::new(&[]);
+        for (name, seconds, bookmarks) in [('a', 100, true), ('b', 63, true), ('c', 70, false), ('d', 100, true)] {
+            let id = join(&mut hub, start, name, &Scope::All, seconds, bookmarks);
+            assert!(name == 'd' || hub.handle_attach(id, 0));
+        }
+        hub.handle_progress(Revision::new(9), 0);
+        let at = |seconds: u32| start + seconds * SECOND;
+        let ask = at(60) - BOOKMARK_PROGRESS_LEAD;
+        assert_eq!(hub.poll_timeout(), Some(ask));
+        assert!(!hub.poll_progress(at(59)));
+        assert!(hub.poll_progress(ask), "the store is asked a little before");
+        assert!(!hub.poll_progress(ask), "and once");
+        assert_eq!(hub.poll_timeout(), Some(at(60)));
+        assert_eq!(due(&mut hub, at(59)), Vec::<String>::new());
+        assert_eq!(due(&mut hub, at(60)), ["a bookmark 9", "b bookmark 9"], "and none for who is not attached");
+        assert_eq!(due(&mut hub, at(61)), ["b bookmark 9"], "two seconds before its deadline");
+        assert_eq!(due(&mut hub, at(63)), ["b deadline"]);
+        assert_eq!(due(&mut hub, at(70)), ["c deadline"]);
+        assert_eq!(due(&mut hub, at(98)), ["a bookmark 9"]);
+        assert_eq!(due(&mut hub, at(100)), ["a deadline", "d deadline"]);
+        assert_eq!(hub.poll_timeout(), None);
+    }
+}

@@ -1,0 +1,220 @@
+//! Which watchers an event may concern: [`Interest`], an index over what each watcher pins.
+//!
+//! Every watcher stands in exactly one place, the most selective that its filter allows (see
+//! [`Pin`]); an event looks in the few places that its key, its indexed fields and its labels lead
+//! to, before and after the change. So with ten thousand watchers of ten thousand nodes an event
+//! looks at one or two of them. What is found is a candidate: the filter decides.
+
+use std::collections::HashMap;
+
+use listwatch_meta::{Event, ObjectShape};
+
+use crate::filter::Pin;
+
+/// Watchers by what they pin.
+pub(crate) struct Interest {
+    all: Members,
+    keys: ByText,
+    names: ByText,
+    namespaces: ByText,
+    /// One per indexed field: its position in the shape, and the watchers by value.
+    fields: Vec<(usize, ByText)>,
+    /// One per label that some watcher pins.
+    labels: Vec<(Box<str>, ByText)>,
+}
+
+type Members = Vec<u32>;
+type ByText = HashMap<Box<str>, Members>;
+
+impl Interest {
+    /// No watchers; the shape's fields at these positions are indexed.
+    pub(crate) fn new(indexed: &[usize]) -> Self {
+        Interest {
+            all: Members::new(),
+            keys: ByText::new(),
+            names: ByText::new(),
+            namespaces: ByText::new(),
+            fields: indexed.iter().map(|position| (*position, ByText::new())).collect(),
+            labels: Vec::new(),
+        }
+    }
+
+    /// Adds a watcher, which must not be there.
+    pub(crate) fn insert(&mut self, watcher: u32, pin: &Pin) {
+        match self.place(pin) {
+            None => self.all.push(watcher),
+            Some((map, text)) => match map.get_mut(text) {
+                Some(members) => members.push(watcher),
+                None => {
+                    map.insert(text.into(), vec![watcher]);
+                }
+            },
+        }
+    }
+
+    /// Removes a watcher, which must be there under this pin.
+    pub(crate) fn remove(&mut self, watcher: u32, pin: &Pin) {
+        let forget = |members: &mut Members| {
+            if let Some(position) = members.iter().position(|member| *member == watcher) {
+                members.swap_remove(position);
+            }
+        };
+        match self.place(pin) {
+            None => forget(&mut self.all),
+            Some((map, text)) => {
+                if let Some(members) = map.get_mut(text) {
+                    forget(members);
+                    if members.is_empty() {
+                        map.remove(text);
+                    }
+                }
+            }
+        }
+        if let Pin::Label(..) = pin {
+            self.labels.retain(|(_, map)| !map.is_empty());
+        }
+    }
+
+    fn place<'a>(&'a mut self, pin: &'a Pin) -> Option<(&'a mut ByText, &'a str)> {
+        match pin {
+            Pin::All => None,
+            Pin::Key(key) => Some((&mut self.keys, key)),
+            Pin::Name(name) => Some((&mut self.names, name)),
+            Pin::Namespace(namespace) => Some((&mut self.namespaces, namespace)),
+            Pin::Field(position, value) => {
+                let index = self.fields.iter().position(|(indexed, _)| indexed == position);
+                let index = index.expect("a filter pins only fields that are indexed");
+                Some((&mut self.fields[index].1, value))
+            }
+            Pin::Label(label, value) => {
+                let index = self.labels.iter().position(|(known, _)| known == label).unwrap_or_else(|| {
+                    self.labels.push((label.clone(), ByText::new()));
+                    self.labels.len() - 1
+                });
+                Some((&mut self.labels[index].1, value))
+            }
+        }
+    }
+
+    /// Calls `visit` once for each watcher that the event may concern.
+    pub(crate) fn candidates(&self, event: &Event, shape: &ObjectShape, mut visit: impl FnMut(u32)) {
+        let object = &event.object;
+        self.all.iter().copied().for_each(&mut visit);
+        let mut found = |map: &ByText, text: &str| {
+            if let Some(members) = map.get(text) {
+                members.iter().copied().for_each(&mut visit);
+            }
+        };
+        if !self.keys.is_empty() {
+            found(&self.keys, object.key().as_str());
+        }
+        if !self.names.is_empty() {
+            found(&self.names, object.name());
+        }
+        if !self.namespaces.is_empty() {
+            found(&self.namespaces, object.namespace());
+        }
+        for (position, map) in self.fields.iter().filter(|(_, map)| !map.is_empty()) {
+            let now = object.field_at(*position, shape);
+            if let Some(previous) = &event.previous {
+                let before = previous.field_at(*position, shape);
+                if before != now {
+                    found(map, &before);
+                }
+            }
+            found(map, &now);
+        }
+        for (label, map) in &self.labels {
+            let now = object.label(label);
+            if let Some(before) = event.previous.as_ref().and_then(|previous| previous.label(label))
+                && Some(&before) != now.as_ref()
+            {
+                found(map, &before);
+            }
+            if let Some(now) = now {
+                found(map, &now);
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use listwatch_meta::{Change, FieldSelector, Key, LabelSelector, Object, Revision, SelectableField};
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::filter::{Filter, Scope};
+
+    fn shape() -> ObjectShape {
+        ObjectShape::new(true, vec![SelectableField::string("spec.nodeName")])
+    }
+
+    fn state(revision: u64, change: Change, (namespace, name, node, app): (&str, &str, &str, &str)) -> Object {
+        let key = Key::new("pods", Some(namespace), name).unwrap();
+        let json = format!(r#"{{"metadata":{{"labels":{{"app":"{app}"}}}},"spec":{{"nodeName":"{node}"}}}}"#);
+        Object::from_stored(key, Revision::new(revision), change, json.as_bytes(), &shape()).unwrap()
+    }
+
+    fn filter() -> impl Strategy<Value = Filter> {
+        let scope = prop_oneof![
+            Just(Scope::All),
+            "[ab]".prop_map(Scope::Namespace),
+            ("[ab]", "[xy]").prop_map(|(namespace, name)| Scope::Object { namespace: Some(namespace), name }),
+        ];
+        let labels = prop::sample::select(vec!["", "app=p", "app=q", "app!=p", "app in (p,q)", "app"]);
+        let fields = prop::sample::select(vec![
+            "",
+            "spec.nodeName=n",
+            "spec.nodeName=",
+            "spec.nodeName!=n",
+            "metadata.name=x",
+            "metadata.namespace=b",
+        ]);
+        (scope, labels, fields).prop_map(|(scope, labels, fields)| {
+            let labels = LabelSelector::parse(labels).unwrap();
+            Filter::new("pods", &shape(), &[0], &scope, labels, &FieldSelector::parse(fields).unwrap())
+        })
+    }
+
+    proptest! {
+        #[test]
+        fn nobody_interested_is_overlooked_and_nobody_is_asked_twice(
+            filters in prop::collection::vec(filter(), 1..20),
+            gone in prop::collection::vec(any::<bool>(), 20),
+            namespace in "[ab]", name in "[xy]",
+            before in prop::option::of(("n?", "[pq]")), now in prop::option::of(("n?", "[pq]")),
+        ) {
+            let previous = before.as_ref().map(|(node, app)| state(1, Change::Added, (&namespace, &name, node, app)));
+            let event = match (&now, previous) {
+                (Some((node, app)), previous) => {
+                    let change = if previous.is_some() { Change::Modified } else { Change::Added };
+                    Event { change, object: state(2, change, (&namespace, &name, node, app)), previous }
+                }
+                (None, Some(previous)) => Event {
+                    change: Change::Deleted,
+                    object: previous.at_change(Revision::new(2), Change::Deleted, &shape()),
+                    previous: Some(previous),
+                },
+                (None, None) => return Ok(()),
+            };
+            let mut interest = Interest::new(&[0]);
+            for (id, filter) in filters.iter().enumerate() {
+                interest.insert(id as u32, filter.pin());
+            }
+            for (id, filter) in filters.iter().enumerate().filter(|(id, _)| gone[*id]) {
+                interest.remove(id as u32, filter.pin());
+            }
+            let mut asked = Vec::new();
+            interest.candidates(&event, &shape(), |id| asked.push(id as usize));
+            asked.sort_unstable();
+            for (id, filter) in filters.iter().enumerate() {
+                let times = asked.iter().filter(|asked| **asked == id).count();
+                let wanted = !gone[id] && filter.view(&event, &shape()).is_some();
+                prop_assert!(times <= 1, "watcher {} is asked {} times", id, times);
+                prop_assert!(!wanted || times == 1, "watcher {} wants the event and is not asked", id);
+                prop_assert!(!gone[id] || times == 0, "watcher {} is gone and is asked", id);
+            }
+        }
+    }
+}

@@ -1,0 +1,303 @@
+//! What the driver, the handles and the watchers of one cache share ([`Shared`]): the core's plain
+//! values, each behind a lock of its own.
+//!
+//! | lock | held for | by |
+//! |---|---|---|
+//! | `cache` (read) | the clone of a snapshot, a look at 64 events | lists, watchers that catch up |
+//! | `cache` (write) | a burst of events, about a microsecond each | the driver |
+//! | `hub` | one event to all its watchers; a watcher's start, attachment and end | the driver, watchers |
+//! | a mailbox | one push or one pop | the driver, its watcher |
+//! | `freshness`, `pins` | a map operation | reads, the driver |
+//!
+//! Order where two are needed: `hub`, then a mailbox. No lock is held across an `await`, and no
+//! waker is called while one is held. A list never waits for a dispatch: it takes a snapshot.
+
+use std::future::Future;
+use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
+use std::task::Waker;
+use std::time::Instant;
+
+use listwatch_meta::{FieldSelector, LabelSelector, Revision, Status};
+use listwatch_storage::{Storage, StoreFault};
+use parking_lot::{Mutex, RwLock};
+use tokio::sync::{Notify, oneshot, watch};
+
+use crate::cache::Cache;
+use crate::error::ReadError;
+use crate::filter::{Filter, Scope};
+use crate::freshness::{Freshness, Ticket};
+use crate::handle::ResourceConfig;
+use crate::hub::Hub;
+use crate::pins::Pins;
+use crate::readiness::Readiness;
+use crate::snapshot::Snapshot;
+use crate::stats::{CacherStats, Counters, WatcherStats};
+use crate::watcher::{Mailbox, Phase};
+
+/// A mailbox as hub and watcher hold it.
+pub(crate) type Cell = Arc<Mutex<Mailbox>>;
+
+pub(crate) struct Shared {
+    pub(crate) config: ResourceConfig,
+    /// Positions of the indexed fields in the shape.
+    pub(crate) indexed: Vec<usize>,
+    pub(crate) storage: Arc<dyn Storage>,
+    pub(crate) counters: Arc<Counters>,
+    pub(crate) cache: RwLock<Cache>,
+    pub(crate) hub: Mutex<Hub<Cell>>,
+    pub(crate) freshness: Mutex<Freshness<oneshot::Sender<()>>>,
+    pub(crate) pins: Mutex<Pins>,
+    pub(crate) readiness: watch::Sender<Readiness>,
+    /// Something changed that the driver's timers depend on.
+    pub(crate) kick: Notify,
+    /// The cache was stopped.
+    pub(crate) stopped: Notify,
+}
+
+impl Shared {
+    pub(crate) fn new(storage: Arc<dyn Storage>, config: ResourceConfig) -> Self {
+        let indexed = config.indexed();
+        let counters = Arc::new(Counters::default());
+        let cache = Cache::new(config.shape.clone(), indexed.clone(), config.limits.clone(), counters.clone());
+        let since = now();
+        Shared {
+            cache: RwLock::new(cache),
+            hub: Mutex::new(Hub::new(&indexed)),
+            freshness: Mutex::new(Freshness::new()),
+            pins: Mutex::new(Pins::new(config.limits.pinned_snapshots_max)),
+            readiness: watch::Sender::new(Readiness::Pending { since, cause: None }),
+            kick: Notify::new(),
+            stopped: Notify::new(),
+            config,
+            indexed,
+            storage,
+            counters,
+        }
+    }
+
+    pub(crate) fn filter(&self, scope: &Scope, labels: &LabelSelector, fields: &FieldSelector) -> Arc<Filter> {
+        let ResourceConfig { prefix, shape, .. } = &self.config;
+        Arc::new(Filter::new(prefix, shape, &self.indexed, scope, labels.clone(), fields))
+    }
+
+    pub(crate) fn revision(&self) -> Revision {
+        self.cache.read().revision()
+    }
+
+    /// The current state and its revision.
+    pub(crate) fn current(&self) -> (Snapshot, Revision) {
+        let cache = self.cache.read();
+        (cache.snapshot().clone(), cache.revision())
+    }
+
+    pub(crate) fn is_ready(&self) -> bool {
+        matches!(*self.readiness.borrow(), Readiness::Ready(_))
+    }
+
+    pub(crate) fn is_stopped(&self) -> bool {
+        *self.readiness.borrow() == Readiness::Stopped
+    }
+
+    /// Waits until the cache is filled, as long as it takes.
+    pub(crate) async fn filled(&self) -> Result<(), ReadError> {
+        if self.is_ready() {
+            return Ok(());
+        }
+        let mut readiness = self.readiness.subscribe();
+        let settled = readiness.wait_for(|state| !matches!(state, Readiness::Pending { .. })).await;
+        match settled.as_deref() {
+            Ok(Readiness::Ready(_)) => Ok(()),
+            _ => Err(StoreFault::Closed.into()),
+        }
+    }
+
+    /// Waits until the cache is filled, for the time a request may.
+    pub(crate) async fn filled_in_time(&self) -> Result<(), ReadError> {
+        if let Some(filled) = in_time(self.config.limits.ready_wait, self.filled()).await {
+            return filled;
+        }
+        Err(match &*self.readiness.borrow() {
+            Readiness::Pending { since, cause } => ReadError::NotReady {
+                retry_after_seconds: Readiness::retry_after_seconds(*since, now()),
+                cause: cause.clone(),
+            },
+            Readiness::Ready(_) => return Ok(()),
+            Readiness::Stopped => StoreFault::Closed.into(),
+        })
+    }
+
+    /// Waits until the cache is at `revision`, for the time a request may.
+    ///
+    /// # Errors
+    /// [`ReadError::TooLarge`] when the time is up.
+    pub(crate) async fn reach(&self, revision: Revision) -> Result<(), ReadError> {
+        if self.revision() >= revision {
+            return Ok(());
+        }
+        let (sender, receiver) = oneshot::channel();
+        let Some(ticket) = self.freshness.lock().handle_wait(now(), revision, sender) else { return Ok(()) };
+        self.kick.notify_one();
+        let _waiting = Waiting { shared: self, ticket };
+        let reached = in_time(self.config.limits.freshness_wait, receiver).await;
+        if matches!(reached, Some(Ok(()))) {
+            return Ok(());
+        }
+        if self.is_stopped() {
+            return Err(StoreFault::Closed.into());
+        }
+        Err(ReadError::TooLarge { requested: revision, current: self.revision(), retry_after_seconds: 1 })
+    }
+
+    /// Ends everything: watchers get the goodbye (`None`: a clean end), reads fail.
+    pub(crate) fn stop(&self, goodbye: Option<&Status>) {
+        if matches!(self.readiness.send_replace(Readiness::Stopped), Readiness::Stopped) {
+            return;
+        }
+        self.close_watchers(|_| goodbye.cloned());
+        *self.freshness.lock() = Freshness::new();
+        self.stopped.notify_one();
+    }
+
+    /// Ends every watch of the present.
+    pub(crate) fn close_watchers(&self, goodbye: impl Fn(&Mailbox) -> Option<Status>) {
+        let mut wakers = Vec::new();
+        {
+            let mut hub = self.hub.lock();
+            hub.for_each(|cell| {
+                let mut mailbox = cell.lock();
+                let goodbye = goodbye(&mailbox);
+                mailbox.handle_close(goodbye);
+                wakers.extend(mailbox.take_waker());
+            });
+            hub.handle_reset();
+        }
+        self.wake(&mut wakers);
+    }
+
+    /// Wakes watchers; no lock may be held.
+    pub(crate) fn wake(&self, wakers: &mut Vec<Waker>) {
+        self.counters.wake_ups.fetch_add(wakers.len() as u64, Relaxed);
+        wakers.drain(..).for_each(Waker::wake);
+    }
+
+    /// What a watcher is told whose place is gone: `seen` is the last it knows.
+    pub(crate) fn expired(&self, seen: Revision, floor: Revision) -> Status {
+        self.counters.expired.fetch_add(1, Relaxed);
+        Status::expired_watch(seen.get(), floor.get())
+    }
+
+    pub(crate) fn stats(&self) -> CacherStats {
+        let now = now();
+        let watchers = self.watcher_stats(now);
+        let readiness = self.readiness.borrow().clone();
+        let pinned_snapshots = self.pins.lock().len();
+        let waiting_reads = self.freshness.lock().len();
+        let cache = self.cache.read();
+        let history = cache.history();
+        let Counters {
+            received,
+            queued,
+            caught_up,
+            initial,
+            bookmarks,
+            wake_ups,
+            encodes,
+            overflows,
+            expired,
+            started,
+            cache_lists,
+            store_lists,
+            fallbacks,
+            rebuilt,
+            progress_requests,
+            resumed,
+            repeated,
+            audits,
+            mismatches,
+        } = &*self.counters;
+        CacherStats {
+            name: self.config.name.clone(),
+            ready: matches!(readiness, Readiness::Ready(_)),
+            generation: if let Readiness::Ready(generation) = readiness { generation } else { 0 },
+            revision: cache.revision(),
+            objects: cache.snapshot().len(),
+            object_bytes: cache.object_bytes(),
+            history_events: history.len(),
+            history_bytes: history.bytes(),
+            history_span: history.span(now),
+            oldest: history.floor(),
+            pinned_snapshots,
+            watchers,
+            waiting_reads,
+            events_received: received.load(Relaxed),
+            events_queued: queued.load(Relaxed),
+            events_caught_up: caught_up.load(Relaxed),
+            initial_events: initial.load(Relaxed),
+            bookmarks: bookmarks.load(Relaxed),
+            wake_ups: wake_ups.load(Relaxed),
+            encodings: encodes.load(Relaxed),
+            overflows: overflows.load(Relaxed),
+            expired_watches: expired.load(Relaxed),
+            watches_started: started.load(Relaxed),
+            cache_lists: cache_lists.load(Relaxed),
+            store_lists: store_lists.load(Relaxed),
+            consistent_fallbacks: fallbacks.load(Relaxed),
+            rebuilt_snapshots: rebuilt.load(Relaxed),
+            progress_requests: progress_requests.load(Relaxed),
+            resumed_watches: resumed.load(Relaxed),
+            repeated_events: repeated.load(Relaxed),
+            undecodable: cache.undecodable().take(crate::limits::UNDECODABLE_KEYS_MAX).cloned().collect(),
+            audits: audits.load(Relaxed),
+            audit_mismatches: mismatches.load(Relaxed),
+        }
+    }
+
+    fn watcher_stats(&self, now: Instant) -> WatcherStats {
+        let mut cells = Vec::new();
+        self.hub.lock().for_each(|cell| cells.push(cell.clone()));
+        let mut stats = WatcherStats::default();
+        let mut slowest: Option<u64> = None;
+        for cell in cells {
+            let mailbox = cell.lock();
+            match mailbox.phase() {
+                Phase::Replay => stats.replaying += 1,
+                Phase::Live => stats.live += 1,
+                Phase::Lagging => stats.lagging += 1,
+                Phase::Closed => stats.closed += 1,
+            }
+            if let Some(place) = mailbox.place() {
+                slowest = Some(slowest.map_or(place, |slowest| slowest.min(place)));
+            }
+        }
+        let cache = self.cache.read();
+        let history = cache.history();
+        // A place that is gone already is as slow as the oldest one that is not.
+        if let Some(event) = slowest.and_then(|place| history.get(place.max(history.start()))) {
+            stats.slowest_lag_revisions = cache.revision().get() - event.revision().previous().get();
+            stats.slowest_lag = now.saturating_duration_since(event.at);
+        }
+        stats
+    }
+}
+
+/// A read that waits; leaves the queue when its client goes.
+struct Waiting<'a> {
+    shared: &'a Shared,
+    ticket: Ticket,
+}
+
+impl Drop for Waiting<'_> {
+    fn drop(&mut self) {
+        self.shared.freshness.lock().handle_cancel(self.ticket);
+    }
+}
+
+async fn in_time<F: Future>(limit: std::time::Duration, future: F) -> Option<F::Output> {
+    tokio::time::timeout(limit, future).await.ok()
+}
+
+/// The present, on tokio's clock, which tests can stop.
+pub(crate) fn now() -> Instant {
+    tokio::time::Instant::now().into_std()
+}

@@ -1,0 +1,132 @@
+//! Reads that the store answers itself, with the same rules as the cache: [`get`], [`list`].
+
+use std::sync::Arc;
+
+use listwatch_meta::{Change, ContinueToken, Key, ListRequest, Object, ObjectShape, ReadAt, Revision};
+use listwatch_storage::{ListQuery, ReadError as StoreError, Storage};
+
+use crate::cache::decode;
+use crate::error::ReadError;
+use crate::filter::Filter;
+use crate::handle::List;
+use crate::limits::{Limits, UNDECODABLE_KEYS_MAX};
+use crate::snapshot::ListItems;
+
+/// One object, read linearizably; at a former revision with [`ReadAt::Exact`].
+pub(crate) async fn get(
+    storage: &Arc<dyn Storage>,
+    key: &Key,
+    at: ReadAt,
+    shape: &ObjectShape,
+) -> Result<Option<Object>, ReadError> {
+    let (found, revision) = match at {
+        ReadAt::Exact(_) => {
+            let range = listwatch_meta::KeyRange::single(key);
+            let query = ListQuery { range, at: exact(at), limit: 1 };
+            let page = storage.list(query).await.map_err(ReadError::from_store)?;
+            (page.items.into_iter().next(), page.revision)
+        }
+        _ => storage.get(key).await.map_err(ReadError::from_store)?,
+    };
+    reached(at, revision)?;
+    let Some(entry) = found else { return Ok(None) };
+    match decode(&entry, Change::Added, shape) {
+        Ok(object) => Ok(Some(object)),
+        Err(_) => Err(ReadError::Undecodable { keys: vec![key.clone()] }),
+    }
+}
+
+/// A list, paged as the store likes until the client's page is full.
+pub(crate) async fn list(
+    storage: &Arc<dyn Storage>,
+    filter: &Filter,
+    request: &ListRequest,
+    shape: &ObjectShape,
+    limits: &Limits,
+) -> Result<List, ReadError> {
+    let limit = request.limit.map_or(usize::MAX, |limit| usize::try_from(limit).unwrap_or(usize::MAX));
+    let mut at = exact(request.at);
+    let mut range = filter.range().starting_at(&start_key(filter, request));
+    let mut objects = Vec::new();
+    let mut undecodable = Vec::new();
+    loop {
+        let wanted = limit.saturating_sub(objects.len());
+        // With a selector more is read than is kept: pages of at least the usual size save trips.
+        let page_size = if filter.selects() { limits.list_page_objects } else { wanted.min(limits.list_page_objects) };
+        let query = ListQuery { range: range.clone(), at, limit: page_size };
+        let page = storage.list(query).await.map_err(|error| expired_page(error, request))?;
+        reached(request.at, page.revision)?;
+        at = Some(page.revision);
+        let last = page.items.last().map(|entry| entry.key.clone());
+        let fetched = page.items.len() as u64;
+        for (position, entry) in page.items.into_iter().enumerate() {
+            match decode(&entry, Change::Added, shape) {
+                Ok(object) if filter.covers(&entry.key) && filter.selects_object(&object, shape) => {
+                    objects.push(object)
+                }
+                Ok(_) => {}
+                Err(_) if undecodable.len() < UNDECODABLE_KEYS_MAX => undecodable.push(entry.key.clone()),
+                Err(_) => {}
+            }
+            if objects.len() == limit {
+                let rest = fetched - 1 - position as u64;
+                let more = page.more || rest > 0;
+                let remaining = page.remaining.filter(|_| more && !filter.selects()).map(|behind| behind + rest);
+                let continue_token = more.then(|| token(filter, page.revision, &entry.key));
+                return Ok(finish(page.revision, objects, undecodable, continue_token, remaining));
+            }
+        }
+        match last {
+            Some(last) if page.more => range = range.starting_at(&format!("{last}\0")),
+            _ => return Ok(finish(page.revision, objects, undecodable, None, None)),
+        }
+    }
+}
+
+fn finish(
+    revision: Revision,
+    objects: Vec<Object>,
+    undecodable: Vec<Key>,
+    continue_token: Option<String>,
+    remaining: Option<u64>,
+) -> List {
+    List { revision, continue_token, remaining, items: ListItems::ready(objects), undecodable }
+}
+
+/// The first key that a list may show.
+pub(crate) fn start_key(filter: &Filter, request: &ListRequest) -> String {
+    request.resume.as_ref().map_or_else(String::new, |token| format!("{}{}", filter.collection().start(), token.start))
+}
+
+/// The token for what follows behind `last`.
+pub(crate) fn token(filter: &Filter, revision: Revision, last: &Key) -> String {
+    let last = last.as_str();
+    let relative = last.strip_prefix(filter.collection().start()).unwrap_or(last);
+    ContinueToken::after(revision, relative).encode()
+}
+
+/// An error of a read at a token's revision is the token's error.
+pub(crate) fn expired_page(error: StoreError, request: &ListRequest) -> ReadError {
+    match (ReadError::from_store(error), &request.resume) {
+        (ReadError::Expired { .. }, Some(token)) => {
+            ReadError::ExpiredPage { token: Some(token.inconsistent().encode()) }
+        }
+        (error, _) => error,
+    }
+}
+
+fn exact(at: ReadAt) -> Option<Revision> {
+    match at {
+        ReadAt::Exact(revision) => Some(revision),
+        _ => None,
+    }
+}
+
+fn reached(at: ReadAt, current: Revision) -> Result<(), ReadError> {
+    match at {
+        ReadAt::NotOlderThan(requested) if requested > current => {
+            Err(ReadError::TooLarge { requested, current, retry_after_seconds: 0 })
+        }
+        _ => Ok(()),
+    }
+}

@@ -1,0 +1,437 @@
+//! One watcher: what it still has to hand out, and from where it goes on ([`Mailbox`]).
+//!
+//! ```text
+//!                     initial state, in key order
+//!   with initial ┌────────┐  all of it handed out    ┌─────────┐  stands at the end of    ┌──────┐
+//!   events ─────▶│ Replay │─────────────────────────▶│ Lagging │─────── history ─────────▶│ Live │
+//!                └───┬────┘                          └──┬──────┘                          └─┬─┬──┘
+//!                    │        after a revision ─────────▲ │ ▲      queue full:              │ │
+//!                    │                                    │ └───── drop it, keep the ───────┘ │
+//!                    │ place left the window              │        place it began at          │
+//!                    ▼                                    ▼ place left the window             ▼
+//!              ┌─────────────────────────────────────────────────────────────────────────────────┐
+//!              │ Closed(why): what is queued, then the goodbye (410, a status, or nothing), then ∎│
+//!              └─────────────────────────────────────────────────────────────────────────────────┘
+//! ```
+//!
+//! * **Replay** walks a snapshot. Nothing is queued meanwhile; the live part is found in the
+//!   history afterwards, beginning right behind the snapshot, so there is no gap and no overlap.
+//! * **Lagging** reads the shared history at the reader's pace, from a place it remembers. It costs
+//!   nobody anything: it is not even looked at when an event happens. A watcher that has just
+//!   started is one that lags by a little.
+//! * **Live** is where events are pushed: up to a named number of them wait in the queue.
+//! * **Closed** is the end. There is always a reason: the deadline and a stop are clean ends, all
+//!   others are told in the stream.
+//!
+//! A mailbox is a plain value: no lock, no task, no clock. The dispatcher calls `handle_event`, the
+//! reader calls `poll_delivery`; when that answers [`Step::NeedHistory`] the reader brings what the
+//! history says.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::task::Waker;
+
+use listwatch_meta::{Change, Object, Revision, Status};
+
+use crate::delivery::SharedEvent;
+use crate::limits::IDLE_QUEUE_CAPACITY;
+use crate::snapshot::ListItems;
+
+/// A watcher's state and queue.
+pub(crate) struct Mailbox {
+    state: State,
+    queue: VecDeque<Queued>,
+    /// Events at or below this revision are not for this watcher: it begins behind them.
+    floor: Revision,
+    /// The newest revision that was queued, as an event or as a bookmark.
+    last: Revision,
+    /// Who waits for the next delivery.
+    waker: Option<Waker>,
+}
+
+enum State {
+    Replay(Box<Replay>),
+    Lagging { place: u64 },
+    Live,
+    Closed(Option<Box<Status>>),
+}
+
+/// The initial state on its way to the reader.
+pub(crate) struct Replay {
+    /// The objects that are still to come.
+    pub(crate) items: ListItems,
+    /// The bookmark behind them, if asked for.
+    pub(crate) end: Option<Revision>,
+    /// Where the live part begins.
+    pub(crate) place: u64,
+}
+
+/// Something ready to be handed out.
+#[derive(Clone, Debug)]
+pub(crate) enum Queued {
+    Event(Arc<SharedEvent>, Change),
+    Bookmark(Revision),
+}
+
+/// What [`Mailbox::handle_event`] did.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Push {
+    /// It waits in the queue.
+    Queued,
+    /// It is none of this watcher's business.
+    Ignored,
+    /// The queue was full: it is gone, and the watcher has to be left alone from now on.
+    Overflow,
+}
+
+/// What the reader should do next.
+#[derive(Debug)]
+pub(crate) enum Step {
+    /// Hand this out.
+    Deliver(Queued),
+    /// Hand this object of the initial state out.
+    Initial(Object),
+    /// The initial state is complete: hand the bookmark out.
+    InitialEnd(Revision),
+    /// Read the history from this place and bring what it says.
+    NeedHistory(u64),
+    /// Nothing now.
+    Wait,
+    /// Hand this out as the last thing.
+    Goodbye(Box<Status>),
+    /// Nothing ever.
+    End,
+}
+
+/// A state's name, for statistics.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Phase {
+    Replay,
+    Live,
+    Lagging,
+    Closed,
+}
+
+impl Mailbox {
+    /// A watcher that begins with initial events.
+    pub(crate) fn replay(replay: Replay, floor: Revision) -> Self {
+        Self::new(State::Replay(Box::new(replay)), floor)
+    }
+
+    /// A watcher that begins at a place in history, with events after `floor`.
+    pub(crate) fn from_history(place: u64, floor: Revision) -> Self {
+        Self::new(State::Lagging { place }, floor)
+    }
+
+    /// A watch that is over before it began.
+    pub(crate) fn closed(goodbye: Option<Status>) -> Self {
+        Self::new(State::Closed(goodbye.map(Box::new)), Revision::ZERO)
+    }
+
+    fn new(state: State, floor: Revision) -> Self {
+        Mailbox { state, queue: VecDeque::new(), floor, last: floor, waker: None }
+    }
+
+    // ------------------------------------------------------------------ the dispatcher's side
+
+    /// An event happened that this watcher sees as `change`. At most `limit` deliveries wait.
+    pub(crate) fn handle_event(&mut self, event: &Arc<SharedEvent>, change: Change, limit: usize) -> Push {
+        if !matches!(self.state, State::Live) || event.revision() <= self.floor {
+            return Push::Ignored;
+        }
+        if self.queue.len() >= limit {
+            // A bookmark in the queue has no place; what follows it has.
+            let oldest = self.queue.iter().find_map(|queued| match queued {
+                Queued::Event(event, _) => Some(event.sequence),
+                Queued::Bookmark(_) => None,
+            });
+            self.state = State::Lagging { place: oldest.unwrap_or(event.sequence) };
+            self.queue = VecDeque::new();
+            return Push::Overflow;
+        }
+        self.last = event.revision();
+        self.queue.push_back(Queued::Event(event.clone(), change));
+        Push::Queued
+    }
+
+    /// Everything up to `revision` has been dispatched: queue a bookmark, if the watcher is live,
+    /// has room, and would learn something.
+    pub(crate) fn handle_bookmark(&mut self, revision: Revision, limit: usize) -> Push {
+        if !matches!(self.state, State::Live) || revision <= self.last || self.queue.len() >= limit {
+            return Push::Ignored;
+        }
+        self.last = revision;
+        self.queue.push_back(Queued::Bookmark(revision));
+        Push::Queued
+    }
+
+    /// The watch ends: what is queued is still handed out, then the goodbye.
+    pub(crate) fn handle_close(&mut self, goodbye: Option<Status>) {
+        if !matches!(self.state, State::Closed(_)) {
+            self.state = State::Closed(goodbye.map(Box::new));
+        }
+    }
+
+    /// Nothing before `start` is held any more. A watcher that is still at its initial state and
+    /// could not go on behind it is closed now, so that its snapshot is not kept for nothing; one
+    /// that lags costs nothing and finds out by itself. True when it was closed.
+    pub(crate) fn handle_eviction(&mut self, start: u64, goodbye: impl FnOnce(Revision) -> Status) -> bool {
+        let late = matches!(&self.state, State::Replay(replay) if replay.place < start);
+        if late {
+            let goodbye = goodbye(self.last);
+            self.handle_close(Some(goodbye));
+        }
+        late
+    }
+
+    /// Who has to be woken, now that something changed.
+    pub(crate) fn take_waker(&mut self) -> Option<Waker> {
+        self.waker.take()
+    }
+
+    // ---------------------------------------------------------------------- the reader's side
+
+    /// What to do next.
+    pub(crate) fn poll_delivery(&mut self) -> Step {
+        if let Some(queued) = self.queue.pop_front() {
+            if self.queue.is_empty() && self.queue.capacity() > IDLE_QUEUE_CAPACITY {
+                self.queue = VecDeque::new();
+            }
+            return Step::Deliver(queued);
+        }
+        match &mut self.state {
+            State::Replay(replay) => {
+                if let Some(object) = replay.items.next() {
+                    return Step::Initial(object);
+                }
+                let (end, place) = (replay.end, replay.place);
+                self.state = State::Lagging { place };
+                match end {
+                    Some(revision) => Step::InitialEnd(revision),
+                    None => Step::NeedHistory(place),
+                }
+            }
+            State::Lagging { place } => Step::NeedHistory(*place),
+            State::Live => Step::Wait,
+            State::Closed(goodbye) => goodbye.take().map_or(Step::End, Step::Goodbye),
+        }
+    }
+
+    /// Keeps who waits; call it when [`Step::Wait`] was the answer, before the lock is given up.
+    pub(crate) fn wait(&mut self, waker: &Waker) {
+        match &mut self.waker {
+            Some(kept) => kept.clone_from(waker),
+            none => *none = Some(waker.clone()),
+        }
+    }
+
+    /// What the history holds from `place` on, with what this watcher sees of it. Ignored when the
+    /// watcher has moved on meanwhile. Returns how many of them it sees.
+    pub(crate) fn handle_history(
+        &mut self,
+        place: u64,
+        events: &[Arc<SharedEvent>],
+        view: impl Fn(&SharedEvent) -> Option<Change>,
+    ) -> usize {
+        let State::Lagging { place: expected } = &mut self.state else { return 0 };
+        if *expected != place {
+            return 0;
+        }
+        *expected += events.len() as u64;
+        let before = self.queue.len();
+        for event in events {
+            if event.revision() <= self.floor {
+                continue;
+            }
+            self.last = event.revision();
+            if let Some(change) = view(event) {
+                self.queue.push_back(Queued::Event(event.clone(), change));
+            }
+        }
+        self.queue.len() - before
+    }
+
+    /// The place is no longer in the history.
+    pub(crate) fn handle_gone(&mut self, place: u64, goodbye: impl FnOnce(Revision) -> Status) {
+        if matches!(self.state, State::Lagging { place: expected } if expected == place) {
+            let goodbye = goodbye(self.last);
+            self.handle_close(Some(goodbye));
+        }
+    }
+
+    /// The watcher stands at the end of the history and is dispatched to from now on. False when
+    /// it has moved on meanwhile.
+    pub(crate) fn handle_attached(&mut self, place: u64) -> bool {
+        let here = matches!(self.state, State::Lagging { place: expected } if expected == place);
+        if here {
+            self.state = State::Live;
+        }
+        here
+    }
+
+    // -------------------------------------------------------------------------------- getters
+
+    /// The newest revision that it knows of.
+    pub(crate) fn last(&self) -> Revision {
+        self.last
+    }
+
+    /// Which state it is in.
+    pub(crate) fn phase(&self) -> Phase {
+        match self.state {
+            State::Replay(_) => Phase::Replay,
+            State::Lagging { .. } => Phase::Lagging,
+            State::Live => Phase::Live,
+            State::Closed(_) => Phase::Closed,
+        }
+    }
+
+    /// The place of the next event that it has not handed out; `None` when it has nothing to catch
+    /// up with.
+    pub(crate) fn place(&self) -> Option<u64> {
+        let queued = self.queue.iter().find_map(|queued| match queued {
+            Queued::Event(event, _) => Some(event.sequence),
+            Queued::Bookmark(_) => None,
+        });
+        queued.or(match &self.state {
+            State::Replay(replay) => Some(replay.place),
+            State::Lagging { place } => Some(*place),
+            State::Live | State::Closed(_) => None,
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Instant;
+
+    use listwatch_meta::{Event, Key, ObjectShape};
+
+    use super::*;
+
+    fn event(sequence: u64) -> Arc<SharedEvent> {
+        let key = Key::new("pods", Some("a"), "x").unwrap();
+        let shape = ObjectShape::new(true, Vec::new());
+        let revision = Revision::new(100 + sequence);
+        let object = Object::from_stored(key, revision, Change::Added, br#"{"metadata":{}}"#, &shape).unwrap();
+        let event = Event { change: Change::Added, object, previous: None };
+        Arc::new(SharedEvent::new(sequence, Instant::now(), event, Arc::default()))
+    }
+
+    /// One line per step, until the watcher waits, ends or needs history.
+    fn drain(mailbox: &mut Mailbox) -> Vec<String> {
+        let mut steps = Vec::new();
+        loop {
+            let (text, last) = match mailbox.poll_delivery() {
+                Step::Deliver(Queued::Event(event, change)) => (format!("{change} {:?}", event.revision()), false),
+                Step::Deliver(Queued::Bookmark(revision)) => (format!("BOOKMARK {revision:?}"), false),
+                Step::Initial(object) => (format!("INITIAL {object:?}"), false),
+                Step::InitialEnd(revision) => (format!("END {revision:?}"), false),
+                Step::NeedHistory(place) => (format!("history {place}"), true),
+                Step::Wait => ("wait".to_owned(), true),
+                Step::Goodbye(status) => (format!("goodbye {}", status.code), false),
+                Step::End => ("end".to_owned(), true),
+            };
+            steps.push(text);
+            if last {
+                return steps;
+            }
+        }
+    }
+
+    fn live(floor: u64) -> Mailbox {
+        let mut mailbox = Mailbox::from_history(7, Revision::new(floor));
+        assert!(mailbox.handle_attached(7));
+        mailbox
+    }
+
+    #[test]
+    fn a_live_watcher_takes_events_up_to_its_limit_and_then_lags_from_the_first_of_them() {
+        let mut mailbox = live(0);
+        for sequence in 7..9 {
+            assert_eq!(mailbox.handle_event(&event(sequence), Change::Added, 2), Push::Queued);
+        }
+        assert_eq!(mailbox.handle_event(&event(9), Change::Added, 2), Push::Overflow);
+        assert_eq!(mailbox.handle_event(&event(10), Change::Added, 2), Push::Ignored);
+        assert_eq!(mailbox.phase(), Phase::Lagging);
+        assert_eq!(drain(&mut mailbox), ["history 7"]);
+        mailbox.handle_history(7, &[event(7), event(8)], |_| Some(Change::Added));
+        assert_eq!(drain(&mut mailbox), ["ADDED r107", "ADDED r108", "history 9"]);
+        assert!(mailbox.handle_attached(9));
+        assert_eq!(drain(&mut mailbox), ["wait"]);
+    }
+
+    #[test]
+    fn a_reader_that_took_some_lags_from_the_rest() {
+        let mut mailbox = live(0);
+        for sequence in 7..9 {
+            mailbox.handle_event(&event(sequence), Change::Added, 2);
+        }
+        assert!(matches!(mailbox.poll_delivery(), Step::Deliver(_)));
+        mailbox.handle_event(&event(9), Change::Added, 2);
+        assert_eq!(mailbox.handle_event(&event(10), Change::Added, 2), Push::Overflow);
+        assert_eq!(drain(&mut mailbox), ["history 8"]);
+    }
+
+    #[test]
+    fn events_at_or_below_the_floor_are_not_its_business() {
+        let mut mailbox = live(108);
+        assert_eq!(mailbox.handle_event(&event(8), Change::Added, 9), Push::Ignored);
+        assert_eq!(mailbox.handle_event(&event(9), Change::Added, 9), Push::Queued);
+        let mut lagging = Mailbox::from_history(7, Revision::new(108));
+        lagging.handle_history(7, &[event(7), event(8), event(9)], |_| Some(Change::Added));
+        assert_eq!(drain(&mut lagging), ["ADDED r109", "history 10"]);
+    }
+
+    #[test]
+    fn a_bookmark_comes_only_when_it_says_something_new() {
+        let mut mailbox = live(100);
+        assert_eq!(mailbox.handle_bookmark(Revision::new(100), 9), Push::Ignored);
+        assert_eq!(mailbox.handle_bookmark(Revision::new(101), 9), Push::Queued);
+        assert_eq!(mailbox.handle_bookmark(Revision::new(101), 9), Push::Ignored);
+        mailbox.handle_event(&event(7), Change::Added, 9);
+        assert_eq!(mailbox.handle_bookmark(Revision::new(107), 9), Push::Ignored);
+        assert_eq!(mailbox.handle_bookmark(Revision::new(120), 2), Push::Ignored, "no room");
+        assert_eq!(drain(&mut mailbox), ["BOOKMARK r101", "ADDED r107", "wait"]);
+    }
+
+    #[test]
+    fn an_end_is_never_silent_unless_it_is_clean() {
+        let mut mailbox = live(0);
+        mailbox.handle_event(&event(7), Change::Added, 9);
+        mailbox.handle_close(Some(Status::expired_list()));
+        mailbox.handle_close(None);
+        assert_eq!(drain(&mut mailbox), ["ADDED r107", "goodbye 410", "end"]);
+
+        let goodbye = |seen: Revision| Status::expired_watch(seen.get(), 9);
+        let replay = Replay { items: ListItems::ready(Vec::new()), end: None, place: 7 };
+        let mut replaying = Mailbox::replay(replay, Revision::new(3));
+        assert!(!replaying.handle_eviction(7, goodbye));
+        assert!(replaying.handle_eviction(8, goodbye));
+        assert_eq!(drain(&mut replaying), ["goodbye 410", "end"]);
+
+        let mut lagging = Mailbox::from_history(7, Revision::new(3));
+        assert!(!lagging.handle_eviction(8, goodbye));
+        lagging.handle_gone(7, goodbye);
+        assert_eq!(drain(&mut lagging), ["goodbye 410", "end"]);
+    }
+
+    #[test]
+    fn the_initial_state_ends_with_its_bookmark_and_goes_on_in_history() {
+        let objects = vec![event(1).event.object.clone(), event(2).event.object.clone()];
+        let replay = Replay { items: ListItems::ready(objects), end: Some(Revision::new(105)), place: 6 };
+        let mut mailbox = Mailbox::replay(replay, Revision::new(105));
+        assert_eq!(mailbox.handle_event(&event(6), Change::Added, 9), Push::Ignored, "not attached yet");
+        assert_eq!(drain(&mut mailbox), ["INITIAL /pods/a/x@r101", "INITIAL /pods/a/x@r102", "END r105", "history 6"]);
+    }
+
+    #[test]
+    fn a_watcher_that_moved_on_is_not_moved_again() {
+        let mut mailbox = Mailbox::from_history(7, Revision::ZERO);
+        mailbox.handle_close(None);
+        mailbox.handle_history(7, &[event(7)], |_| Some(Change::Added));
+        assert!(!mailbox.handle_attached(7));
+        mailbox.handle_gone(7, |_| Status::expired_list());
+        assert_eq!(drain(&mut mailbox), ["end"]);
+    }
+}

@@ -1,0 +1,1157 @@
+//! Scenarios: what is done to a cache, and what comes out, line by line.
+//!
+//! A script has commands and, behind each, the lines it is expected to print (`> …`). Time stands
+//! still except in `advance`, and where a command waits for a timeout.
+//!
+//! ```text
+//! put a/x app=web            > r2            create or update; prints the revision
+//! watch w all rv=2 bookmarks                 scope: all, a namespace, or namespace/name
+//! read w                     > ADDED a/x@2   what is ready; `∎` is the end of the stream
+//! list all limit=2           > r5: a/x@2 a/y@3 (more, 1 remaining)
+//! next                                       the next page of the list before
+//! ```
+
+mod support;
+
+use std::collections::HashMap;
+use std::fmt::Write as _;
+use std::sync::Arc;
+use std::time::Duration;
+
+use listwatch_cacher::{Cacher, Delivery, Limits, List, Watcher};
+use listwatch_meta::{GroupResource, Key, ListOptions, Object, ReadAt, Revision};
+use listwatch_storage::Storage;
+use support::store::TestStore;
+use support::{config, drain, key, options, quiet, scope, settle};
+
+const PODS: GroupResource<'_> = GroupResource { group: "", resource: "pods" };
+
+struct World {
+    store: Arc<TestStore>,
+    limits: Limits,
+    cacher: Option<Cacher>,
+    watchers: HashMap<String, Watcher>,
+    last_list: Option<(Vec<String>, Option<String>)>,
+}
+
+/// Runs a script and compares what it prints with what it expects.
+fn check(script: &str) {
+    check_with(quiet(), script);
+}
+
+fn check_with(limits: Limits, script: &str) {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_time().start_paused(true).build().unwrap();
+    let printed = runtime.block_on(async {
+        let store = TestStore::new();
+        let mut world = World { store, limits, cacher: None, watchers: HashMap::new(), last_list: None };
+        let mut printed = String::new();
+        for line in script.lines().map(str::trim).filter(|line| !line.is_empty() && !line.starts_with('>')) {
+            let _ = writeln!(printed, "{line}");
+            for output in world.run(line).await {
+                let _ = writeln!(printed, "> {output}");
+            }
+        }
+        printed
+    });
+    let expected: String =
+        script.lines().map(str::trim).filter(|line| !line.is_empty()).fold(String::new(), |mut expected, line| {
+            let _ = writeln!(expected, "{line}");
+            expected
+        });
+    assert!(printed == expected, "expected:\n{expected}\nprinted:\n{printed}");
+}
+
+impl World {
+    async fn run(&mut self, line: &str) -> Vec<String> {
+        let words: Vec<&str> = line.split_whitespace().collect();
+        let output = match words.as_slice() {
+            ["start"] => {
+                self.cacher = Some(Cacher::start(self.store.clone(), config(self.limits.clone())));
+                Vec::new()
+            }
+            ["direct"] => {
+                self.cacher = Some(Cacher::direct(self.store.clone(), config(self.limits.clone())));
+                Vec::new()
+            }
+            ["put", path, fields @ ..] => vec![self.put(&key(path), &value(path, fields)).await],
+            ["garbage", path] => vec![self.put(&key(path), "no object").await],
+            ["delete", path] => {
+                let (found, _) = self.store.get(&key(path)).await.unwrap();
+                let revision = self.store.delete(&key(path), found.expect("it is there").modified).await.unwrap();
+                vec![format!("{revision:?}")]
+            }
+            ["other"] => {
+                let node = Key::new("nodes", None, "n").unwrap();
+                vec![self.put(&node, "{}").await]
+            }
+            ["compact", revision] => {
+                self.store.compact(Revision::new(revision.parse().unwrap())).await.unwrap();
+                Vec::new()
+            }
+            ["hold"] => {
+                self.store.hold(true);
+                Vec::new()
+            }
+            ["release"] => {
+                self.store.hold(false);
+                Vec::new()
+            }
+            ["lose"] => {
+                self.store.lose();
+                Vec::new()
+            }
+            ["expire"] => {
+                self.store.expire();
+                Vec::new()
+            }
+            ["old"] => {
+                self.store.old();
+                Vec::new()
+            }
+            ["down"] => {
+                self.store.down(true);
+                Vec::new()
+            }
+            ["up"] => {
+                self.store.down(false);
+                Vec::new()
+            }
+            ["hide", path] => {
+                self.store.hide(Some(key(path)));
+                Vec::new()
+            }
+            ["show"] => {
+                self.store.hide(None);
+                Vec::new()
+            }
+            ["advance", seconds] => {
+                settle().await;
+                tokio::time::advance(Duration::from_secs_f64(seconds.parse().unwrap())).await;
+                Vec::new()
+            }
+            ["stop"] => {
+                self.cacher().stop(None);
+                Vec::new()
+            }
+            ["watch", name, within, rest @ ..] => self.watch(name, within, rest).await,
+            ["drop", name] => {
+                self.watchers.remove(*name).expect("a watcher");
+                Vec::new()
+            }
+            ["read", name] => {
+                settle().await;
+                let (deliveries, ended) = drain(self.watchers.get_mut(*name).expect("a watcher")).await;
+                deliveries.iter().map(delivery).chain(ended.then(|| "∎".to_owned())).collect()
+            }
+            ["list", within, rest @ ..] => {
+                let words: Vec<String> = [within].into_iter().chain(rest).map(|word| (*word).to_owned()).collect();
+                self.list(words).await
+            }
+            ["next"] => {
+                let (mut words, token) = self.last_list.take().expect("a list");
+                words.retain(|word| !word.starts_with("rv=") && !word.starts_with("continue="));
+                words.push(format!("continue={}", token.expect("another page")));
+                self.list(words).await
+            }
+            ["get", path, rest @ ..] => {
+                let at = options(rest).get().unwrap();
+                match self.cacher().get(&key(path), at).await {
+                    Ok(None) => vec!["nothing".to_owned()],
+                    Ok(Some(found)) => vec![object(&found)],
+                    Err(error) => vec![error.status(PODS).to_string()],
+                }
+            }
+            ["stats", names @ ..] => {
+                settle().await;
+                let stats = format!("{:?}", self.cacher().stats());
+                names
+                    .iter()
+                    .map(|name| {
+                        let from = stats.find(&format!(" {name}: ")).expect("a figure") + 1;
+                        let rest = &stats[from..];
+                        rest[..rest.find([',', '}']).unwrap()].trim().to_owned()
+                    })
+                    .collect()
+            }
+            other => panic!("no command {other:?}"),
+        };
+        settle().await;
+        output
+    }
+
+    fn cacher(&self) -> &Cacher {
+        self.cacher.as_ref().expect("started")
+    }
+
+    async fn put(&self, key: &Key, value: &str) -> String {
+        let value = value.as_bytes().to_vec().into();
+        let revision = match self.store.get(key).await.unwrap().0 {
+            Some(found) => self.store.update(key, found.modified, value, None).await.unwrap(),
+            None => self.store.create(key, value, None).await.unwrap(),
+        };
+        format!("{revision:?}")
+    }
+
+    async fn watch(&mut self, name: &str, within: &str, rest: &[&str]) -> Vec<String> {
+        let (mut lasts, mut words) = (Duration::from_secs(1800), Vec::new());
+        for word in rest {
+            match word.strip_prefix("for=") {
+                Some(seconds) => lasts = Duration::from_secs(seconds.parse().unwrap()),
+                None => words.push(*word),
+            }
+        }
+        let cacher = self.cacher();
+        let request = ListOptions { watch: true, ..options(&words) }.watch(cacher.shape(), false).unwrap();
+        let deadline = tokio::time::Instant::now() + lasts;
+        match cacher.watch(&scope(within), &request, deadline).await {
+            Ok(watcher) => {
+                self.watchers.insert(name.to_owned(), watcher);
+                Vec::new()
+            }
+            Err(error) => vec![error.status(PODS).to_string()],
+        }
+    }
+
+    async fn list(&mut self, words: Vec<String>) -> Vec<String> {
+        let refs: Vec<&str> = words[1..].iter().map(String::as_str).collect();
+        let request = match options(&refs).list(self.cacher().shape()) {
+            Ok(request) => request,
+            Err(status) => return vec![status.to_string()],
+        };
+        match self.cacher().list(&scope(&words[0]), &request).await {
+            Ok(list) => {
+                self.last_list = Some((words, list.continue_token.clone()));
+                vec![print_list(list)]
+            }
+            Err(error) => {
+                let status = error.status(PODS);
+                let token = Some(status.metadata.continue_token.clone()).filter(|token| !token.is_empty());
+                self.last_list = Some((words, token));
+                vec![status.to_string().chars().take(120).collect()]
+            }
+        }
+    }
+}
+
+fn value(path: &str, fields: &[&str]) -> String {
+    let (_, name) = path.split_once('/').unwrap();
+    let (mut labels, mut node) = (Vec::new(), "");
+    for field in fields {
+        match field.split_once('=') {
+            Some(("node", value)) => node = value,
+            Some((label, value)) => labels.push(format!("{label:?}:{value:?}")),
+            None => panic!("no field {field:?}"),
+        }
+    }
+    let labels = labels.join(",");
+    format!(r#"{{"metadata":{{"name":"{name}","labels":{{{labels}}}}},"spec":{{"nodeName":"{node}"}}}}"#)
+}
+
+/// `a/x@5`, and in brackets the label `app` if there is one.
+fn object(object: &Object) -> String {
+    let json: String = String::from_utf8(object.json_slice().to_vec()).unwrap();
+    let version = format!("\"resourceVersion\":\"{}\"", object.revision());
+    assert!(json.contains(&version), "an object carries its own revision: {json}");
+    let app = object.label("app").map_or_else(String::new, |app| format!("[{app}]"));
+    format!("{}/{}{app}@{}", object.namespace(), object.name(), object.revision())
+}
+
+fn delivery(delivery: &Delivery) -> String {
+    match delivery {
+        Delivery::Event(event) => {
+            let frame = String::from_utf8(event.json_frame().to_vec()).unwrap();
+            let json = String::from_utf8(event.object().json_slice().to_vec()).unwrap();
+            assert_eq!(frame, format!("{{\"type\":\"{}\",\"object\":{json}}}\n", event.change()));
+            let initial = if event.is_initial() { "initial " } else { "" };
+            format!("{initial}{} {}", event.change(), object(event.object()))
+        }
+        Delivery::Bookmark { revision, initial_events_end: true } => format!("END {revision:?}"),
+        Delivery::Bookmark { revision, .. } => format!("BOOKMARK {revision:?}"),
+        Delivery::Error(status) => format!("ERROR {status}"),
+    }
+}
+
+fn print_list(list: List) -> String {
+    let mut text = format!("{:?}:", list.revision);
+    let (more, remaining, undecodable) = (list.continue_token.is_some(), list.remaining, list.undecodable);
+    for item in list.items {
+        let _ = write!(text, " {}", object(&item));
+    }
+    match (more, remaining) {
+        (false, None) => {}
+        (false, Some(_)) => panic!("a last page says nothing of what remains"),
+        (true, None) => text.push_str(" (more)"),
+        (true, Some(remaining)) => {
+            let _ = write!(text, " (more, {remaining} remaining)");
+        }
+    }
+    if !undecodable.is_empty() {
+        let _ = write!(text, " undecodable: {undecodable:?}");
+    }
+    text
+}
+
+#[test]
+fn a_watch_begins_with_the_state_and_goes_on_without_a_gap() {
+    check(
+        "
+        put a/y
+        > r2
+        put a/x app=web
+        > r3
+        start
+        watch w all bookmarks
+        put a/z
+        > r4
+        delete a/y
+        > r5
+        read w
+        > initial ADDED a/x[web]@3
+        > initial ADDED a/y@2
+        > END r3
+        > ADDED a/z@4
+        > DELETED a/y@5
+        put a/x app=bank
+        > r6
+        read w
+        > MODIFIED a/x[bank]@6
+        read w
+        ",
+    );
+}
+
+#[test]
+fn without_bookmarks_there_is_no_end_mark() {
+    check(
+        "
+        put a/x
+        > r2
+        start
+        watch w all
+        watch zero all rv=0 bookmarks
+        watch none all sie=false match=NotOlderThan rv=0
+        put a/y
+        > r3
+        read w
+        > initial ADDED a/x@2
+        > ADDED a/y@3
+        read zero
+        > initial ADDED a/x@2
+        > END r2
+        > ADDED a/y@3
+        read none
+        > ADDED a/y@3
+        ",
+    );
+}
+
+#[test]
+fn a_selector_turns_entering_into_added_and_leaving_into_deleted() {
+    check(
+        "
+        put a/x app=web
+        > r2
+        start
+        watch web all rv=2 labels=app=web
+        watch set all rv=2 labels=app+in+(web,bank)
+        watch other a rv=2 labels=app!=web
+        put a/x app=bank
+        > r3
+        put a/x app=bank
+        > r4
+        put a/x app=web
+        > r5
+        delete a/x
+        > r6
+        read web
+        > DELETED a/x[web]@3
+        > ADDED a/x[web]@5
+        > DELETED a/x[web]@6
+        read set
+        > MODIFIED a/x[bank]@3
+        > MODIFIED a/x[bank]@4
+        > MODIFIED a/x[web]@5
+        > DELETED a/x[web]@6
+        read other
+        > ADDED a/x[bank]@3
+        > MODIFIED a/x[bank]@4
+        > DELETED a/x[bank]@5
+        ",
+    );
+}
+
+#[test]
+fn scopes_and_indexed_fields_reach_who_is_interested() {
+    check(
+        "
+        start
+        watch all all
+        watch a a
+        watch b b
+        watch x a/x
+        watch named all fields=metadata.name=x
+        watch n1 all fields=spec.nodeName=n1
+        watch unset a fields=spec.nodeName=
+        put a/x
+        > r2
+        put a/x node=n1
+        > r3
+        put b/x node=n2
+        > r4
+        delete a/x
+        > r5
+        read all
+        > ADDED a/x@2
+        > MODIFIED a/x@3
+        > ADDED b/x@4
+        > DELETED a/x@5
+        read a
+        > ADDED a/x@2
+        > MODIFIED a/x@3
+        > DELETED a/x@5
+        read b
+        > ADDED b/x@4
+        read x
+        > ADDED a/x@2
+        > MODIFIED a/x@3
+        > DELETED a/x@5
+        read named
+        > ADDED a/x@2
+        > MODIFIED a/x@3
+        > ADDED b/x@4
+        > DELETED a/x@5
+        read n1
+        > ADDED a/x@3
+        > DELETED a/x@5
+        read unset
+        > ADDED a/x@2
+        > DELETED a/x@3
+        list all fields=spec.nodeName=n2
+        > r5: b/x@4
+        ",
+    );
+}
+
+#[test]
+fn a_watch_from_a_revision_replays_the_window_and_a_future_one_waits_silently() {
+    check(
+        "
+        put a/x
+        > r2
+        start
+        put a/y
+        > r3
+        put a/z
+        > r4
+        watch two all rv=2
+        watch three all rv=3
+        watch old all rv=1
+        watch six all rv=6
+        read two
+        > ADDED a/y@3
+        > ADDED a/z@4
+        read three
+        > ADDED a/z@4
+        read old
+        > ERROR too old resource version: 1 (2) (410 Expired)
+        > ∎
+        put a/u
+        > r5
+        put a/v
+        > r6
+        put a/w
+        > r7
+        read six
+        > ADDED a/w@7
+        ",
+    );
+}
+
+#[test]
+fn a_stalled_watcher_catches_up_from_the_history() {
+    check_with(
+        Limits { watcher_queue_events_max: 2, ..quiet() },
+        "
+        start
+        watch slow all
+        watch fast all
+        read slow
+        put a/1
+        > r2
+        put a/2
+        > r3
+        read fast
+        > ADDED a/1@2
+        > ADDED a/2@3
+        put a/3
+        > r4
+        put a/4
+        > r5
+        stats lagging overflows
+        > lagging: 1
+        > overflows: 1
+        read slow
+        > ADDED a/1@2
+        > ADDED a/2@3
+        > ADDED a/3@4
+        > ADDED a/4@5
+        stats live lagging slowest_lag_revisions
+        > live: 2
+        > lagging: 0
+        > slowest_lag_revisions: 2
+        put a/5
+        > r6
+        read slow
+        > ADDED a/5@6
+        ",
+    );
+}
+
+#[test]
+fn only_a_place_that_left_the_window_is_expired_and_that_is_said_aloud() {
+    check_with(
+        Limits { watcher_queue_events_max: 1, history_events_min: 2, history_age: Duration::from_secs(10), ..quiet() },
+        "
+        start
+        watch slow all
+        watch healthy all
+        read slow
+        read healthy
+        put a/1
+        > r2
+        read healthy
+        > ADDED a/1@2
+        put a/2
+        > r3
+        read healthy
+        > ADDED a/2@3
+        advance 20
+        put a/3
+        > r4
+        put a/4
+        > r5
+        read healthy
+        > ADDED a/3@4
+        > ADDED a/4@5
+        read slow
+        > ERROR too old resource version: 1 (3) (410 Expired)
+        > ∎
+        ",
+    );
+}
+
+#[test]
+fn a_stalled_initial_state_is_given_up_when_it_cannot_go_on() {
+    check_with(
+        Limits { history_events_min: 2, history_age: Duration::from_secs(10), ..quiet() },
+        "
+        put a/x
+        > r2
+        start
+        watch w all
+        put a/1
+        > r3
+        advance 20
+        put a/2
+        > r4
+        put a/3
+        > r5
+        stats replaying
+        > replaying: 1
+        advance 6
+        stats replaying closed
+        > replaying: 0
+        > closed: 1
+        read w
+        > ERROR too old resource version: 2 (3) (410 Expired)
+        > ∎
+        ",
+    );
+}
+
+#[test]
+fn a_consistent_list_shows_every_acknowledged_write() {
+    check(
+        "
+        put a/x
+        > r2
+        start
+        other
+        > r3
+        list all
+        > r3: a/x@2
+        put a/y
+        > r4
+        list all
+        > r4: a/x@2 a/y@4
+        hold
+        put a/z
+        > r5
+        list all rv=0
+        > r4: a/x@2 a/y@4
+        list all
+        > r5: a/x@2 a/y@4 a/z@5
+        stats consistent_fallbacks
+        > consistent_fallbacks: 1
+        release
+        list all rv=5
+        > r5: a/x@2 a/y@4 a/z@5
+        ",
+    );
+}
+
+#[test]
+fn a_revision_that_does_not_come_is_too_large() {
+    check(
+        "
+        put a/x
+        > r2
+        start
+        list all rv=9
+        > Timeout: Too large resource version: 9, current: 2 (504 Timeout)
+        list all rv=9 limit=1
+        > Timeout: Too large resource version: 9, current: 2 (504 Timeout)
+        get a/x rv=9
+        > Timeout: Too large resource version: 9, current: 2 (504 Timeout)
+        watch w all rv=9 sie=true match=NotOlderThan
+        read w
+        > ERROR Timeout: Too large resource version: 9, current: 2 (504 Timeout)
+        > ∎
+        ",
+    );
+}
+
+#[test]
+fn gets_are_as_fresh_as_they_ask() {
+    check(
+        "
+        put a/x
+        > r2
+        start
+        hold
+        put a/x app=new
+        > r3
+        get a/x rv=0
+        > a/x@2
+        get a/x rv=2
+        > a/x@2
+        get a/x
+        > a/x[new]@3
+        get a/y
+        > nothing
+        get a/y rv=0
+        > nothing
+        ",
+    );
+}
+
+#[test]
+fn pages_show_one_revision_whatever_happens_meanwhile() {
+    check(
+        "
+        put a/1
+        > r2
+        put a/2
+        > r3
+        put a/3
+        > r4
+        put b/4
+        > r5
+        start
+        list all limit=2
+        > r5: a/1@2 a/2@3 (more, 2 remaining)
+        delete a/3
+        > r6
+        put b/5
+        > r7
+        next
+        > r5: a/3@4 b/4@5
+        list a limit=2
+        > r7: a/1@2 a/2@3
+        list all limit=1 labels=app!=x
+        > r7: a/1@2 (more)
+        next
+        > r7: a/2@3 (more)
+        next
+        > r7: b/4@5 (more)
+        next
+        > r7: b/5@7
+        list all limit=3
+        > r7: a/1@2 a/2@3 b/4@5 (more, 1 remaining)
+        next
+        > r7: b/5@7
+        stats store_lists
+        > store_lists: 0
+        ",
+    );
+}
+
+#[test]
+fn a_last_page_may_be_empty_when_a_selector_leaves_nothing() {
+    check(
+        "
+        put a/1 app=web
+        > r2
+        put a/2
+        > r3
+        start
+        list all limit=1 labels=app=web
+        > r3: a/1[web]@2 (more)
+        next
+        > r3:
+        ",
+    );
+}
+
+#[test]
+fn former_revisions_come_from_the_history_and_then_from_the_store() {
+    let script = |pages: &str| {
+        format!(
+            "
+            put a/1
+            > r2
+            start
+            put a/2
+            > r3
+            delete a/1
+            > r4
+            put a/1
+            > r5
+            list all rv=3 match=Exact
+            > r3: a/1@2 a/2@3
+            list all rv=4 match=Exact
+            > r4: a/2@3
+            list all rv=2 limit=5
+            > r2: a/1@2
+            stats store_lists
+            > store_lists: {pages}
+            compact 5
+            list all rv=3 match=Exact limit=1
+            > r3: a/1@2 (more, 1 remaining)
+            "
+        )
+    };
+    check(&script("0"));
+}
+
+#[test]
+fn what_the_window_does_not_hold_is_read_from_the_store_until_that_compacts_it() {
+    check_with(
+        Limits { undo_events_max: 0, pinned_snapshots_max: 0, ..quiet() },
+        "
+        put a/1
+        > r2
+        put a/2
+        > r3
+        start
+        list all limit=1
+        > r3: a/1@2 (more, 1 remaining)
+        put a/3
+        > r4
+        next
+        > r3: a/2@3
+        list all limit=1
+        > r4: a/1@2 (more, 2 remaining)
+        put a/4
+        > r5
+        compact 5
+        next
+        > The provided continue parameter is too old to display a consistent list result. You can start a new list without the co
+        next
+        > r5: a/2@3 (more, 2 remaining)
+        list all rv=3 match=Exact
+        > The resourceVersion for the provided list is too old. (410 Expired)
+        ",
+    );
+}
+
+#[test]
+fn a_lost_watch_is_resumed_where_it_stood() {
+    check(
+        "
+        start
+        watch w all
+        put a/1
+        > r2
+        read w
+        > ADDED a/1@2
+        hold
+        put a/2
+        > r3
+        lose
+        put a/3
+        > r4
+        release
+        advance 1
+        read w
+        > ADDED a/2@3
+        > ADDED a/3@4
+        stats generation resumed_watches repeated_events
+        > generation: 1
+        > resumed_watches: 1
+        > repeated_events: 1
+        ",
+    );
+}
+
+#[test]
+fn after_a_relist_watchers_go_on_with_the_difference_and_newcomers_begin_behind_it() {
+    check(
+        "
+        put a/gone
+        > r2
+        put a/same
+        > r3
+        put a/changed
+        > r4
+        put a/anew
+        > r5
+        start
+        watch w all
+        watch stalled all
+        read w
+        > initial ADDED a/anew@5
+        > initial ADDED a/changed@4
+        > initial ADDED a/gone@2
+        > initial ADDED a/same@3
+        hold
+        delete a/gone
+        > r6
+        put a/changed app=1
+        > r7
+        put a/changed app=2
+        > r8
+        delete a/anew
+        > r9
+        put a/anew app=3
+        > r10
+        put a/unseen
+        > r11
+        delete a/unseen
+        > r12
+        put a/new
+        > r13
+        expire
+        release
+        advance 1
+        read w
+        > MODIFIED a/changed[2]@8
+        > DELETED a/anew@9
+        > ADDED a/anew[3]@10
+        > DELETED a/gone@13
+        > ADDED a/new@13
+        watch late all rv=12
+        read late
+        > ERROR too old resource version: 12 (13) (410 Expired)
+        > ∎
+        watch behind all rv=13
+        put a/last
+        > r14
+        read behind
+        > ADDED a/last@14
+        read w
+        > ADDED a/last@14
+        read stalled
+        > initial ADDED a/anew@5
+        > initial ADDED a/changed@4
+        > initial ADDED a/gone@2
+        > initial ADDED a/same@3
+        > MODIFIED a/changed[2]@8
+        > DELETED a/anew@9
+        > ADDED a/anew[3]@10
+        > DELETED a/gone@13
+        > ADDED a/new@13
+        > ADDED a/last@14
+        stats generation
+        > generation: 2
+        ",
+    );
+}
+
+#[test]
+fn bookmarks_come_about_every_minute_and_before_the_end_and_only_with_news() {
+    check(
+        "
+        start
+        watch w all bookmarks for=200
+        read w
+        > END r1
+        advance 61
+        read w
+        other
+        > r2
+        advance 60
+        read w
+        > BOOKMARK r2
+        put a/x
+        > r3
+        read w
+        > ADDED a/x@3
+        advance 60
+        read w
+        other
+        > r4
+        advance 17.5
+        read w
+        > BOOKMARK r4
+        advance 2
+        read w
+        > ∎
+        ",
+    );
+}
+
+#[test]
+fn an_old_store_serves_consistent_reads_itself_and_watches_attach_behind_them() {
+    check(
+        "
+        old
+        put a/x
+        > r2
+        start
+        other
+        > r3
+        list all
+        > r3: a/x@2
+        watch w all bookmarks
+        watch now all sie=false match=NotOlderThan
+        put a/y
+        > r4
+        read w
+        > initial ADDED a/x@2
+        > END r3
+        > ADDED a/y@4
+        read now
+        > ADDED a/y@4
+        list all rv=4
+        > r4: a/x@2 a/y@4
+        watch two all bookmarks
+        read two
+        > initial ADDED a/x@2
+        > initial ADDED a/y@4
+        > END r4
+        stats store_lists consistent_fallbacks
+        > store_lists: 2
+        > consistent_fallbacks: 0
+        ",
+    );
+}
+
+#[test]
+fn a_cache_that_lags_its_store_shows_nothing_twice() {
+    check(
+        "
+        old
+        put a/x
+        > r2
+        start
+        hold
+        put a/y
+        > r3
+        put a/x app=1
+        > r4
+        watch w all bookmarks
+        read w
+        > initial ADDED a/x[1]@4
+        > initial ADDED a/y@3
+        > END r4
+        release
+        put a/z
+        > r5
+        read w
+        > ADDED a/z@5
+        ",
+    );
+}
+
+#[test]
+fn while_it_is_not_filled_reads_wait_a_little_and_are_then_sent_away() {
+    check(
+        "
+        put a/x
+        > r2
+        down
+        start
+        list all
+        > storage is (re)initializing: the store is not reachable: down (429 TooManyRequests)
+        watch w all
+        > storage is (re)initializing: the store is not reachable: down (429 TooManyRequests)
+        up
+        list all
+        > r2: a/x@2
+        ",
+    );
+}
+
+#[test]
+fn the_first_request_of_a_cache_that_has_just_started_is_served() {
+    check(
+        "
+        put a/x
+        > r2
+        start
+        list all
+        > r2: a/x@2
+        watch w all
+        read w
+        > initial ADDED a/x@2
+        ",
+    );
+}
+
+#[test]
+fn what_is_no_object_hides_nothing_else() {
+    check(
+        "
+        put a/x
+        > r2
+        garbage a/bad
+        > r3
+        start
+        watch w all
+        list all
+        > r3: a/x@2 undecodable: [/pods/a/bad]
+        get a/bad rv=0
+        > failed to read one or more pods from the storage: /pods/a/bad: the stored bytes are no object (500 StorageReadError)
+        garbage a/x
+        > r4
+        put a/bad
+        > r5
+        put a/x app=mended
+        > r6
+        read w
+        > initial ADDED a/x@2
+        > DELETED a/x@4
+        > ADDED a/bad@5
+        > ADDED a/x[mended]@6
+        list all
+        > r6: a/bad@5 a/x[mended]@6
+        ",
+    );
+}
+
+#[test]
+fn a_cache_that_is_wrong_says_so_and_starts_over() {
+    check_with(
+        Limits { audit_interval: Some(Duration::from_secs(100)), ..Limits::default() },
+        "
+        put a/x
+        > r2
+        put a/lost
+        > r3
+        hide a/lost
+        start
+        watch w all
+        read w
+        > initial ADDED a/x@2
+        advance 101
+        stats audits audit_mismatches
+        > audits: 1
+        > audit_mismatches: 0
+        show
+        advance 101
+        stats audit_mismatches generation
+        > audit_mismatches: 2
+        > generation: 2
+        read w
+        > ERROR too old resource version: 3 (3) (410 Expired)
+        > ∎
+        list all rv=0
+        > r3: a/lost@3 a/x@2
+        ",
+    );
+}
+
+#[test]
+fn a_stop_ends_everything_and_is_no_error() {
+    check(
+        "
+        start
+        watch w all
+        put a/x
+        > r2
+        stop
+        read w
+        > ADDED a/x@2
+        > ∎
+        list all
+        > the store is closed (503 ServiceUnavailable)
+        watch w all
+        > the store is closed (503 ServiceUnavailable)
+        ",
+    );
+}
+
+#[test]
+fn without_a_cache_the_same_is_seen() {
+    check(
+        "
+        put a/x app=web
+        > r2
+        direct
+        watch w all bookmarks for=100
+        watch web all rv=2 labels=app=web
+        put a/x app=bank
+        > r3
+        delete a/x
+        > r4
+        read w
+        > initial ADDED a/x[web]@2
+        > END r2
+        > MODIFIED a/x[bank]@3
+        > DELETED a/x[bank]@4
+        read web
+        > DELETED a/x[web]@3
+        put a/1
+        > r5
+        put a/2
+        > r6
+        list all limit=1
+        > r6: a/1@5 (more, 1 remaining)
+        next
+        > r6: a/2@6
+        list all rv=3 match=Exact
+        > r3: a/x[bank]@3
+        list all rv=9
+        > Timeout: Too large resource version: 9, current: 6 (504 Timeout)
+        other
+        > r7
+        advance 60
+        read w
+        > ADDED a/1@5
+        > ADDED a/2@6
+        > BOOKMARK r7
+        compact 6
+        watch old all rv=3
+        read old
+        > ERROR The resourceVersion for the provided watch is too old. (410 Expired)
+        > ∎
+        advance 60
+        read w
+        > ∎
+        stop
+        read web
+        > ADDED a/1@5
+        > ∎
+        ",
+    );
+}
+
+#[test]
+fn a_cacher_ends_with_its_last_handle_and_watcher() {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_time().start_paused(true).build().unwrap();
+    runtime.block_on(async {
+        let store = TestStore::new();
+        let before = Arc::strong_count(&store);
+        let cacher = Cacher::start(store.clone(), config(quiet()));
+        let mut watcher = support::watch(&cacher, &scope("all"), &[], Duration::from_secs(60)).await;
+        drop(cacher);
+        store.create(&key("a/x"), value("a/x", &[]).into_bytes().into(), None).await.unwrap();
+        assert!(watcher.next().await.is_some(), "a watcher keeps its cache");
+        drop(watcher);
+        settle().await;
+        assert_eq!(Arc::strong_count(&store), before, "the driver has gone");
+        let get = Cacher::direct(store.clone(), config(quiet())).get(&key("a/x"), ReadAt::MostRecent).await;
+        assert!(get.unwrap().is_some());
+    });
+}

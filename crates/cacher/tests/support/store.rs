@@ -1,0 +1,206 @@
+//! [`TestStore`]: a memory store whose watches can be held, lost and expired, and which can be told
+//! to be old, slow of hearing, or to lie.
+
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll, Waker};
+use std::time::Duration;
+
+use async_trait::async_trait;
+use bytes::Bytes;
+use futures_core::Stream;
+use listwatch_meta::{Key, KeyRange, Revision};
+use listwatch_storage::{
+    Capabilities, CreateError, DeleteError, KeyValue, ListPage, ListQuery, MemoryStorage, ReadError, Storage,
+    StoreFault, StoreStats, UpdateError, Watch, WatchError, WatchItem,
+};
+use parking_lot::Mutex;
+
+pub struct TestStore {
+    inner: Arc<MemoryStorage>,
+    faults: Arc<Mutex<Faults>>,
+}
+
+#[derive(Default)]
+struct Faults {
+    /// Watches hand nothing out.
+    held: bool,
+    /// Every watch ends with this, before anything else.
+    ending: Option<WatchItem>,
+    /// Which generation of watches `ending` is meant for; later ones are unharmed.
+    generation: u64,
+    /// Lists and revisions fail.
+    down: bool,
+    /// The store cannot be asked for progress.
+    old: bool,
+    /// Lists leave this key out.
+    hidden: Option<Key>,
+    wakers: Vec<Waker>,
+    lists: u64,
+}
+
+impl TestStore {
+    pub fn new() -> Arc<Self> {
+        Arc::new(TestStore { inner: MemoryStorage::new(), faults: Arc::default() })
+    }
+
+    /// Watches hand nothing out until they are released.
+    pub fn hold(&self, held: bool) {
+        self.change(|faults| faults.held = held);
+    }
+
+    /// The watches of the present are lost; new ones are fine.
+    pub fn lose(&self) {
+        self.end_watches(WatchItem::Lost(StoreFault::Unavailable("cut".to_owned())));
+    }
+
+    /// The watches of the present lose their place; new ones are fine.
+    pub fn expire(&self) {
+        self.end_watches(WatchItem::Expired { oldest: None });
+    }
+
+    /// Reads fail until the store is up again.
+    pub fn down(&self, down: bool) {
+        self.change(|faults| faults.down = down);
+    }
+
+    /// Progress requests do nothing.
+    pub fn old(&self) {
+        self.change(|faults| faults.old = true);
+    }
+
+    /// Lists leave a key out.
+    pub fn hide(&self, key: Option<Key>) {
+        self.change(|faults| faults.hidden = key);
+    }
+
+    /// How many pages were listed.
+    pub fn lists(&self) -> u64 {
+        self.faults.lock().lists
+    }
+
+    fn end_watches(&self, item: WatchItem) {
+        self.change(|faults| {
+            faults.ending = Some(item);
+            faults.generation += 1;
+        });
+    }
+
+    fn change(&self, change: impl FnOnce(&mut Faults)) {
+        let wakers = {
+            let mut faults = self.faults.lock();
+            change(&mut faults);
+            std::mem::take(&mut faults.wakers)
+        };
+        wakers.into_iter().for_each(Waker::wake);
+    }
+
+    fn up(&self) -> Result<(), StoreFault> {
+        if self.faults.lock().down { Err(StoreFault::Unavailable("down".to_owned())) } else { Ok(()) }
+    }
+}
+
+#[async_trait]
+impl Storage for TestStore {
+    async fn get(&self, key: &Key) -> Result<(Option<KeyValue>, Revision), ReadError> {
+        self.up()?;
+        self.inner.get(key).await
+    }
+
+    async fn list(&self, query: ListQuery) -> Result<ListPage, ReadError> {
+        self.up()?;
+        let mut page = self.inner.list(query).await?;
+        let mut faults = self.faults.lock();
+        faults.lists += 1;
+        if let Some(hidden) = &faults.hidden {
+            page.items.retain(|entry| entry.key != *hidden);
+        }
+        Ok(page)
+    }
+
+    async fn create(&self, key: &Key, value: Bytes, ttl: Option<Duration>) -> Result<Revision, CreateError> {
+        self.inner.create(key, value, ttl).await
+    }
+
+    async fn update(
+        &self,
+        key: &Key,
+        expected: Revision,
+        value: Bytes,
+        ttl: Option<Duration>,
+    ) -> Result<Revision, UpdateError> {
+        self.inner.update(key, expected, value, ttl).await
+    }
+
+    async fn delete(&self, key: &Key, expected: Revision) -> Result<Revision, DeleteError> {
+        self.inner.delete(key, expected).await
+    }
+
+    async fn watch(&self, range: KeyRange, after: Revision) -> Result<Watch, WatchError> {
+        self.up()?;
+        let watch = Arc::new(Mutex::new(self.inner.watch(range, after).await?));
+        let generation = self.faults.lock().generation;
+        let items = TestWatch { watch: watch.clone(), faults: self.faults.clone(), generation, ended: false };
+        let faults = self.faults.clone();
+        Ok(Watch::new(items, move || {
+            if !faults.lock().old {
+                watch.lock().request_progress();
+            }
+        }))
+    }
+
+    async fn current_revision(&self) -> Result<Revision, ReadError> {
+        self.up()?;
+        self.inner.current_revision().await
+    }
+
+    async fn compact(&self, revision: Revision) -> Result<(), ReadError> {
+        self.inner.compact(revision).await
+    }
+
+    fn capabilities(&self) -> Capabilities {
+        Capabilities { progress_requests: !self.faults.lock().old }
+    }
+
+    async fn health(&self) -> Result<(), StoreFault> {
+        self.up()
+    }
+
+    async fn stats(&self) -> Result<StoreStats, StoreFault> {
+        self.inner.stats().await
+    }
+}
+
+struct TestWatch {
+    watch: Arc<Mutex<Watch>>,
+    faults: Arc<Mutex<Faults>>,
+    generation: u64,
+    ended: bool,
+}
+
+impl Stream for TestWatch {
+    type Item = WatchItem;
+
+    fn poll_next(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<WatchItem>> {
+        if self.ended {
+            return Poll::Ready(None);
+        }
+        {
+            let mut faults = self.faults.lock();
+            let ending = faults.ending.clone().filter(|_| faults.generation > self.generation);
+            faults.wakers.push(cx.waker().clone());
+            let held = faults.held;
+            drop(faults);
+            if let Some(ending) = ending {
+                self.ended = true;
+                return Poll::Ready(Some(ending));
+            }
+            if held {
+                return Poll::Pending;
+            }
+        }
+        let watch = self.watch.clone();
+        let polled = Pin::new(&mut *watch.lock()).poll_next(cx);
+        polled
+    }
+}
