@@ -54,7 +54,7 @@ impl Document {
 }
 
 /// The upper-case hex SHA-512 by which kube-apiserver names states of discovery and OpenAPI.
-pub(crate) fn sha512_hex(bytes: &[u8]) -> String {
+fn sha512_hex(bytes: &[u8]) -> String {
     Sha512::digest(bytes).iter().map(|byte| format!("{byte:02X}")).collect()
 }
 

@@ -12,6 +12,7 @@ use std::sync::{Arc, OnceLock};
 use listwatch_meta::{GroupResource, Key, KeyRange, ObjectShape, status};
 
 use crate::discovery::Discovery;
+use crate::openapi::OpenApi;
 
 /// One served resource: a kind in a group and version.
 #[derive(Debug, Clone)]
@@ -197,6 +198,7 @@ pub struct Registry {
     resources: Vec<Arc<Resource>>,
     by_path: HashMap<(String, String, String), usize>,
     discovery: OnceLock<Discovery>,
+    openapi: OnceLock<OpenApi>,
 }
 
 impl Registry {
@@ -207,7 +209,7 @@ impl Registry {
             .enumerate()
             .map(|(at, r)| ((r.group.clone(), r.version.clone(), r.plural.clone()), at))
             .collect();
-        Registry { resources, by_path, discovery: OnceLock::new() }
+        Registry { resources, by_path, discovery: OnceLock::new(), openapi: OnceLock::new() }
     }
 
     /// The built-in kinds of Kubernetes.
@@ -234,6 +236,11 @@ impl Registry {
     /// The discovery documents, written when first asked for.
     pub fn discovery(&self) -> &Discovery {
         self.discovery.get_or_init(|| Discovery::new(self))
+    }
+
+    /// The OpenAPI documents, written when first asked for.
+    pub fn openapi(&self) -> &OpenApi {
+        self.openapi.get_or_init(|| OpenApi::new(self))
     }
 
     /// The resource of a kind, e.g. for `ownerReferences`.

@@ -1,0 +1,185 @@
+//! OpenAPI: what kubectl and other clients ask about the API's form, as [`OpenApi`], a pure
+//! function of a [`Registry`].
+//!
+//! ```text
+//!  /openapi/v3                    index: each group version's document by the hash of its bytes
+//!  /openapi/v3/api/v1             OpenAPI 3.0, JSON        OpenApi::v3, Answer
+//!  /openapi/v3/apis/{g}/{v}
+//!  /openapi/v2                    everything, JSON or gnostic protobuf     OpenApi::v2
+//! ```
+//!
+//! The documents say truly which paths, verbs, parameters and media types there are, and which kind
+//! each is for. They say little about what is inside an object: a kind that brings no schema of its
+//! own is published as an object with metadata and anything else. Two things follow from how kubectl
+//! reads them, and keep it right rather than clever:
+//!
+//! - PATCH lists `fieldValidation`, so that kubectl leaves validation to the server. It does not
+//!   list strategic merge patch, though the server takes it: kubectl would work out such patches from
+//!   the published schemas, which do not know the merge keys of lists. As it is, kubectl works them
+//!   out from its own knowledge of the built-in kinds.
+//! - Version 2 definitions without a schema are not tied to a kind
+//!   (`x-kubernetes-group-version-kind`), for the same reason in older clients; those skip client-side
+//!   validation of kinds that they do not find.
+//!
+//! Documents are made when first asked for, once per registry ([`Registry::openapi`]).
+
+mod paths;
+mod protobuf;
+mod schema;
+#[cfg(test)]
+mod tests;
+mod v2;
+mod v3;
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, OnceLock};
+
+use bytes::Bytes;
+use serde_json::{Value, json};
+
+use crate::discovery::Document;
+use crate::registry::{Registry, Resource};
+
+/// The `Content-Type` of `/openapi/v2` as protobuf.
+pub const V2_PROTOBUF: &str = "application/com.github.proto-openapi.spec.v2.v1.0+protobuf";
+/// The name by which clients still ask for it.
+const V2_PROTOBUF_DEPRECATED: &str = "application/com.github.proto-openapi.spec.v2@v1.0+protobuf";
+/// The `Content-Type` of everything else.
+pub const JSON: &str = "application/json";
+
+/// All OpenAPI documents of one registry; each is made when first asked for.
+#[derive(Debug)]
+pub struct OpenApi {
+    resources: Vec<Arc<Resource>>,
+    v2: OnceLock<Version2>,
+    v3: OnceLock<Version3>,
+}
+
+#[derive(Debug)]
+struct Version2 {
+    json: Document,
+    protobuf: Bytes,
+}
+
+#[derive(Debug)]
+struct Version3 {
+    index: Document,
+    /// By path below `/openapi/v3/`: `api/v1`, `apis/apps/v1`.
+    documents: BTreeMap<String, Document>,
+}
+
+/// What to answer to a request for a version 3 document.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Answer<'a> {
+    /// The document. `immutable` when the request named its hash: the answer may be kept for ever
+    /// (`Cache-Control: public, immutable`, `Expires` a year ahead).
+    Document {
+        /// The bytes and their ETag.
+        document: &'a Document,
+        /// The request named the hash of these bytes.
+        immutable: bool,
+    },
+    /// The request named another hash: 301 to this path and query.
+    Moved(String),
+    /// No such group version: 200 with an empty body, as kube-apiserver has it.
+    Unknown,
+}
+
+impl OpenApi {
+    /// The documents of a registry, none of them made yet.
+    pub fn new(registry: &Registry) -> Self {
+        OpenApi { resources: registry.resources().to_vec(), v2: OnceLock::new(), v3: OnceLock::new() }
+    }
+
+    /// `/openapi/v2` as the client would have it: the content type and the document. Both forms have
+    /// the ETag of the JSON. `None` when the client accepts neither: 406 without a body.
+    pub fn v2(&self, accept: Option<&str>) -> Option<(&'static str, Document)> {
+        let protobuf = wants_protobuf(accept)?;
+        let documents = self.v2.get_or_init(|| {
+            let value = v2::document(&self.resources);
+            let json = serde_json::to_vec(&value).expect("a JSON value serializes");
+            Version2 { json: Document::new(json), protobuf: protobuf::document(&value).into() }
+        });
+        Some(if protobuf {
+            let document = Document { body: documents.protobuf.clone(), etag: documents.json.etag.clone() };
+            (V2_PROTOBUF, document)
+        } else {
+            (JSON, documents.json.clone())
+        })
+    }
+
+    /// `/openapi/v3`: which documents there are.
+    pub fn v3_index(&self) -> &Document {
+        &self.version3().index
+    }
+
+    /// `/openapi/v3/{path}`, e.g. `api/v1` or `apis/apps/v1`, with the `hash` parameter if the
+    /// request has one. Always JSON.
+    pub fn v3(&self, path: &str, hash: Option<&str>) -> Answer<'_> {
+        let Some(document) = self.version3().documents.get(path) else {
+            return Answer::Unknown;
+        };
+        let own = document.etag.trim_matches('"');
+        match hash.filter(|hash| !hash.is_empty()) {
+            None => Answer::Document { document, immutable: false },
+            Some(hash) if hash == own => Answer::Document { document, immutable: true },
+            Some(_) => Answer::Moved(hashed_url(path, own)),
+        }
+    }
+
+    fn version3(&self) -> &Version3 {
+        self.v3.get_or_init(|| {
+            let mut by_path: BTreeMap<String, Vec<&Resource>> = BTreeMap::new();
+            for resource in &self.resources {
+                by_path.entry(root(resource)[1..].to_owned()).or_default().push(resource);
+            }
+            let document = |resources: &[&Resource]| {
+                Document::new(serde_json::to_vec(&v3::document(resources)).expect("a JSON value serializes"))
+            };
+            let documents: BTreeMap<String, Document> =
+                by_path.iter().map(|(path, resources)| (path.clone(), document(resources))).collect();
+            let paths: serde_json::Map<String, Value> = documents
+                .iter()
+                .map(|(path, document)| {
+                    let url = hashed_url(path, document.etag.trim_matches('"'));
+                    (path.clone(), json!({ "serverRelativeURL": url }))
+                })
+                .collect();
+            let index = json!({ "paths": paths }).to_string();
+            Version3 { index: Document::new(index), documents }
+        })
+    }
+}
+
+fn hashed_url(path: &str, hash: &str) -> String {
+    format!("/openapi/v3/{path}?hash={hash}")
+}
+
+/// `/api/v1`, `/apis/apps/v1`: where a resource's group version is served.
+fn root(resource: &Resource) -> String {
+    match resource.group.as_str() {
+        "" => format!("/api/{}", resource.version),
+        group => format!("/apis/{group}/{}", resource.version),
+    }
+}
+
+/// Which form of version 2 an `Accept` header asks for; `None` for neither. The clause with the
+/// highest `q` counts, the first of equals.
+fn wants_protobuf(accept: Option<&str>) -> Option<bool> {
+    let accept = accept.filter(|accept| !accept.trim().is_empty()).unwrap_or("*/*");
+    let mut clauses: Vec<(f32, &str)> = accept
+        .split(',')
+        .map(|clause| {
+            let mut parts = clause.split(';').map(str::trim);
+            let media_type = parts.next().unwrap_or_default();
+            let q = parts.find_map(|parameter| parameter.strip_prefix("q=")).and_then(|q| q.parse().ok());
+            (q.unwrap_or(1.0), media_type)
+        })
+        .collect();
+    clauses.sort_by(|a, b| b.0.total_cmp(&a.0));
+    clauses.into_iter().find_map(|(_, media_type)| match media_type {
+        JSON | "*/*" | "application/*" => Some(false),
+        V2_PROTOBUF | V2_PROTOBUF_DEPRECATED => Some(true),
+        _ => None,
+    })
+}

@@ -1,0 +1,260 @@
+//! Which operations a resource's paths have, in words that both OpenAPI versions are written from.
+
+use crate::registry::{Resource, Subresource};
+
+/// One path and what can be done with it.
+pub(super) struct Path {
+    /// With `{namespace}` and `{name}`.
+    pub(super) path: String,
+    pub(super) operations: Vec<Operation>,
+}
+
+impl Path {
+    /// The names of the path's parameters, in order.
+    pub(super) fn parameters(&self) -> impl Iterator<Item = &str> {
+        self.path.split('/').filter_map(|part| part.strip_prefix('{')?.strip_suffix('}'))
+    }
+}
+
+/// One operation.
+pub(super) struct Operation {
+    /// `get`, `post`, `put`, `patch`, `delete`.
+    pub(super) method: &'static str,
+    /// What Kubernetes calls it: `list`, `get`, `deletecollection`, …
+    pub(super) action: &'static str,
+    /// Unique in a document.
+    pub(super) id: String,
+    pub(super) description: String,
+    /// The kind it is for.
+    pub(super) kind: Kind,
+    /// Query parameters besides `pretty`.
+    pub(super) query: &'static [&'static str],
+    /// Media types of the body, if it takes one.
+    pub(super) consumes: &'static [&'static str],
+    /// What the body is.
+    pub(super) body: Body,
+    /// What the answer is.
+    pub(super) answer: Model,
+    /// The success codes.
+    pub(super) codes: &'static [&'static str],
+}
+
+/// Group, version, kind.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Kind {
+    pub(super) group: String,
+    pub(super) version: String,
+    pub(super) kind: String,
+}
+
+/// A body.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Body {
+    None,
+    /// The object that is answered.
+    Object,
+    Patch,
+    DeleteOptions,
+}
+
+/// What is answered.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Model {
+    Object,
+    List,
+    Status,
+}
+
+/// A query parameter.
+pub(super) struct Parameter {
+    pub(super) name: &'static str,
+    pub(super) type_: &'static str,
+    pub(super) description: &'static str,
+}
+
+const fn parameter(name: &'static str, type_: &'static str, description: &'static str) -> Parameter {
+    Parameter { name, type_, description }
+}
+
+/// Every query parameter that some operation has.
+pub(super) const PARAMETERS: &[Parameter] = &[
+    parameter("allowWatchBookmarks", "boolean", "Send BOOKMARK events on a watch."),
+    parameter("continue", "string", "The token that a page of a list ended with: go on from there."),
+    parameter("dryRun", "string", "`All`: do everything but store the result."),
+    parameter("fieldManager", "string", "Who makes the change; recorded in metadata.managedFields."),
+    parameter("fieldSelector", "string", "Only objects whose fields match."),
+    parameter(
+        "fieldValidation",
+        "string",
+        "What unknown and duplicate fields lead to: `Ignore`, `Warn` (a Warning header, the default) or `Strict` (400).",
+    ),
+    parameter("force", "boolean", "Take over fields that others manage. Only for apply patches."),
+    parameter("gracePeriodSeconds", "integer", "How long the object may take to end."),
+    parameter("labelSelector", "string", "Only objects whose labels match."),
+    parameter("limit", "integer", "At most so many objects; the answer says how to go on."),
+    parameter("orphanDependents", "boolean", "Deprecated: use propagationPolicy."),
+    parameter("pretty", "string", "Indent the answer."),
+    parameter("propagationPolicy", "string", "What becomes of dependents: `Orphan`, `Background` or `Foreground`."),
+    parameter("resourceVersion", "string", "How fresh the answer must be, or where a watch begins."),
+    parameter("resourceVersionMatch", "string", "How resourceVersion is meant: `Exact` or `NotOlderThan`."),
+    parameter("sendInitialEvents", "boolean", "Begin a watch with the objects that there are."),
+    parameter("timeoutSeconds", "integer", "How long a watch lasts."),
+    parameter("watch", "boolean", "Stream changes instead of listing objects."),
+];
+
+const LIST: &[&str] = &[
+    "allowWatchBookmarks",
+    "continue",
+    "fieldSelector",
+    "labelSelector",
+    "limit",
+    "resourceVersion",
+    "resourceVersionMatch",
+    "sendInitialEvents",
+    "timeoutSeconds",
+    "watch",
+];
+const WRITE: &[&str] = &["dryRun", "fieldManager", "fieldValidation"];
+const PATCH: &[&str] = &["dryRun", "fieldManager", "fieldValidation", "force"];
+const DELETE: &[&str] = &["dryRun", "gracePeriodSeconds", "orphanDependents", "propagationPolicy"];
+const DELETE_COLLECTION: &[&str] = &[
+    "continue",
+    "dryRun",
+    "fieldSelector",
+    "gracePeriodSeconds",
+    "labelSelector",
+    "limit",
+    "orphanDependents",
+    "propagationPolicy",
+    "resourceVersion",
+    "resourceVersionMatch",
+];
+
+const OBJECT_TYPES: &[&str] = &["application/json", "application/yaml"];
+/// Why strategic merge patch is not here: see the front page of this module's parent.
+const PATCH_TYPES: &[&str] = &["application/json-patch+json", "application/merge-patch+json"];
+
+/// All paths of a resource.
+pub(super) fn of(resource: &Resource) -> Vec<Path> {
+    let root = super::root(resource);
+    let all = format!("{root}/{}", resource.plural);
+    let collection = match resource.namespaced {
+        true => format!("{root}/namespaces/{{namespace}}/{}", resource.plural),
+        false => all.clone(),
+    };
+    let item = format!("{collection}/{{name}}");
+    let scope = if resource.namespaced { "Namespaced" } else { "" };
+    let writer = Writer { resource, scope, suffix: String::new(), kind: own_kind(resource) };
+
+    let mut operations = vec![writer.operation("list"), writer.operation("create")];
+    if resource.serves_delete_collection() {
+        operations.push(writer.operation("deletecollection"));
+    }
+    let mut paths = vec![Path { path: collection, operations }];
+    if resource.namespaced {
+        let everywhere = Writer { scope: "", suffix: "ForAllNamespaces".to_owned(), ..writer.clone() };
+        paths.push(Path { path: all, operations: vec![everywhere.operation("list")] });
+    }
+    let verbs = ["read", "replace", "patch", "delete"];
+    paths.push(Path { path: item.clone(), operations: verbs.map(|verb| writer.operation(verb)).into() });
+    for subresource in &resource.subresources {
+        let (kind, verbs) = of_subresource(resource, subresource);
+        let writer = Writer { suffix: capitalized(subresource.name()), kind, ..writer.clone() };
+        let operations = verbs.iter().map(|verb| writer.operation(verb)).collect();
+        paths.push(Path { path: format!("{item}/{}", subresource.name()), operations });
+    }
+    paths
+}
+
+fn own_kind(resource: &Resource) -> Kind {
+    Kind { group: resource.group.clone(), version: resource.version.clone(), kind: resource.kind.clone() }
+}
+
+/// The kind that a subresource takes and answers, and what can be done with it.
+pub(super) fn of_subresource(resource: &Resource, subresource: &Subresource) -> (Kind, &'static [&'static str]) {
+    const READ_WRITE: &[&str] = &["read", "replace", "patch"];
+    let foreign =
+        |group: &str, kind: &str| Kind { group: group.to_owned(), version: "v1".to_owned(), kind: kind.to_owned() };
+    match subresource {
+        Subresource::Status | Subresource::EphemeralContainers | Subresource::Approval => {
+            (own_kind(resource), READ_WRITE)
+        }
+        Subresource::Scale { .. } => (foreign("autoscaling", "Scale"), READ_WRITE),
+        Subresource::Finalize => (own_kind(resource), &["replace"]),
+        Subresource::Binding => (foreign("", "Binding"), &["create"]),
+        Subresource::Eviction => (foreign("policy", "Eviction"), &["create"]),
+    }
+}
+
+#[derive(Clone)]
+struct Writer<'a> {
+    resource: &'a Resource,
+    scope: &'static str,
+    suffix: String,
+    kind: Kind,
+}
+
+impl Writer<'_> {
+    fn operation(&self, verb: &'static str) -> Operation {
+        let kind = &self.resource.kind;
+        let group = match self.resource.group.trim_end_matches(".k8s.io") {
+            "" => "Core".to_owned(),
+            group => group.split(['.', '-']).map(capitalized).collect(),
+        };
+        let version = capitalized(&self.resource.version);
+        let part = if self.suffix.is_empty() || self.suffix == "ForAllNamespaces" {
+            String::new()
+        } else {
+            format!("{} of the ", self.suffix.to_lowercase())
+        };
+        let (method, action, text, query, consumes, body, answer, codes): (_, _, _, _, _, _, _, &[&str]) = match verb {
+            "list" => {
+                ("get", "list", "list or watch objects of kind", LIST, &[][..], Body::None, Model::List, &["200"])
+            }
+            "create" => {
+                ("post", "post", "create a", WRITE, OBJECT_TYPES, Body::Object, Model::Object, &["200", "201", "202"])
+            }
+            "deletecollection" => {
+                let text = "delete a collection of";
+                let (query, body) = (DELETE_COLLECTION, Body::DeleteOptions);
+                ("delete", "deletecollection", text, query, OBJECT_TYPES, body, Model::Status, &["200"])
+            }
+            "read" => ("get", "get", "read the", &[][..], &[][..], Body::None, Model::Object, &["200"]),
+            "replace" => {
+                ("put", "put", "replace the", WRITE, OBJECT_TYPES, Body::Object, Model::Object, &["200", "201"])
+            }
+            "patch" => (
+                "patch",
+                "patch",
+                "change parts of the",
+                PATCH,
+                PATCH_TYPES,
+                Body::Patch,
+                Model::Object,
+                &["200", "201"],
+            ),
+            _ => {
+                let body = Body::DeleteOptions;
+                ("delete", "delete", "delete a", DELETE, OBJECT_TYPES, body, Model::Status, &["200", "202"])
+            }
+        };
+        let (scope, suffix) = (self.scope, &self.suffix);
+        Operation {
+            method,
+            action,
+            id: format!("{verb}{group}{version}{scope}{kind}{suffix}"),
+            description: format!("{text} {part}{kind}"),
+            kind: self.kind.clone(),
+            query,
+            consumes,
+            body,
+            answer,
+            codes,
+        }
+    }
+}
+
+fn capitalized(text: &str) -> String {
+    let mut characters = text.chars();
+    characters.next().map_or(String::new(), |first| first.to_uppercase().chain(characters).collect())
+}

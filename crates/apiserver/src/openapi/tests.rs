@@ -1,0 +1,322 @@
+//! OpenAPI against the questions that clients ask it.
+
+use std::collections::HashSet;
+
+use super::*;
+use crate::registry::PrinterColumn;
+
+fn v2_json(openapi: &OpenApi) -> Value {
+    serde_json::from_slice(&openapi.v2(Some("application/json")).unwrap().1.body).unwrap()
+}
+
+fn v3_json(openapi: &OpenApi, path: &str) -> Value {
+    let Answer::Document { document, .. } = openapi.v3(path, None) else { panic!("{path} is served") };
+    serde_json::from_slice(&document.body).unwrap()
+}
+
+/// The operations on a path item.
+fn operations(item: &Value) -> impl Iterator<Item = (&String, &Value)> {
+    item.as_object().unwrap().iter().filter(|(method, _)| *method != "parameters")
+}
+
+fn is_kind(operation: &Value, resource: &Resource) -> bool {
+    operation[schema::KIND_EXTENSION]
+        == json!({"group": resource.group, "kind": resource.kind, "version": resource.version})
+}
+
+/// kubectl: does the PATCH of this kind take `fieldValidation`? (`cli-runtime`, query_param_verifier)
+fn validates_on_the_server(document: &Value, resource: &Resource) -> bool {
+    let mut patches =
+        document["paths"].as_object().unwrap().values().map(|item| &item["patch"]).filter(|p| is_kind(p, resource));
+    let listed = |patch: &Value| {
+        let parameters = patch["parameters"].as_array().unwrap();
+        parameters.iter().any(|parameter| parameter["name"] == "fieldValidation" && parameter["in"] == "query")
+    };
+    patches.next().is_some_and(listed) && patches.all(listed)
+}
+
+#[test]
+fn every_kind_leaves_validation_to_the_server() {
+    let registry = Registry::builtin();
+    let openapi = registry.openapi();
+    let v2 = v2_json(openapi);
+    for resource in registry.resources() {
+        let v3 = v3_json(openapi, &root(resource)[1..]);
+        assert!(validates_on_the_server(&v3, resource), "v3 {}", resource.kind);
+        assert!(validates_on_the_server(&v2, resource), "v2 {}", resource.kind);
+    }
+}
+
+#[test]
+fn patches_are_not_worked_out_from_schemas_that_know_no_merge_keys() {
+    let registry = Registry::builtin();
+    let strategic = "strategic-merge-patch";
+    let (_, v2) = registry.openapi().v2(None).unwrap();
+    assert!(!String::from_utf8_lossy(&v2.body).contains(strategic), "kubectl would build wrong patches of lists");
+    for document in registry.openapi().version3().documents.values() {
+        assert!(!String::from_utf8_lossy(&document.body).contains(strategic));
+    }
+    for (name, definition) in v2_json(registry.openapi())["definitions"].as_object().unwrap() {
+        assert_eq!(definition.get(schema::KIND_EXTENSION), None, "{name} would be found by its kind");
+        assert_eq!(definition.get("type"), None, "{name} must accept anything, null members too");
+    }
+}
+
+#[test]
+fn documents_hold_together() {
+    let registry = Registry::builtin();
+    let openapi = registry.openapi();
+    let mut documents = vec![v2_json(openapi)];
+    documents.extend(openapi.version3().documents.keys().map(|path| v3_json(openapi, path)));
+    for document in documents {
+        let mut ids = HashSet::new();
+        for (path, item) in document["paths"].as_object().unwrap() {
+            let declared: Vec<&str> = item["parameters"]
+                .as_array()
+                .unwrap()
+                .iter()
+                .filter(|parameter| parameter["in"] == "path")
+                .map(|parameter| parameter["name"].as_str().unwrap())
+                .collect();
+            let used: Vec<&str> =
+                path.split('/').filter_map(|part| part.strip_prefix('{')?.strip_suffix('}')).collect();
+            assert_eq!(declared, used, "{path}");
+            for (method, operation) in operations(item) {
+                assert!(ids.insert(operation["operationId"].as_str().unwrap().to_owned()), "{method} {path}");
+                assert!(operation[schema::KIND_EXTENSION]["kind"].is_string(), "{method} {path}");
+            }
+        }
+        let text = document.to_string();
+        for reference in text.split("\"$ref\":\"#").skip(1).map(|rest| rest.split('"').next().unwrap()) {
+            assert!(document.pointer(reference).is_some(), "{reference} leads nowhere");
+        }
+    }
+}
+
+#[test]
+fn paths_are_those_that_are_served() {
+    let registry = Registry::builtin();
+    let core = v3_json(registry.openapi(), "api/v1");
+    let methods = |path: &str| {
+        let mut methods: Vec<&str> = operations(&core["paths"][path]).map(|(method, _)| method.as_str()).collect();
+        methods.sort_unstable();
+        methods.join(",")
+    };
+    for (path, expected) in [
+        ("/api/v1/pods", "get"),
+        ("/api/v1/namespaces/{namespace}/pods", "delete,get,post"),
+        ("/api/v1/namespaces/{namespace}/pods/{name}", "delete,get,patch,put"),
+        ("/api/v1/namespaces/{namespace}/pods/{name}/status", "get,patch,put"),
+        ("/api/v1/namespaces/{namespace}/pods/{name}/eviction", "post"),
+        ("/api/v1/namespaces", "get,post"),
+        ("/api/v1/namespaces/{name}/finalize", "put"),
+        ("/api/v1/nodes", "delete,get,post"),
+    ] {
+        assert_eq!(methods(path), expected, "{path}");
+    }
+    let list = &core["paths"]["/api/v1/namespaces/{namespace}/pods"]["get"];
+    assert_eq!(list["operationId"], "listCoreV1NamespacedPod");
+    assert_eq!(list["x-kubernetes-action"], "list");
+    let apps = v3_json(registry.openapi(), "apis/apps/v1");
+    let scale = &apps["paths"]["/apis/apps/v1/namespaces/{namespace}/deployments/{name}/scale"]["put"];
+    assert_eq!(scale[schema::KIND_EXTENSION], json!({"group": "autoscaling", "kind": "Scale", "version": "v1"}));
+    assert!(apps["components"]["schemas"]["io.k8s.api.autoscaling.v1.Scale"].is_object());
+}
+
+#[test]
+fn models_have_the_names_that_clients_know() {
+    let kind = |group: &str, kind: &str| paths::Kind {
+        group: group.to_owned(),
+        version: "v1".to_owned(),
+        kind: kind.to_owned(),
+    };
+    for (group, name, custom, expected) in [
+        ("", "Pod", false, "io.k8s.api.core.v1.Pod"),
+        ("apps", "Deployment", false, "io.k8s.api.apps.v1.Deployment"),
+        ("rbac.authorization.k8s.io", "Role", false, "io.k8s.api.rbac.v1.Role"),
+        (
+            "apiextensions.k8s.io",
+            "CustomResourceDefinition",
+            false,
+            "io.k8s.apiextensions-apiserver.pkg.apis.apiextensions.v1.CustomResourceDefinition",
+        ),
+        ("stable.example.com", "CronTab", true, "com.example.stable.v1.CronTab"),
+    ] {
+        assert_eq!(schema::model_name(&kind(group, name), custom), expected);
+    }
+}
+
+#[test]
+fn a_custom_resource_shows_its_own_schema() {
+    let pods = Registry::builtin().find("", "v1", "pods").unwrap().clone();
+    let custom = Resource {
+        group: "stable.example.com".to_owned(),
+        kind: "CronTab".to_owned(),
+        list_kind: "CronTabList".to_owned(),
+        plural: "crontabs".to_owned(),
+        custom: true,
+        subresources: Vec::new(),
+        printer_columns: Vec::<PrinterColumn>::new(),
+        schema: Some(Arc::new(json!({
+            "description": "A cron tab.",
+            "type": "object",
+            "properties": {"spec": {"type": "object", "properties": {"cron": {"type": "string"}}}},
+        }))),
+        ..Resource::clone(&pods)
+    };
+    let registry = Registry::new(vec![Arc::new(custom)]);
+    let document = v3_json(registry.openapi(), "apis/stable.example.com/v1");
+    let model = &document["components"]["schemas"]["com.example.stable.v1.CronTab"];
+    assert_eq!(model["description"], "A cron tab.");
+    assert_eq!(model["properties"]["spec"]["properties"]["cron"]["type"], "string");
+    assert_eq!(
+        model["properties"]["metadata"]["allOf"][0]["$ref"],
+        "#/components/schemas/io.k8s.apimachinery.pkg.apis.meta.v1.ObjectMeta"
+    );
+    assert_eq!(model[schema::KIND_EXTENSION][0]["kind"], "CronTab");
+    assert_eq!(model.get("x-kubernetes-preserve-unknown-fields"), None, "its own schema says what is known");
+}
+
+#[test]
+fn the_index_leads_to_documents_that_never_change() {
+    let registry = Registry::builtin();
+    let openapi = registry.openapi();
+    let index: Value = serde_json::from_slice(&openapi.v3_index().body).unwrap();
+    let paths = index["paths"].as_object().unwrap();
+    assert!(paths.contains_key("api/v1") && paths.contains_key("apis/apps/v1"));
+    for (path, entry) in paths {
+        let url = entry["serverRelativeURL"].as_str().unwrap();
+        let hash = url.strip_prefix(&format!("/openapi/v3/{path}?hash=")).unwrap_or_else(|| panic!("{url}"));
+        let Answer::Document { document, immutable: true } = openapi.v3(path, Some(hash)) else {
+            panic!("{url} is immutable")
+        };
+        assert_eq!(document.etag, format!("\"{hash}\""), "the hash is the ETag");
+        assert_eq!(openapi.v3(path, Some("0")), Answer::Moved(url.to_owned()), "another hash leads to the right one");
+        assert_eq!(openapi.v3(path, None), Answer::Document { document, immutable: false });
+        assert_eq!(openapi.v3(path, Some("")), Answer::Document { document, immutable: false });
+    }
+    assert_eq!(openapi.v3("apis/nope/v1", Some("0")), Answer::Unknown);
+}
+
+#[test]
+fn version_2_comes_in_the_form_that_is_accepted() {
+    let registry = Registry::builtin();
+    let openapi = registry.openapi();
+    for (accept, expected) in [
+        (None, Some(JSON)),
+        (Some(""), Some(JSON)),
+        (Some("*/*"), Some(JSON)),
+        (Some("application/json"), Some(JSON)),
+        (Some("application/com.github.proto-openapi.spec.v2@v1.0+protobuf"), Some(V2_PROTOBUF)),
+        (Some("application/com.github.proto-openapi.spec.v2.v1.0+protobuf"), Some(V2_PROTOBUF)),
+        (Some("application/com.github.proto-openapi.spec.v2.v1.0+protobuf;q=0.5, application/json"), Some(JSON)),
+        (Some("text/html, application/com.github.proto-openapi.spec.v2.v1.0+protobuf, */*;q=0.1"), Some(V2_PROTOBUF)),
+        (Some("application/yaml"), None),
+        (Some("application/json;q=x"), Some(JSON)),
+    ] {
+        assert_eq!(openapi.v2(accept).map(|(content_type, _)| content_type), expected, "Accept: {accept:?}");
+    }
+    let (json, protobuf) = (openapi.v2(Some(JSON)).unwrap().1, openapi.v2(Some(V2_PROTOBUF)).unwrap().1);
+    assert_eq!(json.etag, protobuf.etag, "one state, one ETag");
+    assert_ne!(json.body, protobuf.body);
+}
+
+/// One field of a protobuf message.
+#[derive(Debug, PartialEq)]
+enum Field {
+    Number(u64),
+    Bytes(Vec<u8>),
+}
+
+/// The fields of a protobuf message, as any decoder reads them.
+fn decode(mut bytes: &[u8]) -> Vec<(u64, Field)> {
+    fn varint(bytes: &mut &[u8]) -> u64 {
+        let (mut number, mut shift) = (0, 0);
+        loop {
+            let (first, rest) = bytes.split_first().expect("a varint ends");
+            *bytes = rest;
+            number |= u64::from(first & 0x7f) << shift;
+            shift += 7;
+            if first & 0x80 == 0 {
+                return number;
+            }
+        }
+    }
+    let mut fields = Vec::new();
+    while !bytes.is_empty() {
+        let key = varint(&mut bytes);
+        match key & 7 {
+            0 => fields.push((key >> 3, Field::Number(varint(&mut bytes)))),
+            2 => {
+                let length = usize::try_from(varint(&mut bytes)).unwrap();
+                let (value, rest) = bytes.split_at(length);
+                bytes = rest;
+                fields.push((key >> 3, Field::Bytes(value.to_vec())));
+            }
+            other => panic!("wire type {other}"),
+        }
+    }
+    fields
+}
+
+/// The messages at a path of field numbers.
+fn messages(message: &[u8], path: &[u64]) -> Vec<Vec<u8>> {
+    path.iter().fold(vec![message.to_vec()], |found, number| {
+        let fields = found.iter().flat_map(|message| decode(message));
+        fields
+            .filter_map(|(field, value)| match value {
+                Field::Bytes(bytes) if field == *number => Some(bytes),
+                _ => None,
+            })
+            .collect()
+    })
+}
+
+fn texts(message: &[u8], path: &[u64]) -> Vec<String> {
+    messages(message, path).into_iter().map(|bytes| String::from_utf8(bytes).unwrap()).collect()
+}
+
+#[test]
+fn protobuf_says_what_the_json_says() {
+    let registry = Registry::builtin();
+    let json = v2_json(registry.openapi());
+    let protobuf = registry.openapi().v2(Some(V2_PROTOBUF)).unwrap().1.body;
+    assert_eq!(texts(&protobuf, &[1]), ["2.0"]);
+    assert_eq!(texts(&protobuf, &[2, 1]), ["Kubernetes"]);
+    let names = |member: &str| json[member].as_object().unwrap().keys().cloned().collect::<Vec<_>>();
+    assert_eq!(texts(&protobuf, &[8, 2, 1]), names("paths"));
+    assert_eq!(texts(&protobuf, &[9, 1, 1]), names("definitions"));
+    assert_eq!(texts(&protobuf, &[10, 1, 1]), names("parameters"));
+    let mut patches = 0;
+    for path in messages(&protobuf, &[8, 2]) {
+        let name = texts(&path, &[1]).remove(0);
+        let item = &json["paths"][&name];
+        for patch in messages(&path, &[2, 8]) {
+            patches += 1;
+            let operation = &item["patch"];
+            assert_eq!(texts(&patch, &[5]), [operation["operationId"].as_str().unwrap()]);
+            assert_eq!(texts(&patch, &[7]).len(), operation["consumes"].as_array().unwrap().len());
+            // ParametersItem → Parameter → NonBodyParameter → QueryParameterSubSchema → name
+            assert_eq!(texts(&patch, &[8, 1, 2, 3, 4]), ["fieldValidation"], "{name}");
+            assert_eq!(texts(&patch, &[8, 1, 1, 2]), ["body"], "{name}");
+            assert_eq!(
+                texts(&patch, &[8, 2, 1]),
+                ["#/parameters/dryRun", "#/parameters/fieldManager", "#/parameters/force"]
+            );
+            let extensions: Vec<(String, Value)> = messages(&patch, &[13])
+                .iter()
+                .map(|named| {
+                    let yaml = texts(named, &[2, 2]).remove(0);
+                    (texts(named, &[1]).remove(0), serde_json::from_str(&yaml).unwrap())
+                })
+                .collect();
+            let kind = operation[schema::KIND_EXTENSION].clone();
+            let expected =
+                [("x-kubernetes-action".to_owned(), json!("patch")), (schema::KIND_EXTENSION.to_owned(), kind)];
+            assert_eq!(extensions, expected, "{name}");
+        }
+        let path_parameters = texts(&path, &[2, 9, 1, 2, 4, 4]);
+        assert_eq!(path_parameters.len(), name.matches('{').count(), "{name}");
+    }
+    assert!(patches > registry.resources().len(), "every kind has a PATCH");
+}

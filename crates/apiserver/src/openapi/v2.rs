@@ -1,0 +1,131 @@
+//! Everything as one OpenAPI 2.0 (Swagger) document.
+//!
+//! Only PATCH, PUT and POST operations are described: they are what version 2 clients look at (which
+//! parameters and media types a kind's writes take), and a quarter of the size.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use serde_json::{Map, Value, json};
+
+use super::paths::{self, Body, Operation, PARAMETERS, Path};
+use super::schema::{self, KIND_EXTENSION};
+use crate::registry::Resource;
+
+pub(super) fn document(resources: &[Arc<Resource>]) -> Value {
+    let mut path_items = BTreeMap::new();
+    let mut definitions = BTreeMap::new();
+    for resource in resources {
+        for mut path in paths::of(resource) {
+            path.operations.retain(|operation| matches!(operation.method, "post" | "put" | "patch"));
+            for operation in &path.operations {
+                let description = format!("An object of kind {}.", operation.kind.kind);
+                // No type: anything. No kind: see the front page of the module.
+                definitions.insert(model(resource, operation), json!({ "description": description }));
+            }
+            if !path.operations.is_empty() {
+                let item = path_item(resource, &path);
+                path_items.insert(path.path, item);
+            }
+        }
+    }
+    definitions.insert(schema::meta("Patch"), json!({"description": "A patch; its form is that of its media type."}));
+    let parameters: Map<String, Value> =
+        PARAMETERS.iter().map(|parameter| (parameter.name.to_owned(), query_parameter(parameter))).collect();
+    json!({
+        "swagger": "2.0",
+        "info": {"title": "Kubernetes", "version": "v1.36.0"},
+        "paths": path_items,
+        "definitions": definitions,
+        "parameters": parameters,
+        "securityDefinitions": {
+            "BearerToken": {
+                "description": "Bearer token authentication",
+                "type": "apiKey",
+                "name": "authorization",
+                "in": "header",
+            },
+        },
+        "security": [{"BearerToken": []}],
+    })
+}
+
+fn model(resource: &Resource, operation: &Operation) -> String {
+    let own = operation.kind.group == resource.group && operation.kind.kind == resource.kind;
+    schema::model_name(&operation.kind, resource.custom && own)
+}
+
+fn query_parameter(parameter: &paths::Parameter) -> Value {
+    json!({
+        "name": parameter.name,
+        "in": "query",
+        "type": parameter.type_,
+        "description": parameter.description,
+        "uniqueItems": true,
+    })
+}
+
+fn parameter_reference(name: &str) -> Value {
+    json!({"$ref": format!("#/parameters/{name}")})
+}
+
+fn path_item(resource: &Resource, path: &Path) -> Value {
+    let mut item = Map::new();
+    for operation in &path.operations {
+        item.insert(operation.method.to_owned(), operation_value(resource, operation));
+    }
+    let mut parameters: Vec<Value> = path
+        .parameters()
+        .map(|name| {
+            let description = match name {
+                "namespace" => "the namespace of the object".to_owned(),
+                _ => format!("the name of the {}", resource.kind),
+            };
+            json!({
+                "name": name, "in": "path", "required": true, "type": "string",
+                "description": description, "uniqueItems": true,
+            })
+        })
+        .collect();
+    parameters.push(parameter_reference("pretty"));
+    item.insert("parameters".to_owned(), Value::Array(parameters));
+    Value::Object(item)
+}
+
+fn operation_value(resource: &Resource, operation: &Operation) -> Value {
+    let object = model(resource, operation);
+    let body = match operation.body {
+        Body::Patch => schema::meta("Patch"),
+        _ => object.clone(),
+    };
+    let body = json!({
+        "name": "body", "in": "body", "required": true, "schema": {"$ref": format!("#/definitions/{body}")},
+    });
+    // Old clients look for this one in place.
+    let query = operation.query.iter().map(|name| match PARAMETERS.iter().find(|p| p.name == *name) {
+        Some(parameter) if *name == "fieldValidation" => query_parameter(parameter),
+        _ => parameter_reference(name),
+    });
+    let parameters: Vec<Value> = std::iter::once(body).chain(query).collect();
+    let responses: Map<String, Value> = operation
+        .codes
+        .iter()
+        .map(|code| {
+            let schema = json!({"$ref": format!("#/definitions/{object}")});
+            ((*code).to_owned(), json!({"description": super::v3::code_description(code), "schema": schema}))
+        })
+        .chain([("401".to_owned(), json!({"description": "Unauthorized"}))])
+        .collect();
+    json!({
+        "description": operation.description,
+        "operationId": operation.id,
+        "tags": [super::v3::tag(resource)],
+        "consumes": operation.consumes,
+        "produces": ["application/json", "application/yaml"],
+        "parameters": parameters,
+        "responses": responses,
+        "schemes": ["https"],
+        "x-kubernetes-action": operation.action,
+        KIND_EXTENSION: schema::kind_value(&operation.kind),
+    })
+}

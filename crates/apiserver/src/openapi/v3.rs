@@ -1,0 +1,165 @@
+//! One group version as an OpenAPI 3.0 document.
+
+use std::collections::BTreeMap;
+
+use serde_json::{Map, Value, json};
+
+use super::paths::{self, Body, Model, Operation, PARAMETERS, Path};
+use super::schema::{self, KIND_EXTENSION};
+use crate::registry::Resource;
+
+/// What the server answers with.
+const PRODUCED: &[&str] = &["application/json", "application/yaml"];
+
+/// The document of the resources of one group version.
+pub(super) fn document(resources: &[&Resource]) -> Value {
+    let mut path_items = BTreeMap::new();
+    let mut schemas: BTreeMap<String, Value> = schema::common().into_iter().collect();
+    for resource in resources {
+        for path in paths::of(resource) {
+            for operation in &path.operations {
+                // A subresource may take and answer a kind of another group.
+                let own = operation.kind.kind == resource.kind && operation.kind.group == resource.group;
+                let custom = resource.custom && own;
+                let model = schema::model_name(&operation.kind, custom);
+                let brought = resource.schema.as_deref().filter(|_| own);
+                schemas.entry(model).or_insert_with(|| schema::of_kind(&operation.kind, brought));
+            }
+            let item = path_item(resource, &path);
+            path_items.insert(path.path, item);
+        }
+        let model = object_model(resource);
+        schemas.insert(list_model(resource), schema::of_list(resource, &model));
+    }
+    let parameters: Map<String, Value> =
+        PARAMETERS.iter().map(|parameter| (parameter.name.to_owned(), query_parameter(parameter))).collect();
+    json!({
+        "openapi": "3.0.0",
+        "info": {"title": "Kubernetes", "version": "v1.36.0"},
+        "paths": path_items,
+        "components": {
+            "parameters": parameters,
+            "schemas": schemas,
+            "securitySchemes": {
+                "BearerToken": {
+                    "description": "Bearer token authentication",
+                    "type": "apiKey",
+                    "name": "authorization",
+                    "in": "header",
+                },
+            },
+        },
+        "security": [{"BearerToken": []}],
+    })
+}
+
+fn object_model(resource: &Resource) -> String {
+    let kind =
+        paths::Kind { group: resource.group.clone(), version: resource.version.clone(), kind: resource.kind.clone() };
+    schema::model_name(&kind, resource.custom)
+}
+
+fn list_model(resource: &Resource) -> String {
+    let model = object_model(resource);
+    model[..model.len() - resource.kind.len()].to_owned() + &resource.list_kind
+}
+
+fn query_parameter(parameter: &paths::Parameter) -> Value {
+    json!({
+        "name": parameter.name,
+        "in": "query",
+        "description": parameter.description,
+        "schema": {"type": parameter.type_, "uniqueItems": true},
+    })
+}
+
+fn parameter_reference(name: &str) -> Value {
+    json!({"$ref": format!("#/components/parameters/{name}")})
+}
+
+fn path_item(resource: &Resource, path: &Path) -> Value {
+    let mut item = Map::new();
+    for operation in &path.operations {
+        item.insert(operation.method.to_owned(), operation_value(resource, operation));
+    }
+    let mut parameters: Vec<Value> = path
+        .parameters()
+        .map(|name| {
+            let description = match name {
+                "namespace" => "the namespace of the object".to_owned(),
+                _ => format!("the name of the {}", resource.kind),
+            };
+            let schema = json!({"type": "string", "uniqueItems": true});
+            json!({"name": name, "in": "path", "required": true, "description": description, "schema": schema})
+        })
+        .collect();
+    parameters.push(parameter_reference("pretty"));
+    item.insert("parameters".to_owned(), Value::Array(parameters));
+    Value::Object(item)
+}
+
+fn operation_value(resource: &Resource, operation: &Operation) -> Value {
+    let own = operation.kind.group == resource.group && operation.kind.kind == resource.kind;
+    let object = schema::model_name(&operation.kind, resource.custom && own);
+    let content = |model: &str, media_types: &[&str]| {
+        let schema = json!({"$ref": format!("#/components/schemas/{model}")});
+        let content: Map<String, Value> =
+            media_types.iter().map(|media_type| ((*media_type).to_owned(), json!({ "schema": schema }))).collect();
+        Value::Object(content)
+    };
+    let (answer, produced): (String, &[&str]) = match operation.answer {
+        Model::Object => (object.clone(), PRODUCED),
+        Model::List => {
+            (list_model(resource), &["application/json", "application/json;stream=watch", "application/yaml"])
+        }
+        Model::Status => (schema::meta("Status"), PRODUCED),
+    };
+    let responses: Map<String, Value> = operation
+        .codes
+        .iter()
+        .map(|code| ((*code).to_owned(), code_description(code)))
+        .map(|(code, description)| (code, json!({"description": description, "content": content(&answer, produced)})))
+        .chain([("401".to_owned(), json!({"description": "Unauthorized"}))])
+        .collect();
+    // kubectl looks for this one in place, or below #/parameters, which is no place in version 3.
+    let parameters: Vec<Value> = operation
+        .query
+        .iter()
+        .map(|name| match PARAMETERS.iter().find(|parameter| parameter.name == *name) {
+            Some(parameter) if *name == "fieldValidation" => query_parameter(parameter),
+            _ => parameter_reference(name),
+        })
+        .collect();
+    let mut value = json!({
+        "description": operation.description,
+        "operationId": operation.id,
+        "tags": [tag(resource)],
+        "parameters": parameters,
+        "responses": responses,
+        "x-kubernetes-action": operation.action,
+        KIND_EXTENSION: schema::kind_value(&operation.kind),
+    });
+    let body = match operation.body {
+        Body::None => None,
+        Body::Object => Some((object, true)),
+        Body::Patch => Some((schema::meta("Patch"), true)),
+        Body::DeleteOptions => Some((schema::meta("DeleteOptions"), false)),
+    };
+    if let Some((model, required)) = body {
+        value["requestBody"] = json!({"content": content(&model, operation.consumes), "required": required});
+    }
+    value
+}
+
+pub(super) fn code_description(code: &str) -> &'static str {
+    match code {
+        "200" => "OK",
+        "201" => "Created",
+        _ => "Accepted",
+    }
+}
+
+pub(super) fn tag(resource: &Resource) -> String {
+    let group = if resource.group.is_empty() { "core" } else { resource.group.trim_end_matches(".k8s.io") };
+    format!("{}_{}", group.replace('.', "_"), resource.version)
+}
