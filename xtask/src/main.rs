@@ -1,2 +1,101 @@
-//! placeholder
-fn main() {}
+//! `cargo xtask`: everything that is done to this repository beside writing it.
+//!
+//! A verb that only reads has a twin that rewrites (`check` and `fix`); what CI runs is what a
+//! person runs (`test`). Start reading at [`VERBS`], which is also the help.
+
+mod args;
+mod bench;
+mod check;
+mod cleanup;
+mod e2e;
+mod failure;
+mod process;
+mod steps;
+mod test;
+mod tidy;
+mod tools;
+
+use std::process::ExitCode;
+
+use args::Args;
+use failure::{Outcome, fail};
+
+/// A verb: its name, one line, the long help, and what it does.
+struct Verb {
+    name: &'static str,
+    line: &'static str,
+    help: &'static str,
+    run: fn(Args) -> Outcome<()>,
+}
+
+const VERBS: &[Verb] = &[
+    Verb {
+        name: "check",
+        line: "the gate: format, house rules, clippy, tests, docs; changes nothing",
+        help: check::HELP,
+        run: check::check,
+    },
+    Verb {
+        name: "fix",
+        line: "the gate's twin: rewrites what can be rewritten (format, clippy)",
+        help: check::HELP_FIX,
+        run: check::fix,
+    },
+    Verb {
+        name: "tidy",
+        line: "the house rules alone: file headers, cited names and paths, walls",
+        help: tidy::HELP,
+        run: tidy::run,
+    },
+    Verb {
+        name: "test",
+        line: "everything, end to end, on a bare machine; what CI runs",
+        help: test::HELP,
+        run: test::run,
+    },
+    Verb { name: "e2e", line: "the built server against real kubectl, curl and etcd", help: e2e::HELP, run: e2e::run },
+    Verb { name: "bench", line: "which bench answers which question; runs them", help: bench::HELP, run: bench::run },
+];
+
+fn main() -> ExitCode {
+    cleanup::on_signals();
+    let mut words = std::env::args().skip(1);
+    let verb = words.next().unwrap_or_else(|| "help".to_owned());
+    match dispatch(&verb, Args::new(words)) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(failure) => {
+            eprintln!("xtask {verb}: {failure}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn dispatch(verb: &str, mut args: Args) -> Outcome<()> {
+    if matches!(verb, "help" | "--help" | "-h") {
+        return help(args.word().as_deref());
+    }
+    let Some(found) = VERBS.iter().find(|known| known.name == verb) else {
+        fail!("there is no verb `{verb}`; `cargo xtask help` lists them");
+    };
+    if args.flag("--help") || args.flag("-h") {
+        return help(Some(verb));
+    }
+    (found.run)(args)
+}
+
+fn help(verb: Option<&str>) -> Outcome<()> {
+    match verb.map(|verb| VERBS.iter().find(|known| known.name == verb)) {
+        Some(Some(verb)) => println!("cargo xtask {}: {}\n\n{}", verb.name, verb.line, verb.help.trim()),
+        Some(None) => fail!("there is no such verb; `cargo xtask help` lists them"),
+        None => {
+            println!("cargo xtask <verb>: what is done to this repository beside writing it\n");
+            for verb in VERBS {
+                println!("  {:<7} {}", verb.name, verb.line);
+            }
+            println!("\nBefore a commit: cargo xtask fix && cargo xtask check");
+            println!("What CI runs:    cargo xtask test");
+            println!("More on a verb:  cargo xtask help <verb>");
+        }
+    }
+    Ok(())
+}

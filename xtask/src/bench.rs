@@ -1,0 +1,70 @@
+//! `bench`: which bench answers which question, and a way to run one.
+
+use crate::args::Args;
+use crate::failure::{Outcome, fail};
+use crate::process::Run;
+use crate::tools;
+
+pub(crate) const HELP: &str = "\
+Without a name: lists the benches and the question each answers. With one: runs it (release build).
+Figures depend on the machine: compare runs of one machine only, and read benches/README.md first.
+
+Usage: cargo xtask bench [NAME [-- CRITERION ARGS]]
+
+Examples:
+  cargo xtask bench
+  cargo xtask bench fanout
+  cargo xtask bench list -- --save-baseline before
+  cargo xtask bench engines -- write redb 20000 32 3";
+
+/// A bench: its name, its question, and what answers it.
+pub(crate) const BENCHES: &[(&str, &str)] = &[
+    ("fanout", "What does one event cost when N watchers of the cache receive it?"),
+    ("list", "What does a list of N objects cost, whole, selected and paged?"),
+    ("codec", "What do reading an object's metadata, matching a selector and framing an event cost?"),
+    ("storage", "How many durable writes a second do N concurrent writers get from the embedded store?"),
+    ("engines", "Which embedded engine commits, restarts and fails best? (a package of its own)"),
+];
+
+pub(crate) fn run(mut args: Args) -> Outcome<()> {
+    let Some(name) = args.word() else {
+        args.finish("bench")?;
+        for (name, question) in BENCHES {
+            println!("  {name:<8} {question}");
+        }
+        println!("\nRun one with `cargo xtask bench <name>`; how to read them: benches/README.md");
+        return Ok(());
+    };
+    if !BENCHES.iter().any(|(known, _)| *known == name) {
+        fail!("there is no bench `{name}`; `cargo xtask bench` lists them");
+    }
+    let rest = args.rest().into_iter().skip_while(|word| word == "--");
+    if name == "engines" {
+        let dir = tools::root().join("benches/engines");
+        return Run::cargo().args(["run", "--release", "--"]).args(rest).dir(&dir).show();
+    }
+    Run::cargo()
+        .args(["bench", "--package", "listwatch-benches", "--bench", &name, "--"])
+        .args(rest)
+        .dir(&tools::root())
+        .show()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::BENCHES;
+
+    #[test]
+    fn every_bench_is_listed_here_and_in_the_readme() {
+        let benches = crate::tools::root().join("benches");
+        let manifest = std::fs::read_to_string(benches.join("Cargo.toml")).unwrap();
+        let readme = std::fs::read_to_string(benches.join("README.md")).unwrap();
+        for (name, _) in BENCHES {
+            let declared = manifest.contains(&format!("name = \"{name}\"")) || benches.join(name).is_dir();
+            assert!(declared, "xtask lists the bench `{name}`, which benches/ does not have");
+            assert!(readme.contains(&format!("`{name}`")), "benches/README.md does not explain `{name}`");
+        }
+        let declared = manifest.lines().filter(|line| line.trim() == "[[bench]]").count();
+        assert_eq!(declared + 1, BENCHES.len(), "a bench in benches/Cargo.toml is not listed by `cargo xtask bench`");
+    }
+}

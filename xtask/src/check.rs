@@ -1,0 +1,85 @@
+//! `check`, the gate that only reads, and `fix`, its twin that rewrites.
+
+use crate::args::Args;
+use crate::failure::Outcome;
+use crate::process::Run;
+use crate::steps::Steps;
+use crate::tidy;
+
+pub(crate) const HELP: &str = "\
+Runs, in this order: cargo fmt --check, the house rules (`cargo xtask help tidy`), clippy over the
+whole workspace and all targets with warnings as errors, all tests, and the docs with warnings as
+errors. It reads only: what it complains about, `cargo xtask fix` or you mend. All of it is run even
+if an early step fails; the table at the end says what did.
+
+Usage: cargo xtask check [--fast]
+  --fast    format, house rules and clippy only (what to run while you work)
+
+Examples:
+  cargo xtask check --fast
+  cargo xtask fix && cargo xtask check";
+
+pub(crate) const HELP_FIX: &str = "\
+Rewrites what a program can: `cargo clippy --fix` over the workspace and all targets (also on a tree
+with uncommitted changes), then `cargo fmt`. What is left, `cargo xtask check` names.
+
+Usage: cargo xtask fix";
+
+pub(crate) fn check(mut args: Args) -> Outcome<()> {
+    let fast = args.flag("--fast");
+    args.finish("check")?;
+    let mut steps = Steps::default();
+    source(&mut steps);
+    if !fast {
+        tests(&mut steps);
+        docs(&mut steps);
+    }
+    steps.finish("check")
+}
+
+/// What can be said of the source without running it.
+pub(crate) fn source(steps: &mut Steps) {
+    steps.run("source", "format", || show(Run::cargo().args(["fmt", "--all", "--check"]), "formatted"));
+    steps.run("source", "house rules", tidy::check);
+    steps.run("source", "clippy", || {
+        let clippy = Run::cargo().args(["clippy", "--workspace", "--all-targets", "--", "-D", "warnings"]);
+        show(clippy, "no warning")
+    });
+}
+
+/// Unit, property and integration tests with nextest where it is there, else with cargo test;
+/// then the examples in the docs. Benches are built and run once each, unmeasured.
+pub(crate) fn tests(steps: &mut Steps) {
+    if crate::tools::nextest() {
+        steps.run("tests", "unit and integration", || {
+            show(Run::cargo().args(["nextest", "run", "--workspace", "--all-targets", "--no-fail-fast"]), "nextest")
+        });
+    } else {
+        steps.run("tests", "unit and integration", || {
+            show(Run::cargo().args(["test", "--workspace", "--all-targets", "--no-fail-fast"]), "cargo test")
+        });
+    }
+    steps.run("tests", "examples in the docs", || {
+        show(Run::cargo().args(["test", "--workspace", "--doc", "--no-fail-fast"]), "")
+    });
+}
+
+/// The docs as a reader on docs.rs would see them.
+pub(crate) fn docs(steps: &mut Steps) {
+    steps.run("docs", "cargo doc", || {
+        let doc = Run::cargo().args(["doc", "--workspace", "--no-deps", "--document-private-items"]);
+        show(doc.env("RUSTDOCFLAGS", "-D warnings"), "no warning")
+    });
+}
+
+pub(crate) fn fix(args: Args) -> Outcome<()> {
+    args.finish("fix")?;
+    Run::cargo().args(["clippy", "--workspace", "--all-targets", "--fix", "--allow-dirty", "--allow-staged"]).show()?;
+    Run::cargo().args(["fmt", "--all"]).show()
+}
+
+/// Runs it on the terminal; the note goes into the table.
+pub(crate) fn show(run: Run, note: &str) -> Outcome<String> {
+    run.dir(&crate::tools::root()).show()?;
+    Ok(note.to_owned())
+}

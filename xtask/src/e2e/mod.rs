@@ -1,0 +1,337 @@
+//! `e2e`: the built server, driven by the clients that people use.
+//!
+//! One run goes through the same scenarios once per store (embedded, then etcd): apply the shop of
+//! examples/manifests with kubectl, watch it, change it in every way kubectl can, kill the server
+//! in the middle, feed it bad input, and compare what it holds in the end with what was asked for.
+//! Nothing here knows the server's code: only its flags, and the Kubernetes API.
+
+mod access;
+mod bad_input;
+mod changes;
+mod etcd;
+mod looks;
+mod model;
+mod restart;
+mod server;
+mod starts;
+mod watching;
+
+use std::path::PathBuf;
+use std::time::Instant;
+
+use crate::args::Args;
+use crate::cleanup::{self, Guard, Leftover};
+use crate::failure::{Failure, Outcome, ensure, fail};
+use crate::process::{Background, Run};
+use crate::steps::Steps;
+use crate::tools;
+use access::Access;
+use etcd::Etcd;
+use model::Model;
+use server::{Server, Store};
+
+pub(crate) const HELP: &str = "\
+Starts a real etcd and the built server, and drives the server with real kubectl and curl: first on
+the embedded store, then on etcd. Prints a table of scenarios; leaves no process, container, image
+or directory behind, also after a failure or Ctrl-C. Takes a few minutes at most, builds included.
+
+Usage: cargo xtask e2e [FLAGS]
+  --etcd HOW          container: in Docker Engine (an image that can be had, else one built here
+                      from an etcd binary of this machine or of Debian's etcd-server package)
+                      binary: as a process; none: the embedded store only
+                      [default: container where an engine answers, else binary]
+  --etcd-image IMAGE  the image to run [default: registry.k8s.io/etcd:3.6.8-0]
+  --etcd-bin FILE     the etcd binary to run, or to build the image from
+  --server-bin FILE   a listwatch binary that is built already
+  --release           build and drive the release build
+  --only TEXT         only the scenarios whose name contains TEXT (and those they rest upon)
+  --keep              keep the working directory, with every log
+  --against FILE      drive another API server by its kubeconfig (with a bearer token): a real
+                      kube-apiserver, to see whether the expectations are right
+
+Examples:
+  cargo xtask e2e
+  cargo xtask e2e --etcd none --only watch
+  cargo xtask e2e --etcd container --etcd-image quay.io/coreos/etcd:v3.5.21
+  cargo xtask e2e --etcd binary --etcd-bin ~/bin/etcd
+  cargo xtask e2e --against ~/.kube/test-cluster";
+
+/// The image that is run where a registry can be reached: what Kubernetes 1.36 deploys.
+const ETCD_IMAGE: &str = "registry.k8s.io/etcd:3.6.8-0";
+
+/// Where etcd comes from.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(crate) enum EtcdFrom {
+    /// A container where an engine answers, else a process.
+    #[default]
+    Auto,
+    Container,
+    Binary,
+    None,
+}
+
+/// What a run is asked to do.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Options {
+    pub(crate) etcd: EtcdFrom,
+    pub(crate) etcd_image: Option<String>,
+    pub(crate) etcd_bin: Option<PathBuf>,
+    pub(crate) server_bin: Option<PathBuf>,
+    pub(crate) release: bool,
+    pub(crate) only: Option<String>,
+    pub(crate) keep: bool,
+    pub(crate) against: Option<PathBuf>,
+}
+
+pub(crate) fn run(mut args: Args) -> Outcome<()> {
+    let etcd = match args.value("--etcd")?.as_deref() {
+        None => EtcdFrom::Auto,
+        Some("container") => EtcdFrom::Container,
+        Some("binary") => EtcdFrom::Binary,
+        Some("none") => EtcdFrom::None,
+        Some(other) => fail!("--etcd is container, binary or none, not {other}"),
+    };
+    let options = Options {
+        etcd,
+        etcd_image: args.value("--etcd-image")?,
+        etcd_bin: args.value("--etcd-bin")?.map(PathBuf::from),
+        server_bin: args.value("--server-bin")?.map(PathBuf::from),
+        release: args.flag("--release"),
+        only: args.value("--only")?,
+        keep: args.flag("--keep"),
+        against: args.value("--against")?.map(PathBuf::from),
+    };
+    args.finish("e2e")?;
+    steps(options)?.finish("e2e")
+}
+
+/// The whole run; its rows. An error only if it cannot even begin.
+pub(crate) fn steps(mut options: Options) -> Outcome<Steps> {
+    let start = Instant::now();
+    let mut steps = Steps::default();
+    let kubectl = tools::find_or_fetch("kubectl", "kubernetes-client")?;
+    let curl = tools::curl()?;
+    let dir = WorkDir::new(options.keep)?;
+    println!(
+        "kubectl {} and {}",
+        version(Run::new(&kubectl).args(["version", "--client"])),
+        version(Run::new(&curl).arg("-V"))
+    );
+
+    if let Some(kubeconfig) = options.against.take() {
+        let access = Access::from_kubeconfig(&kubeconfig, &kubectl, &curl, &dir.path.join("against"))?;
+        let world = World::new(access, None, options);
+        world.run("against", &mut steps);
+        return Ok(steps);
+    }
+    if options.server_bin.is_none() {
+        options.server_bin = Some(build(options.release)?);
+    }
+    let etcd = match options.etcd {
+        EtcdFrom::Auto if tools::docker_engine() => EtcdFrom::Container,
+        EtcdFrom::Auto => {
+            println!("no Docker engine answers here: etcd runs as a process");
+            EtcdFrom::Binary
+        }
+        chosen => chosen,
+    };
+
+    let on_store = |name: &'static str, store: Store, steps: &mut Steps| -> Outcome<()> {
+        let bin = options.server_bin.clone().ok_or("no server binary")?;
+        let mut server = None;
+        let started = steps.run(name, "start", || {
+            let (running, note) = Server::start(&bin, store, &dir.path.join(name))?;
+            server = Some(running);
+            Ok(note)
+        });
+        if let (true, Some(server)) = (started, server) {
+            let access = Access::from_kubeconfig(&server.kubeconfig(), &kubectl, &curl, &dir.path.join(name))?;
+            World::new(access, Some(server), options.clone()).run(name, steps);
+        }
+        Ok(())
+    };
+    on_store("embedded", Store::Embedded, &mut steps)?;
+    if etcd == EtcdFrom::None {
+        steps.skip("etcd", "all of it", "as asked by --etcd none");
+    } else {
+        let mut running = None;
+        steps.run("etcd", "start etcd", || {
+            let image = options.etcd_image.as_deref();
+            let started = match etcd {
+                EtcdFrom::Container => Etcd::container(image, ETCD_IMAGE, options.etcd_bin.as_deref(), &dir.path)?,
+                _ => Etcd::process(options.etcd_bin.as_deref(), &dir.path)?,
+            };
+            let note = started.describe();
+            running = Some(started);
+            Ok(note)
+        });
+        if let Some(etcd) = running {
+            on_store("etcd", Store::Etcd { url: etcd.url(), etcdctl: etcd.etcdctl.clone() }, &mut steps)?;
+        }
+    }
+    steps.run("", "refused starts", || starts::refused(options.server_bin.as_deref(), &dir.path));
+    println!("the whole run took {}", crate::steps::seconds(start.elapsed()));
+    Ok(steps)
+}
+
+fn version(run: Run) -> String {
+    let text = run.output().map(|output| output.text()).unwrap_or_default();
+    text.lines().next().unwrap_or("of unknown version").to_owned()
+}
+
+fn build(release: bool) -> Outcome<PathBuf> {
+    let profile = if release { ("release", &["--release"][..]) } else { ("debug", &[][..]) };
+    Run::cargo().args(["build", "--package", "listwatch"]).args(profile.1).dir(&tools::root()).show()?;
+    let file = tools::target().join(profile.0).join(format!("listwatch{}", std::env::consts::EXE_SUFFIX));
+    ensure!(file.is_file(), "the build made no {}", file.display());
+    Ok(file)
+}
+
+/// The run's own directory, gone when the run is.
+struct WorkDir {
+    path: PathBuf,
+    guard: Option<Guard>,
+}
+
+impl WorkDir {
+    fn new(keep: bool) -> Outcome<Self> {
+        let path = std::env::temp_dir().join(format!("listwatch-e2e-{}", std::process::id()));
+        std::fs::create_dir_all(&path)?;
+        if keep {
+            println!("working directory, kept: {}", path.display());
+            return Ok(Self { path, guard: None });
+        }
+        Ok(Self { guard: Some(cleanup::guard(Leftover::Directory(path.clone()))), path })
+    }
+}
+
+impl Drop for WorkDir {
+    fn drop(&mut self) {
+        drop(self.guard.take());
+    }
+}
+
+/// One store's run: the way to the server, the server if it is ours, and what it ought to hold.
+struct World {
+    access: Access,
+    server: Option<Server>,
+    model: Model,
+    /// `kubectl get pods -A -w`, open since before the first object was applied.
+    pods: Option<Background>,
+    options: Options,
+}
+
+/// One row of the table.
+struct Scenario {
+    name: &'static str,
+    needs: Needs,
+    run: fn(&mut World) -> Outcome<String>,
+}
+
+/// What a scenario cannot do without.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Needs {
+    /// Any API server; without what this scenario makes, no later one is worth trying.
+    First,
+    /// Any API server; later scenarios rest upon it, so `--only` does not leave it out.
+    Base,
+    /// Any API server.
+    Any,
+    /// A server that this run has started.
+    OwnServer,
+    /// A server of this run, on etcd.
+    Etcd,
+}
+
+const fn scenario(name: &'static str, needs: Needs, run: fn(&mut World) -> Outcome<String>) -> Scenario {
+    Scenario { name, needs, run }
+}
+
+/// In this order: later ones build upon what earlier ones have made.
+const SCENARIOS: &[Scenario] = &[
+    scenario("namespaces at start", Needs::Any, looks::first_namespaces),
+    scenario("who may ask what", Needs::Any, looks::credentials),
+    scenario("discovery", Needs::Any, looks::discovery),
+    scenario("watch before apply", Needs::Base, watching::open_pods_watch),
+    scenario("apply -R", Needs::First, changes::apply),
+    scenario("apply again", Needs::Any, changes::apply_again),
+    scenario("watch saw the pods", Needs::Any, watching::pods_were_seen),
+    scenario("get all -A", Needs::Any, looks::get_all),
+    scenario("get each kind", Needs::Any, looks::get_each_kind),
+    scenario("columns", Needs::Any, looks::columns),
+    scenario("selectors", Needs::Any, looks::selectors),
+    scenario("watch prints at once", Needs::Any, watching::prints_at_once),
+    scenario("watch over HTTP/1.1", Needs::Any, watching::over_http1),
+    scenario("watch over HTTP/2", Needs::Any, watching::over_http2),
+    scenario("listwatch watch", Needs::OwnServer, watching::our_client),
+    scenario("label, annotate", Needs::Base, changes::label_and_annotate),
+    scenario("edit", Needs::Base, changes::edit),
+    scenario("patch (strategic)", Needs::Base, changes::patch_strategic),
+    scenario("patch (merge)", Needs::Base, changes::patch_merge),
+    scenario("patch (json)", Needs::Base, changes::patch_json),
+    scenario("scale", Needs::Base, changes::scale),
+    scenario("apply a change", Needs::Base, changes::apply_change),
+    scenario("create, run", Needs::Base, changes::create),
+    scenario("SIGKILL and restart", Needs::OwnServer, restart::kill_and_restart),
+    scenario("SIGKILL while writing", Needs::OwnServer, restart::kill_while_writing),
+    scenario("delete", Needs::Base, changes::delete),
+    scenario("bad input", Needs::Any, bad_input::requests),
+    scenario("broken connections", Needs::Any, bad_input::connections),
+    scenario("etcdctl reads the objects", Needs::Etcd, restart::etcdctl_reads),
+    scenario("two servers, one etcd", Needs::Etcd, restart::two_servers),
+    scenario("final state", Needs::Base, changes::final_state),
+    scenario("stop", Needs::OwnServer, restart::stop),
+];
+
+impl World {
+    fn new(access: Access, server: Option<Server>, options: Options) -> Self {
+        Self { access, server, model: Model::default(), pods: None, options }
+    }
+
+    fn run(mut self, group: &'static str, steps: &mut Steps) {
+        for scenario in SCENARIOS {
+            let on_etcd = self.server.as_ref().is_some_and(|server| matches!(server.store, Store::Etcd { .. }));
+            let chosen = matches!(scenario.needs, Needs::First | Needs::Base)
+                || self.options.only.as_deref().is_none_or(|only| scenario.name.contains(only));
+            let possible = match scenario.needs {
+                Needs::First | Needs::Base | Needs::Any => true,
+                Needs::OwnServer => self.server.is_some(),
+                Needs::Etcd => on_etcd,
+            };
+            if chosen && possible {
+                let well = steps.run(group, scenario.name, || {
+                    let note = (scenario.run)(&mut self)?;
+                    self.server_is_well()?;
+                    Ok(note)
+                });
+                if !well && (scenario.needs == Needs::First || !self.revive()) {
+                    break;
+                }
+            }
+        }
+    }
+
+    /// Whether the server is still there and has not panicked on the way.
+    fn server_is_well(&mut self) -> Outcome<()> {
+        let Some(server) = &mut self.server else { return Ok(()) };
+        if let Some(line) = server.panicked() {
+            fail!("the server panicked: {line}");
+        }
+        Ok(())
+    }
+
+    /// After a failure: goes on with a new server process if the old one is gone.
+    fn revive(&mut self) -> bool {
+        let Some(server) = &mut self.server else { return true };
+        if server.running() {
+            return true;
+        }
+        println!("     the server is gone; its last lines:\n{}", server.tail());
+        server.restart().map_err(|failure: Failure| println!("     and it does not come back: {failure}")).is_ok()
+    }
+
+    /// The server, for scenarios that need one of this run's own.
+    fn server(&mut self) -> Outcome<&mut Server> {
+        self.server.as_mut().ok_or_else(|| Failure::from("this scenario needs a server of its own"))
+    }
+}

@@ -1,0 +1,168 @@
+//! Scenarios around the server's death and its store: SIGKILL, restart, a second server, a stop.
+
+use std::time::{Duration, Instant};
+
+use serde_json::{Value, json};
+
+use crate::failure::{Failure, Outcome, ensure, fail};
+use crate::steps::seconds;
+
+use super::World;
+use super::access::Access;
+use super::etcd::ctl;
+use super::server::{Server, Store};
+use super::watching::{AT_ONCE, next_event, open, our_watch, touch, version_of};
+
+/// How long our client may take to find a server that is back (its backoff starts at 0.8 s).
+const RECONNECT_LIMIT: Duration = Duration::from_secs(15);
+
+/// Name, uid and resource version of every pod, config map and deployment.
+fn identities(world: &World) -> Outcome<Vec<String>> {
+    let list = world.access.get("get pods,configmaps,deployments -A")?;
+    let items = list["items"].as_array().cloned().unwrap_or_default();
+    let identity =
+        |item: &Value| format!("{} {} {}", item["kind"], item["metadata"]["uid"], item["metadata"]["resourceVersion"]);
+    Ok(items.iter().map(identity).collect())
+}
+
+/// The state is there after SIGKILL, a watch goes on where it was, and our client finds its way back.
+pub(crate) fn kill_and_restart(world: &mut World) -> Outcome<String> {
+    let before = identities(world)?;
+    let ours = our_watch(world)?;
+    let from = version_of(&world.access.fetch_json("/api/v1/namespaces/shop/pods?limit=1")?);
+    world.server()?.kill();
+    let since = ours.lines.count();
+    let took = world.server()?.restart()?;
+    let after = identities(world)?;
+    let changed: Vec<_> = before.iter().filter(|identity| !after.contains(identity)).collect();
+    ensure!(changed.is_empty() && before.len() == after.len(), "not the same after a restart: {changed:?}");
+
+    // A watch from the last version seen before: the next thing it says is the next thing that happens.
+    let resumed = open(world, "/api/v1/namespaces/shop/pods", &[], Some(&from))?;
+    let touched = touch(world, "/api/v1/namespaces/shop/pods/toolbox", 300)?;
+    let (_, event) = next_event(&resumed, 0)?;
+    ensure!(event["type"] == "MODIFIED", "the resumed watch says {event}");
+    ensure!(
+        version_of(&event["object"]) == version_of(&touched),
+        "the resumed watch says {event}, not the next change"
+    );
+
+    let written = Instant::now();
+    let line = ours.lines.wait(since, RECONNECT_LIMIT, |line| line.contains("toolbox"));
+    let line = line.ok_or_else(|| Failure::from(format!("`listwatch watch` has not come back:\n{}", ours.tail())))?;
+    let back = line.at.saturating_duration_since(written);
+
+    // kubectl's own watch ends with the server, as it does with any; a new one shows what is there.
+    world.pods = Some(world.access.kubectl(["get", "pods", "-A", "-w"]).start()?);
+    let shown =
+        world.pods.as_ref().and_then(|pods| pods.lines.wait(0, RECONNECT_LIMIT, |line| line.contains("toolbox")));
+    ensure!(shown.is_some(), "a new `kubectl get pods -A -w` shows no pods");
+    Ok(format!(
+        "{} objects there after {}; our watch back {} after the next write",
+        after.len(),
+        seconds(took),
+        seconds(back)
+    ))
+}
+
+/// Whatever was acknowledged before SIGKILL is there afterwards.
+pub(crate) fn kill_while_writing(world: &mut World) -> Outcome<String> {
+    let manifest: String = (0..400)
+        .map(|n| json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": format!("burst-{n:03}"), "namespace": "shop",
+            "labels": {"burst": "yes"}}, "data": {"n": n.to_string()}}).to_string() + "\n---\n")
+        .collect();
+    let file = world.access.dir.join("burst.yaml");
+    std::fs::write(&file, manifest)?;
+    let mut writer = world.access.kubectl(["create", "-f"]).arg(&file).start()?;
+    let enough = writer.lines.wait(0, Duration::from_secs(20), |line| line.contains("burst-040 created"));
+    ensure!(enough.is_some(), "the writer did not get going:\n{}", writer.tail());
+    world.server()?.kill();
+    writer.kill();
+    let lines = writer.lines.all();
+    let acked: Vec<_> =
+        lines.iter().filter_map(|line| line.text.strip_prefix("configmap/")?.strip_suffix(" created")).collect();
+    let took = world.server()?.restart()?;
+    let listed = world.access.kube("get configmaps -n shop -l burst=yes -o name")?;
+    let lost: Vec<_> =
+        acked.iter().filter(|name| !listed.lines().any(|line| line == format!("configmap/{name}"))).collect();
+    ensure!(lost.is_empty(), "acknowledged, and gone after SIGKILL: {lost:?}");
+    world.access.kube("delete configmaps -n shop -l burst=yes")?;
+    Ok(format!("{} acknowledged writes, none lost; back after {}", acked.len(), seconds(took)))
+}
+
+/// The objects lie in etcd under Kubernetes' own keys, as JSON.
+pub(crate) fn etcdctl_reads(world: &mut World) -> Outcome<String> {
+    let Store::Etcd { url, etcdctl } = world.server()?.store.clone() else { fail!("not on etcd") };
+    let keys = ctl(&etcdctl, &url).args(["get", "--prefix", "/registry/", "--keys-only"]).text()?;
+    let keys: Vec<_> = keys.lines().filter(|line| !line.is_empty()).collect();
+    for wanted in [
+        "/registry/pods/shop/toolbox",
+        "/registry/deployments/shop/web",
+        "/registry/services/specs/shop/web",
+        "/registry/configmaps/shop-data/price-list",
+        "/registry/ingress/shop/storefront",
+        "/registry/leases/shop-batch/report-leader",
+        "/registry/namespaces/shop",
+        "/registry/clusterroles/shop-reporter",
+    ] {
+        ensure!(keys.contains(&wanted), "etcd has no key {wanted}; it has\n{}", keys.join("\n"));
+    }
+    let stored = ctl(&etcdctl, &url).args(["get", "/registry/configmaps/shop/web", "--print-value-only"]).text()?;
+    let stored: Value = serde_json::from_str(stored.trim())?;
+    let served = world.access.get("get configmap -n shop web")?;
+    ensure!(
+        stored["data"] == served["data"] && stored["kind"] == "ConfigMap",
+        "etcd has {stored}; the server says {served}"
+    );
+    ensure!(
+        stored["metadata"].get("resourceVersion").is_none(),
+        "a resource version is etcd's business, not the value's"
+    );
+    Ok(format!("{} keys", keys.len()))
+}
+
+/// Each of two servers sees what the other writes.
+pub(crate) fn two_servers(world: &mut World) -> Outcome<String> {
+    let dir = world.access.dir.join("second");
+    let (bin, store) = (world.server()?.bin.clone(), world.server()?.store.clone());
+    let (second, _) = Server::start(&bin, store, &dir)?;
+    let there =
+        Access::from_kubeconfig(&second.kubeconfig(), &world.access.kubectl_file(), &world.access.curl_file(), &dir)?;
+    ensure!(there.url != world.access.url, "both servers say {}", there.url);
+
+    let from = version_of(&there.fetch_json("/api/v1/namespaces/shop/configmaps?limit=1")?);
+    let watch = there
+        .curl(&format!("/api/v1/namespaces/shop/configmaps?watch=true&resourceVersion={from}"))
+        .arg("--verbose")
+        .start()?;
+    ensure!(watch.lines.wait(0, AT_ONCE, |line| line.starts_with("< HTTP/")).is_some(), "no watch:\n{}", watch.tail());
+    let written = touch(world, "/api/v1/namespaces/shop/configmaps/web", 400)?;
+    let at = Instant::now();
+    let (line, event) = next_event(&watch, 0)?;
+    ensure!(version_of(&event["object"]) == version_of(&written), "the second server's watch says {event}");
+
+    // The other way round, and read at once: a list asks etcd how far it has to be.
+    let touched = there.merge_patch("/api/v1/namespaces/shop/configmaps/web", &json!({"data": {"second": "yes"}}))?;
+    let list = world.access.fetch_json("/api/v1/namespaces/shop/configmaps?fieldSelector=metadata.name%3Dweb")?;
+    ensure!(
+        version_of(&list["items"][0]) == version_of(&touched),
+        "the first server lists {} after the second wrote {touched}",
+        list["items"][0]
+    );
+    world.model.edit("ConfigMap", "shop", "web", |object| object["data"]["second"] = json!("yes"))?;
+    drop(second);
+    Ok(format!("event {} after the other server's write", seconds(line.at.saturating_duration_since(at))))
+}
+
+/// SIGTERM ends it in order and soon, open watches or not.
+pub(crate) fn stop(world: &mut World) -> Outcome<String> {
+    let watch = open(world, "/api/v1/pods", &[], None)?;
+    ensure!(watch.lines.wait(0, AT_ONCE, |line| line.starts_with("< HTTP/")).is_some(), "no watch:\n{}", watch.tail());
+    let start = Instant::now();
+    let limit = Duration::from_secs(10);
+    let port = world.server()?.port();
+    match world.server()?.terminate(limit)? {
+        Some(0) => Ok(format!("port {port} closed, exit code 0 after {}", seconds(start.elapsed()))),
+        code => fail!("SIGTERM made it end with {code:?}"),
+    }
+}

@@ -1,0 +1,132 @@
+//! The server under test: started as a user would start it, restarted on the same port and data.
+
+use std::net::TcpListener;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use crate::failure::{Outcome, ensure, fail};
+use crate::process::{Background, Run};
+use crate::steps::seconds;
+
+/// A server that does not say within this time that it serves has failed.
+const START_LIMIT: Duration = Duration::from_secs(20);
+
+/// Where the server keeps its objects.
+#[derive(Debug, Clone)]
+pub(crate) enum Store {
+    Embedded,
+    Etcd { url: String, etcdctl: PathBuf },
+}
+
+/// A running `listwatch serve`.
+pub(crate) struct Server {
+    pub(crate) store: Store,
+    pub(crate) bin: PathBuf,
+    dir: PathBuf,
+    port: u16,
+    process: Background,
+}
+
+impl Server {
+    /// Starts it in `dir` on a free port, waits until it serves, and says what it saw.
+    pub(crate) fn start(bin: &Path, store: Store, dir: &Path) -> Outcome<(Self, String)> {
+        std::fs::create_dir_all(dir)?;
+        let port = free_port()?;
+        let start = Instant::now();
+        let process = launch(bin, &store, dir, port)?;
+        let server = Self { store, bin: bin.to_owned(), dir: dir.to_owned(), port, process };
+        let took = start.elapsed();
+        server.kubeconfig_is_private()?;
+        Ok((server, format!("`{}` serves after {}", short(bin), seconds(took))))
+    }
+
+    pub(crate) fn kubeconfig(&self) -> PathBuf {
+        self.dir.join("kubeconfig")
+    }
+
+    pub(crate) fn port(&self) -> u16 {
+        self.port
+    }
+
+    pub(crate) fn running(&mut self) -> bool {
+        self.process.running()
+    }
+
+    pub(crate) fn kill(&mut self) {
+        self.process.kill();
+    }
+
+    /// Starts a new process on the same port and the same data; says how long it took to serve.
+    pub(crate) fn restart(&mut self) -> Outcome<Duration> {
+        self.process.kill();
+        let start = Instant::now();
+        self.process = launch(&self.bin, &self.store, &self.dir, self.port)?;
+        Ok(start.elapsed())
+    }
+
+    /// Asks it to stop; its exit code.
+    pub(crate) fn terminate(&mut self, limit: Duration) -> Outcome<Option<i32>> {
+        Ok(self.process.terminate(limit)?.code())
+    }
+
+    pub(crate) fn tail(&self) -> String {
+        self.process.tail()
+    }
+
+    /// The line in which it says that it panicked, if it has.
+    pub(crate) fn panicked(&self) -> Option<String> {
+        let lines = self.process.lines.all();
+        lines.into_iter().find(|line| line.text.contains("panicked at")).map(|line| line.text)
+    }
+
+    #[cfg(unix)]
+    fn kubeconfig_is_private(&self) -> Outcome<()> {
+        use std::os::unix::fs::PermissionsExt as _;
+        let mode = std::fs::metadata(self.kubeconfig())?.permissions().mode() & 0o777;
+        ensure!(mode == 0o600, "the kubeconfig carries a token and has mode {mode:o}; wanted 600");
+        Ok(())
+    }
+
+    #[cfg(not(unix))]
+    fn kubeconfig_is_private(&self) -> Outcome<()> {
+        Ok(())
+    }
+}
+
+fn short(bin: &Path) -> String {
+    format!("{} serve", bin.file_name().unwrap_or_default().to_string_lossy())
+}
+
+/// The flags of a server on this store.
+pub(crate) fn command(bin: &Path, store: &Store, dir: &Path, port: u16) -> Run {
+    let run = Run::new(bin)
+        .args(["serve", "--bind", &format!("127.0.0.1:{port}"), "--data-dir"])
+        .arg(dir.join("data"))
+        .arg("--kubeconfig-out")
+        .arg(dir.join("kubeconfig"));
+    match store {
+        Store::Embedded => run,
+        Store::Etcd { url, .. } => run.args(["--etcd-servers", url]),
+    }
+}
+
+fn launch(bin: &Path, store: &Store, dir: &Path, port: u16) -> Outcome<Background> {
+    let mut process = command(bin, store, dir, port).start()?;
+    let start = Instant::now();
+    // The banner is printed when the first request can be answered; it names the address.
+    let address = format!("127.0.0.1:{port}");
+    while process.lines.wait(0, Duration::from_millis(20), |line| line.contains(&address)).is_none() {
+        if !process.running() {
+            fail!("`{}` ended at once:\n{}", process.line(), process.tail());
+        }
+        if start.elapsed() > START_LIMIT {
+            fail!("`{}` printed no banner within {START_LIMIT:?}:\n{}", process.line(), process.tail());
+        }
+    }
+    Ok(process)
+}
+
+/// A port of the loopback that is free now.
+pub(crate) fn free_port() -> Outcome<u16> {
+    Ok(TcpListener::bind("127.0.0.1:0")?.local_addr()?.port())
+}

@@ -1,0 +1,122 @@
+//! Scenarios that watch: through kubectl, through curl over both HTTP versions, through our own
+//! client. "At once" is [`AT_ONCE`], measured from the end of the write to the line.
+
+use std::time::{Duration, Instant};
+
+use serde_json::{Value, json};
+
+use crate::failure::{Failure, Outcome, ensure};
+use crate::process::{Background, Line};
+use crate::steps::seconds;
+
+use super::World;
+
+/// The longest an event may take from the writer's answer to the watcher's line.
+pub(crate) const AT_ONCE: Duration = Duration::from_secs(1);
+
+/// How long a watch may take to be open (kubectl asks for discovery first).
+const OPEN_LIMIT: Duration = Duration::from_secs(10);
+
+/// Opens `kubectl get pods -A -w` on a server that has no pods yet.
+pub(crate) fn open_pods_watch(world: &mut World) -> Outcome<String> {
+    world.pods = Some(world.access.kubectl(["get", "pods", "-A", "-w"]).start()?);
+    Ok(String::new())
+}
+
+/// The pods that were applied meanwhile have been printed.
+pub(crate) fn pods_were_seen(world: &mut World) -> Outcome<String> {
+    let watch = pods_watch(world)?;
+    for pod in ["toolbox", "canary", "load-generator", "psql"] {
+        let line = watch.lines.wait(0, AT_ONCE, |line| line.split_whitespace().nth(1) == Some(pod));
+        ensure!(line.is_some(), "`get pods -A -w` has not shown {pod}:\n{}", watch.tail());
+    }
+    Ok(format!("{} lines", watch.lines.count()))
+}
+
+/// A change is a line of `kubectl get pods -A -w` within a second.
+pub(crate) fn prints_at_once(world: &mut World) -> Outcome<String> {
+    let mut slowest = Duration::ZERO;
+    for turn in 0..5 {
+        let since = pods_watch(world)?.lines.count();
+        touch(world, "/api/v1/namespaces/shop/pods/toolbox", turn)?;
+        let written = Instant::now();
+        let watch = pods_watch(world)?;
+        let line = watch.lines.wait(since, AT_ONCE, |line| line.split_whitespace().nth(1) == Some("toolbox"));
+        let line =
+            line.ok_or_else(|| Failure::from(format!("no line within a second of the write:\n{}", watch.tail())))?;
+        slowest = slowest.max(line.at.saturating_duration_since(written));
+    }
+    Ok(format!("slowest of 5 lines {} after the write", seconds(slowest)))
+}
+
+/// Chunks, each flushed as its event happens.
+pub(crate) fn over_http1(world: &mut World) -> Outcome<String> {
+    over(world, "--http1.1", 100, |line| line.eq_ignore_ascii_case("< transfer-encoding: chunked"))
+}
+
+/// Frames of one stream.
+pub(crate) fn over_http2(world: &mut World) -> Outcome<String> {
+    over(world, "--http2", 101, |line| line.starts_with("< HTTP/2 200"))
+}
+
+fn over(world: &mut World, version: &str, turn: u32, header: impl Fn(&str) -> bool) -> Outcome<String> {
+    let watch = open(world, "/api/v1/namespaces/shop/configmaps", &[version], None)?;
+    ensure!(watch.lines.wait(0, AT_ONCE, &header).is_some(), "no such header line with {version}:\n{}", watch.tail());
+    let since = watch.lines.count();
+    touch(world, "/api/v1/namespaces/shop/configmaps/web", turn)?;
+    let written = Instant::now();
+    let (line, event) = next_event(&watch, since)?;
+    ensure!(event["type"] == "MODIFIED" && event["object"]["metadata"]["name"] == "web", "not the event: {event}");
+    Ok(format!("event {} after the write", seconds(line.at.saturating_duration_since(written))))
+}
+
+/// Our own client prints changes, too; the restart scenarios go on with it.
+pub(crate) fn our_client(world: &mut World) -> Outcome<String> {
+    let watch = our_watch(world)?;
+    let since = watch.lines.count();
+    touch(world, "/api/v1/namespaces/shop/pods/toolbox", 200)?;
+    let written = Instant::now();
+    let line = watch.lines.wait(since, AT_ONCE, |line| line.contains("toolbox"));
+    let line = line.ok_or_else(|| Failure::from(format!("no line within a second of the write:\n{}", watch.tail())))?;
+    Ok(format!("line {} after the write", seconds(line.at.saturating_duration_since(written))))
+}
+
+/// `listwatch watch pods -A`, once it has shown what is there.
+pub(crate) fn our_watch(world: &mut World) -> Outcome<Background> {
+    let kubeconfig = world.access.kubeconfig.clone();
+    let run =
+        crate::process::Run::new(&world.server()?.bin).args(["watch", "pods", "-A", "--kubeconfig"]).arg(kubeconfig);
+    let watch = run.start()?;
+    let shown = watch.lines.wait(0, OPEN_LIMIT, |line| line.contains("toolbox"));
+    ensure!(shown.is_some(), "`listwatch watch pods -A` has not shown the pods:\n{}", watch.tail());
+    Ok(watch)
+}
+
+/// A watch by curl, which tells the headers as they come (`< Name: value`), from a resource version or (without one) from now.
+pub(crate) fn open(world: &World, path: &str, flags: &[&str], from: Option<&str>) -> Outcome<Background> {
+    let now = || -> Outcome<String> { Ok(version_of(&world.access.fetch_json(&format!("{path}?limit=1"))?)) };
+    let from = from.map_or_else(now, |from| Ok(from.to_owned()))?;
+    world.access.curl(&format!("{path}?watch=true&resourceVersion={from}")).arg("--verbose").args(flags).start()
+}
+
+/// The next event line at or after mark `since`.
+pub(crate) fn next_event(watch: &Background, since: usize) -> Outcome<(Line, Value)> {
+    let line = watch.lines.wait(since, AT_ONCE, |line| line.starts_with("{\""));
+    let line = line.ok_or_else(|| Failure::from(format!("no event within {AT_ONCE:?}: {}", watch.tail())))?;
+    let event = serde_json::from_str(&line.text)?;
+    Ok((line, event))
+}
+
+/// The resource version of an object or list.
+pub(crate) fn version_of(value: &Value) -> String {
+    value["metadata"]["resourceVersion"].as_str().unwrap_or_default().to_owned()
+}
+
+/// Changes an annotation. Each caller has a `turn` of its own: a patch that changes nothing is no event.
+pub(crate) fn touch(world: &World, path: &str, turn: u32) -> Outcome<Value> {
+    world.access.merge_patch(path, &json!({"metadata": {"annotations": {"shop.example/touched": turn.to_string()}}}))
+}
+
+fn pods_watch(world: &World) -> Outcome<&Background> {
+    world.pods.as_ref().ok_or_else(|| Failure::from("no watch is open"))
+}

@@ -1,0 +1,122 @@
+//! Steps with a name, a time and a result, and the table at the end.
+
+use std::time::{Duration, Instant};
+
+use crate::failure::{Failure, Outcome};
+
+/// How a step ended.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Ended {
+    /// As it should; the note says what was seen.
+    Well(String),
+    /// It was not tried; the note says why.
+    Skipped(String),
+    /// As it should not.
+    Failed(String),
+}
+
+/// One row of the table.
+#[derive(Debug)]
+pub(crate) struct Row {
+    pub(crate) group: &'static str,
+    pub(crate) name: &'static str,
+    pub(crate) took: Duration,
+    pub(crate) ended: Ended,
+}
+
+/// The steps so far.
+#[derive(Default)]
+pub(crate) struct Steps {
+    rows: Vec<Row>,
+}
+
+impl Steps {
+    /// Runs a step, says how it went, and goes on. The text of an `Ok` is a note for the table.
+    pub(crate) fn run(
+        &mut self,
+        group: &'static str,
+        name: &'static str,
+        step: impl FnOnce() -> Outcome<String>,
+    ) -> bool {
+        let start = Instant::now();
+        let ended = match step() {
+            Ok(note) => Ended::Well(note),
+            Err(failure) => Ended::Failed(failure.to_string()),
+        };
+        let well = !matches!(ended, Ended::Failed(_));
+        self.push(Row { group, name, took: start.elapsed(), ended });
+        well
+    }
+
+    /// Records a step that is not tried.
+    pub(crate) fn skip(&mut self, group: &'static str, name: &'static str, why: impl Into<String>) {
+        self.push(Row { group, name, took: Duration::ZERO, ended: Ended::Skipped(why.into()) });
+    }
+
+    fn push(&mut self, row: Row) {
+        println!("{}", line(&row, false));
+        self.rows.push(row);
+    }
+
+    /// Takes over the rows of another run.
+    pub(crate) fn extend(&mut self, other: Self) {
+        self.rows.extend(other.rows);
+    }
+
+    /// Prints the table; an error that names what failed, if anything did.
+    pub(crate) fn finish(self, what: &str) -> Outcome<()> {
+        println!("\n── {what} ──");
+        for row in &self.rows {
+            println!("{}", line(row, true));
+        }
+        let failed = |row: &&Row| matches!(row.ended, Ended::Failed(_));
+        let total: Duration = self.rows.iter().map(|row| row.took).sum();
+        let bad: Vec<_> = self.rows.iter().filter(failed).map(|row| format!("{} {}", row.group, row.name)).collect();
+        println!("{} steps in {}, {} failed", self.rows.len(), seconds(total), bad.len());
+        if bad.is_empty() { Ok(()) } else { Err(Failure::from(format!("{what}: failed: {}", bad.join(", ")))) }
+    }
+}
+
+fn line(row: &Row, short: bool) -> String {
+    let (mark, note) = match &row.ended {
+        Ended::Well(note) => ("ok  ", note),
+        Ended::Skipped(why) => ("skip", why),
+        Ended::Failed(why) => ("FAIL", why),
+    };
+    let note = if short { note.lines().next().unwrap_or_default() } else { note.trim_end() };
+    let text = format!("{mark} {:>8}  {:<9} {:<28} {note}", seconds(row.took), row.group, row.name);
+    text.trim_end().to_owned()
+}
+
+/// A duration as a table shows it: milliseconds below a second, seconds above.
+pub(crate) fn seconds(time: Duration) -> String {
+    if time < Duration::from_secs(1) {
+        format!("{} ms", time.as_millis())
+    } else if time < Duration::from_secs(120) {
+        format!("{:.1} s", time.as_secs_f64())
+    } else {
+        format!("{} min {} s", time.as_secs() / 60, time.as_secs() % 60)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Steps, seconds};
+    use std::time::Duration;
+
+    #[test]
+    fn a_failed_step_is_named_at_the_end_and_does_not_stop_the_rest() {
+        let mut steps = Steps::default();
+        assert!(steps.run("a", "fine", || Ok(String::new())));
+        assert!(!steps.run("b", "broken", || Err("no".into())));
+        steps.skip("c", "absent", "nothing to do");
+        assert_eq!(steps.finish("run").unwrap_err().to_string(), "run: failed: b broken");
+    }
+
+    #[test]
+    fn durations_are_short() {
+        for (millis, text) in [(0, "0 ms"), (999, "999 ms"), (1_500, "1.5 s"), (125_000, "2 min 5 s")] {
+            assert_eq!(seconds(Duration::from_millis(millis)), text);
+        }
+    }
+}

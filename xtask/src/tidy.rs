@@ -1,0 +1,384 @@
+//! The house rules that no compiler checks. Each rule says what it wants and why; each is a plain
+//! function from text to complaints, tried on small texts below.
+
+use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
+
+use crate::args::Args;
+use crate::failure::{Failure, Outcome};
+use crate::tools;
+
+pub(crate) const HELP: &str = "\
+Checks what no compiler does:
+  header    every .rs file begins with `//!`: what it is, and why
+  size      no .rs file is longer than 1,200 lines: one file is one thing
+  paths     no file names a folder of somebody's machine
+  cited     a path, link, crate or `cargo xtask` verb that a document names exists
+  promises  every promise in docs/guarantees.md names a test, and the test exists
+  walls     no crate depends on what ARCHITECTURE.md keeps from it
+It reads only, takes well under a second, and is part of `check`, `test` and of xtask's own tests.
+
+Usage: cargo xtask tidy";
+
+/// The longest a source file may get, in lines.
+const FILE_LINES_MAX: usize = 1_200;
+
+/// Folders that are not the project's text. `engines` keeps its own build folder.
+const SKIPPED_DIRS: [&str; 4] = ["target", ".git", "listwatch-data", "proptest-regressions"];
+
+/// Folders of the root that a document may cite a path below.
+const CITED_ROOTS: [&str; 8] = ["crates/", "docs/", "xtask/", "benches/", "examples/", ".ci/", ".cargo/", "src/"];
+
+pub(crate) fn run(args: Args) -> Outcome<()> {
+    args.finish("tidy")?;
+    println!("{}", check()?);
+    Ok(())
+}
+
+/// Applies every rule to the whole tree.
+pub(crate) fn check() -> Outcome<String> {
+    let tree = Tree::read(&tools::root())?;
+    let mut complaints = Vec::new();
+    for (path, text) in &tree.files {
+        let told = |complaint: String| format!("{path}:{complaint}");
+        if path.ends_with(".rs") {
+            complaints.extend(header(text).into_iter().chain(size(text)).map(told));
+        }
+        complaints.extend(machine_paths(text).into_iter().map(told));
+        if path.ends_with(".md") {
+            complaints.extend(cited(path, text, &tree).into_iter().map(told));
+        }
+        if path == "docs/guarantees.md" {
+            complaints.extend(promises(text, &tree).into_iter().map(told));
+        }
+        if path.ends_with("Cargo.toml") {
+            complaints.extend(walls(text).into_iter().map(told));
+        }
+    }
+    if complaints.is_empty() {
+        return Ok(format!("{} files keep the house rules", tree.files.len()));
+    }
+    Err(Failure::from(format!("{} complaints\n  {}", complaints.len(), complaints.join("\n  "))))
+}
+
+/// The project's text files by path from the root, with `/` between folders.
+struct Tree {
+    root: PathBuf,
+    files: Vec<(String, String)>,
+}
+
+impl Tree {
+    fn read(root: &Path) -> Outcome<Self> {
+        let (mut files, mut dirs) = (Vec::new(), vec![root.to_owned()]);
+        while let Some(dir) = dirs.pop() {
+            for entry in std::fs::read_dir(&dir)? {
+                let path = entry?.path();
+                let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
+                if path.is_dir() {
+                    if !SKIPPED_DIRS.contains(&name.as_str()) {
+                        dirs.push(path);
+                    }
+                } else if [".rs", ".md", ".toml", ".yaml", ".sh"].iter().any(|end| name.ends_with(end)) || name == "run"
+                {
+                    let below = path.strip_prefix(root).unwrap_or(&path).to_string_lossy().replace('\\', "/");
+                    files.push((below, std::fs::read_to_string(&path)?));
+                }
+            }
+        }
+        files.sort();
+        Ok(Self { root: root.to_owned(), files })
+    }
+
+    fn exists(&self, path: &str) -> bool {
+        self.root.join(path).exists()
+    }
+
+    fn text(&self, path: &str) -> Option<&str> {
+        self.files.iter().find(|(other, _)| other == path).map(|(_, text)| text.as_str())
+    }
+
+    /// Names of the workspace's packages.
+    fn packages(&self) -> BTreeSet<&str> {
+        let manifests = self.files.iter().filter(|(path, _)| path.ends_with("Cargo.toml"));
+        manifests
+            .filter_map(|(_, text)| text.lines().find_map(|line| line.strip_prefix("name = ")?.split('"').nth(1)))
+            .collect()
+    }
+}
+
+/// A stranger who opens a file is told what it is.
+fn header(text: &str) -> Option<String> {
+    // Test data written as a binary's source may start with a shebang; nothing else may.
+    let first = text.lines().find(|line| !line.trim().is_empty()).unwrap_or_default();
+    (!first.starts_with("//!")).then(|| "1: a file begins with `//!`: what it is and why".to_owned())
+}
+
+/// One file is one thing; a long one is several.
+fn size(text: &str) -> Option<String> {
+    let lines = text.lines().count();
+    (lines > FILE_LINES_MAX).then(|| format!("{lines}: longer than {FILE_LINES_MAX} lines; split it"))
+}
+
+/// A path of one machine means nothing on another.
+fn machine_paths(text: &str) -> Vec<String> {
+    // Spelled in halves, so that this file passes its own rule.
+    let banned = [["/wo", "rk/"], ["/ro", "ot/"], ["/ho", "me/"], ["/opt/", "peers"], ["/Us", "ers/"]]
+        .map(|halves| halves.concat());
+    let mut complaints = Vec::new();
+    for (number, line) in text.lines().enumerate() {
+        // `a/work/b` is a path inside something; only one that begins at the root is a machine's.
+        let begins = |at: usize| !line[..at].ends_with(|c: char| c.is_alphanumeric() || "._-}~".contains(c));
+        for path in &banned {
+            if line.match_indices(path.as_str()).any(|(at, _)| begins(at)) {
+                complaints.push(format!("{}: names {path}, which is a folder of somebody's machine", number + 1));
+            }
+        }
+    }
+    complaints
+}
+
+/// Documents outlive code: what they name has to be there.
+fn cited(path: &str, text: &str, tree: &Tree) -> Vec<String> {
+    let here = path.rsplit_once('/').map_or("", |(dir, _)| dir);
+    let packages = tree.packages();
+    let mut complaints = Vec::new();
+    let mut fenced = false;
+    for (number, line) in text.lines().enumerate() {
+        let number = number + 1;
+        fenced ^= line.trim_start().starts_with("```");
+        for verb in line.match_indices("cargo xtask ").map(|(at, found)| &line[at + found.len()..]) {
+            let verb: String = verb.chars().take_while(char::is_ascii_alphanumeric).collect();
+            if !verb.is_empty() && verb != "help" && !crate::VERBS.iter().any(|known| known.name == verb) {
+                complaints.push(format!("{number}: `cargo xtask {verb}` does not exist"));
+            }
+        }
+        if fenced {
+            continue;
+        }
+        for target in links(line) {
+            let file = target.split('#').next().unwrap_or_default();
+            let outside = file.is_empty() || file.contains("://") || file.starts_with("mailto:");
+            if !outside && !tree.exists(&format!("{here}/{file}")) {
+                complaints.push(format!("{number}: links to {target}, which does not exist"));
+            }
+        }
+        for word in code_spans(line) {
+            let file = word.split(['#', ':']).next().unwrap_or_default();
+            let is_path = CITED_ROOTS.iter().any(|root| file.starts_with(root));
+            if is_path
+                && !file.contains(['*', '{', '<', ' ', '…'])
+                && !tree.exists(file)
+                && !tree.exists(&format!("{here}/{file}"))
+            {
+                complaints.push(format!("{number}: names {file}, which does not exist"));
+            }
+            if word.starts_with("listwatch-")
+                && word.chars().all(|c| c.is_ascii_alphanumeric() || c == '-')
+                && !packages.contains(word)
+            {
+                complaints.push(format!("{number}: names the crate {word}, which does not exist"));
+            }
+        }
+    }
+    complaints
+}
+
+/// Every numbered promise ends in a "Hunted by" line whose tests are there, as
+/// `crates/x/tests/y.rs::name`.
+fn promises(text: &str, tree: &Tree) -> Vec<String> {
+    let mut complaints = Vec::new();
+    let mut open: Option<(usize, &str)> = None;
+    for (number, line) in text.lines().enumerate() {
+        let number = number + 1;
+        if let Some(title) = line.strip_prefix("## ") {
+            if let Some((at, title)) = open.take() {
+                complaints.push(format!("{at}: the promise \"{title}\" names no test"));
+            }
+            open = title.starts_with(|c: char| c.is_ascii_digit()).then_some((number, title));
+        }
+        if line.starts_with("Hunted by") {
+            open = None;
+        }
+        for cited in code_spans(line) {
+            let Some((file, test)) = cited.split_once("::") else { continue };
+            if !file.ends_with(".rs") {
+                continue;
+            }
+            let name = test.rsplit("::").next().unwrap_or(test);
+            match tree.text(file) {
+                None => complaints.push(format!("{number}: names {file}, which does not exist")),
+                Some(text) if !text.contains(&format!("fn {name}(")) => {
+                    complaints.push(format!("{number}: {file} has no test `{name}`"));
+                }
+                Some(_) => {}
+            }
+        }
+    }
+    if let Some((at, title)) = open {
+        complaints.push(format!("{at}: the promise \"{title}\" names no test"));
+    }
+    complaints
+}
+
+/// What ARCHITECTURE.md keeps from each crate: (package, dependency it must not have, why).
+const WALLS: &[(&str, &[&str], &str)] = &[
+    (
+        "listwatch-meta",
+        &["tokio", "hyper", "http", "etcd-client", "futures-util", "listwatch-"],
+        "the vocabulary knows nobody and waits for nothing",
+    ),
+    (
+        "listwatch-wire",
+        &[
+            "tokio",
+            "hyper",
+            "etcd-client",
+            "listwatch-storage",
+            "listwatch-cacher",
+            "listwatch-apiserver",
+            "listwatch-client",
+        ],
+        "bytes and messages, no sockets and no storage",
+    ),
+    (
+        "listwatch-storage",
+        &["hyper", "http", "listwatch-cacher", "listwatch-apiserver", "listwatch-client"],
+        "a store knows neither HTTP nor the cache",
+    ),
+    (
+        "listwatch-cacher",
+        &["hyper", "http", "etcd-client", "listwatch-apiserver", "listwatch-client"],
+        "the cache knows neither etcd nor HTTP",
+    ),
+    (
+        "listwatch-apiserver",
+        &["etcd-client", "listwatch-client"],
+        "the server reaches etcd through storage, and knows no client",
+    ),
+    (
+        "listwatch-client",
+        &["etcd-client", "listwatch-storage", "listwatch-cacher", "listwatch-apiserver"],
+        "the client knows no server crate",
+    ),
+];
+
+/// Checks the `[dependencies]` (not those of tests) of one manifest.
+fn walls(manifest: &str) -> Vec<String> {
+    let mut complaints = Vec::new();
+    let (mut section, mut package) = (String::new(), "");
+    for (number, line) in manifest.lines().enumerate() {
+        let line = line.trim();
+        if line.starts_with('[') {
+            section = line.to_owned();
+        } else if section == "[package]" && package.is_empty() {
+            package = line.strip_prefix("name = ").and_then(|rest| rest.split('"').nth(1)).unwrap_or_default();
+        } else if section.ends_with("dependencies]") && !section.contains("dev-") && !section.contains("workspace") {
+            let dependency = line.split(['.', ' ', '=']).next().unwrap_or_default();
+            for (_, banned, why) in WALLS.iter().filter(|(name, ..)| *name == package) {
+                let hit = |banned: &&&str| {
+                    dependency == **banned || (banned.ends_with('-') && dependency.starts_with(**banned))
+                };
+                if banned.iter().any(|banned| hit(&banned)) {
+                    complaints.push(format!("{}: {package} must not depend on {dependency}: {why}", number + 1));
+                }
+            }
+        }
+    }
+    complaints
+}
+
+/// What stands between backticks.
+fn code_spans(line: &str) -> impl Iterator<Item = &str> {
+    line.split('`').skip(1).step_by(2)
+}
+
+/// The targets of `[text](target)`.
+fn links(line: &str) -> impl Iterator<Item = &str> {
+    line.split("](").skip(1).filter_map(|rest| rest.split_once(')').map(|(target, _)| target))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Tree, cited, header, machine_paths, promises, size, walls};
+
+    fn tree() -> Tree {
+        let file = |path: &str, text: &str| (path.to_owned(), text.to_owned());
+        Tree {
+            root: crate::tools::root(),
+            files: vec![
+                file("crates/x/Cargo.toml", "[package]\nname = \"listwatch-x\"\n"),
+                file("crates/x/tests/a.rs", "//! a\n#[test]\nfn holds() {}\n"),
+            ],
+        }
+    }
+
+    #[track_caller]
+    fn check(complaints: impl IntoIterator<Item = String>, expected: &[&str]) {
+        assert_eq!(complaints.into_iter().collect::<Vec<_>>(), expected);
+    }
+
+    #[test]
+    fn the_tree_keeps_the_house_rules() {
+        if let Err(complaints) = super::check() {
+            panic!("{complaints}");
+        }
+    }
+
+    #[test]
+    fn a_file_begins_with_what_it_is() {
+        check(header("\n//! A thing.\nuse x;"), &[]);
+        check(header("use x;\n//! late"), &["1: a file begins with `//!`: what it is and why"]);
+        check(header(""), &["1: a file begins with `//!`: what it is and why"]);
+    }
+
+    #[test]
+    fn a_file_is_not_too_long() {
+        check(size(&"x\n".repeat(1_200)), &[]);
+        check(size(&"x\n".repeat(1_201)), &["1201: longer than 1200 lines; split it"]);
+    }
+
+    #[test]
+    fn machine_folders_are_told_from_folders_of_that_name() {
+        let work = ["/wo", "rk/"].concat();
+        check(
+            machine_paths(&format!("see {work}a")),
+            &[&format!("1: names {work}, which is a folder of somebody's machine")],
+        );
+        check(machine_paths(&format!("see src{work}a")), &[]);
+    }
+
+    #[test]
+    fn what_a_document_names_exists() {
+        let in_docs = |text: &str| cited("docs/a.md", text, &tree());
+        check(in_docs("[a](../README.md#top) [b](https://x.example/y) [c](#here) `crates/*/src` `listwatch-x`"), &[]);
+        check(in_docs("[a](nowhere.md)"), &["1: links to nowhere.md, which does not exist"]);
+        check(in_docs("\n`docs/nowhere.md`"), &["2: names docs/nowhere.md, which does not exist"]);
+        check(in_docs("`listwatch-y`"), &["1: names the crate listwatch-y, which does not exist"]);
+        check(in_docs("run `cargo xtask e2e` or `cargo xtask chekc`"), &["1: `cargo xtask chekc` does not exist"]);
+        check(in_docs("```\n[a](nowhere.md)\n```\n"), &[]);
+    }
+
+    #[test]
+    fn a_promise_names_a_test_that_exists() {
+        let check = |text: &str, expected: &[&str]| check(promises(text, &tree()), expected);
+        check("## 1. Ordered\nHunted by `crates/x/tests/a.rs::holds`\n## Notes\n", &[]);
+        check(
+            "## 1. Ordered\n\n## 2. Unique\nHunted by `crates/x/tests/a.rs::holds`",
+            &["1: the promise \"1. Ordered\" names no test"],
+        );
+        check("## 1. Ordered\nHunted by `crates/x/tests/a.rs::gone`", &["2: crates/x/tests/a.rs has no test `gone`"]);
+        check("## 1. Ordered\nHunted by `crates/x/b.rs::gone`", &["2: names crates/x/b.rs, which does not exist"]);
+    }
+
+    #[test]
+    fn walls_hold_for_code_and_are_open_for_tests() {
+        let manifest = |section: &str| {
+            format!("[package]\nname = \"listwatch-client\"\n[{section}]\nlistwatch-storage.workspace = true\n")
+        };
+        check(walls(&manifest("dev-dependencies")), &[]);
+        check(
+            walls(&manifest("dependencies")),
+            &["4: listwatch-client must not depend on listwatch-storage: the client knows no server crate"],
+        );
+    }
+}

@@ -1,0 +1,97 @@
+//! The programs that a run needs beside cargo: where they are, or how they get here.
+//!
+//! Order: what the caller named, then PATH, then what an earlier run has fetched into
+//! `target/xtask/tools`, then Debian's package, downloaded and unpacked there. Nothing is
+//! installed into the system, so nothing needs root but the refresh of apt's own lists.
+
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use crate::failure::{Outcome, ensure, fail};
+use crate::process::Run;
+
+/// The workspace's folder.
+pub(crate) fn root() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).parent().map(Path::to_owned).unwrap_or_default()
+}
+
+/// Where cargo puts what it builds.
+pub(crate) fn target() -> PathBuf {
+    std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| root().join("target"), |dir| root().join(dir))
+}
+
+/// A program on PATH.
+pub(crate) fn on_path(program: &str) -> Option<PathBuf> {
+    let path = std::env::var_os("PATH")?;
+    std::env::split_paths(&path).map(|dir| dir.join(program)).find(|file| file.is_file())
+}
+
+/// A program on PATH, or from Debian's `package`, which has it at `usr/bin/<program>`.
+pub(crate) fn find_or_fetch(program: &str, package: &str) -> Outcome<PathBuf> {
+    if let Some(found) = on_path(program) {
+        return Ok(found);
+    }
+    let unpacked = target().join("xtask/tools").join(package);
+    let file = unpacked.join("usr/bin").join(program);
+    if file.is_file() {
+        return Ok(file);
+    }
+    println!("{program} is not on PATH: fetching Debian's {package} into {}", unpacked.display());
+    let fetch = || fetch(package, &unpacked);
+    fetch().map_err(|failure| {
+        failure.while_doing(format!("{program} is needed and could not be fetched (put one on PATH, then try again)"))
+    })?;
+    ensure!(file.is_file(), "Debian's {package} has no usr/bin/{program}");
+    Ok(file)
+}
+
+fn fetch(package: &str, into: &Path) -> Outcome<()> {
+    ensure!(on_path("apt-get").is_some(), "this machine has no apt-get");
+    std::fs::create_dir_all(into)?;
+    let download = || Run::new("apt-get").args(["-qq", "download", package]).dir(into).limit(Duration::from_secs(180));
+    if !download().output()?.success() {
+        // Fresh containers come with empty lists.
+        Run::new("apt-get").args(["-qq", "update"]).limit(Duration::from_secs(180)).text()?;
+        download().text()?;
+    }
+    for entry in std::fs::read_dir(into)? {
+        let path = entry?.path();
+        if path.extension().is_some_and(|extension| extension == "deb") {
+            Run::new("dpkg-deb").arg("-x").arg(&path).arg(into).text()?;
+            std::fs::remove_file(path)?;
+        }
+    }
+    Ok(())
+}
+
+/// curl, which is installed (as root) where it is missing: it has too many libraries to unpack.
+pub(crate) fn curl() -> Outcome<PathBuf> {
+    if let Some(found) = on_path("curl") {
+        return Ok(found);
+    }
+    println!("curl is not on PATH: installing Debian's");
+    let install = || Run::new("apt-get").args(["-qq", "install", "-y", "curl"]).limit(Duration::from_secs(300));
+    if !install().output()?.success() {
+        Run::new("apt-get").args(["-qq", "update"]).limit(Duration::from_secs(180)).text()?;
+        install().text()?;
+    }
+    match on_path("curl") {
+        Some(found) => Ok(found),
+        None => fail!("curl is needed and could not be installed"),
+    }
+}
+
+/// Whether a Docker engine answers.
+pub(crate) fn docker_engine() -> bool {
+    on_path("docker").is_some()
+        && Run::new("docker")
+            .args(["version", "--format", "{{.Server.Version}}"])
+            .limit(Duration::from_secs(10))
+            .output()
+            .is_ok_and(|output| output.success())
+}
+
+/// Whether `cargo nextest` is there.
+pub(crate) fn nextest() -> bool {
+    on_path("cargo-nextest").is_some()
+}
