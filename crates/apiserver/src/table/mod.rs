@@ -36,7 +36,7 @@ use time::OffsetDateTime;
 pub use self::age::human_duration;
 pub use self::column::Column;
 use self::jsonpath::JsonPath;
-use self::printers::Printer;
+use self::printers::{Printed, Printer};
 use self::view::Json;
 use crate::registry::Resource;
 
@@ -179,7 +179,7 @@ pub fn columns(resource: &Resource) -> Vec<Column> {
 
 /// The cells of one object's row, one for each of [`columns`]. `object` is its JSON.
 pub fn row(resource: &Resource, object: &[u8], now: OffsetDateTime) -> Vec<Cell> {
-    Cells::of(resource).row(Json::new(object), now)
+    Cells::of(resource).row(Printed::new(Json::new(object), now), now)
 }
 
 /// How the cells of a resource are made.
@@ -213,12 +213,13 @@ impl Cells {
         }
     }
 
-    fn row(&self, object: Json<'_>, now: OffsetDateTime) -> Vec<Cell> {
+    fn row(&self, object: Printed<'_>, now: OffsetDateTime) -> Vec<Cell> {
         match self {
-            Cells::Printer(printer) => (printer.cells)(printers::Printed::new(object, now)),
+            Cells::Printer(printer) => (printer.cells)(object),
             Cells::Paths(paths) => {
-                let name = Cell::Text(object.at("metadata.name").string());
-                std::iter::once(name).chain(paths.iter().map(|column| column.cell(object, now))).collect()
+                let name = Cell::Text(object.name());
+                let own = paths.iter().map(|column| column.cell(object.object(), now));
+                std::iter::once(name).chain(own).collect()
             }
         }
     }
@@ -319,16 +320,16 @@ impl TableView {
     }
 
     fn write_row(&self, out: &mut BytesMut, object: &[u8], now: OffsetDateTime) {
-        let json = Json::new(object);
+        let printed = Printed::new(Json::new(object), now);
         out.put_slice(b"{\"cells\":[");
-        for (position, cell) in self.cells.row(json, now).iter().enumerate() {
+        for (position, cell) in self.cells.row(printed, now).iter().enumerate() {
             if position > 0 {
                 out.put_u8(b',');
             }
             write_cell(out, cell);
         }
         out.put_u8(b']');
-        if let Some((reason, message)) = self.completed(json) {
+        if let Some((reason, message)) = self.completed(printed) {
             let condition = format!(
                 r#","conditions":[{{"type":"Completed","status":"True","reason":"{reason}","message":"{message}"}}]"#
             );
@@ -337,18 +338,20 @@ impl TableView {
         out.put_slice(b",\"object\":");
         match self.include {
             IncludeObject::Object => out.put_slice(object),
-            IncludeObject::None if !ends_initial_events(json) => out.put_slice(b"null"),
-            IncludeObject::None | IncludeObject::Metadata => partial::write(out, object, self.version),
+            IncludeObject::None if !ends_initial_events(printed) => out.put_slice(b"null"),
+            IncludeObject::None | IncludeObject::Metadata => {
+                partial::write(out, printed.metadata().raw(), self.version);
+            }
         }
         out.put_u8(b'}');
     }
 
     /// Why a pod's row is greyed out: it has run to its end.
-    fn completed(&self, object: Json<'_>) -> Option<(&'static str, &'static str)> {
+    fn completed(&self, object: Printed<'_>) -> Option<(&'static str, &'static str)> {
         if !(self.resource.group.is_empty() && self.resource.plural == "pods") {
             return None;
         }
-        match object.at("status.phase").text()?.as_ref() {
+        match object.status().get("phase").text()?.as_ref() {
             "Succeeded" => Some(("Succeeded", "The pod has completed successfully.")),
             "Failed" => Some(("Failed", "The pod failed.")),
             _ => None,
@@ -357,8 +360,8 @@ impl TableView {
 }
 
 /// A bookmark that ends the initial events must show its annotation whatever rows carry.
-fn ends_initial_events(object: Json<'_>) -> bool {
-    object.at("metadata.annotations").get("k8s.io/initial-events-end").is("true")
+fn ends_initial_events(object: Printed<'_>) -> bool {
+    object.metadata().get("annotations").get("k8s.io/initial-events-end").is("true")
 }
 
 fn write_cell(out: &mut BytesMut, cell: &Cell) {

@@ -14,17 +14,18 @@ static METADATA: LazyLock<PathSet> = LazyLock::new(|| {
     paths
 });
 
-/// The metadata of an object as its raw JSON; `{}` when it has none.
+/// The metadata of an object as its raw JSON; empty when it has none.
 fn metadata(object: &[u8]) -> &[u8] {
     let mut span = [Span::default()];
     match scan::find(object, &METADATA, &mut span) {
-        Ok(()) if !span[0].is_absent() => span[0].of(object),
-        _ => b"{}",
+        Ok(()) => span[0].of(object),
+        Err(_) => b"",
     }
 }
 
-pub(super) fn write(out: &mut BytesMut, object: &[u8], version: MetaVersion) {
-    let metadata = metadata(object);
+/// Appends an object with this metadata.
+pub(super) fn write(out: &mut BytesMut, metadata: &[u8], version: MetaVersion) {
+    let metadata = if metadata.is_empty() { b"{}" } else { metadata };
     out.reserve(metadata.len() + 96);
     out.put_slice(b"{\"kind\":\"PartialObjectMetadata\",\"apiVersion\":\"");
     out.put_slice(version.api_version().as_bytes());
@@ -37,7 +38,7 @@ pub(super) fn write(out: &mut BytesMut, object: &[u8], version: MetaVersion) {
 /// the body of a GET.
 pub fn object(object: &[u8], version: MetaVersion) -> Bytes {
     let mut out = BytesMut::new();
-    write(&mut out, object, version);
+    write(&mut out, metadata(object), version);
     out.freeze()
 }
 
@@ -53,7 +54,7 @@ pub fn list<'a>(objects: impl IntoIterator<Item = &'a [u8]>, meta: &ListMeta, ve
         if position > 0 {
             out.put_u8(b',');
         }
-        write(&mut out, object, version);
+        write(&mut out, metadata(object), version);
     }
     out.put_slice(b"]}\n");
     out.freeze()

@@ -34,12 +34,18 @@ impl<'a> Json<'a> {
 
     /// The member of an object. A key that stands twice: the last one counts.
     pub(super) fn get(self, key: &str) -> Json<'a> {
-        let mut found = Json(b"");
+        let [member] = self.get_all([key]);
+        member
+    }
+
+    /// Several members of an object, found in one pass.
+    pub(super) fn get_all<const N: usize>(self, keys: [&str; N]) -> [Json<'a>; N] {
+        let mut found = [Json(b""); N];
         if self.0.first() == Some(&b'{') {
             // Broken JSON reads as far as it goes.
             let _ = scan::entries(self.0, |name, value| {
-                if name == key.as_bytes() {
-                    found = Json(value);
+                if let Some(at) = keys.iter().position(|key| name == key.as_bytes()) {
+                    found[at] = Json(value);
                 }
             });
         }
