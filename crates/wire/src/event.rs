@@ -10,7 +10,7 @@ use bytes::{BufMut, Bytes, BytesMut};
 use listwatch_meta::scan::{self, PathSet, Span};
 use listwatch_meta::{Change, ResourceVersion, Revision, Status};
 
-use crate::metadata::Metadata;
+use crate::metadata::MetadataSpans;
 
 /// The annotation on the one bookmark that ends the initial events of a WatchList.
 pub const INITIAL_EVENTS_END: &str = "k8s.io/initial-events-end";
@@ -103,7 +103,7 @@ static ENVELOPE: LazyLock<PathSet> = LazyLock::new(|| {
 
 static ENVELOPE_AND_METADATA: LazyLock<PathSet> = LazyLock::new(|| {
     let mut paths = ENVELOPE.clone();
-    for path in Metadata::PATHS {
+    for path in MetadataSpans::PATHS {
         paths.add(&[&["object"], path].concat());
     }
     paths
@@ -125,12 +125,12 @@ impl WatchEvent {
     ///
     /// # Errors
     /// [`EventError`].
-    pub fn decode_with_metadata(frame: &Bytes) -> Result<(Self, Metadata<'_>), EventError> {
-        let mut spans = [Span::default(); 2 + Metadata::PATHS.len()];
+    pub fn decode_with_metadata(frame: &Bytes) -> Result<(Self, MetadataSpans), EventError> {
+        let mut spans = [Span::default(); 2 + MetadataSpans::LEN];
         scan::find(frame, &ENVELOPE_AND_METADATA, &mut spans)
             .map_err(|error| EventError::Malformed { at: error.at })?;
         let event = WatchEvent::from_spans(frame, spans[0], spans[1])?;
-        Ok((event, Metadata::from_spans(frame, &spans[2..])))
+        Ok((event, MetadataSpans::inside(&spans[2..], spans[1].start)))
     }
 
     fn from_spans(frame: &Bytes, kind: Span, object: Span) -> Result<Self, EventError> {
@@ -225,6 +225,9 @@ mod tests {
         let expected = expected.map(|(kind, object)| WatchEvent { kind, object: object.to_owned().into() });
         assert_eq!(found, expected, "{frame:?}");
         let with_metadata = WatchEvent::decode_with_metadata(&frame);
+        if let Ok((event, spans)) = &with_metadata {
+            assert_eq!(Ok(*spans), MetadataSpans::find(&event.object), "{frame:?}");
+        }
         assert_eq!(with_metadata.map(|(event, _)| event), expected, "with metadata: {frame:?}");
     }
 
@@ -237,6 +240,10 @@ mod tests {
         check(r#"{"type":"ERROR","object":{},"more":{}}"#, Ok((Error, "{}")));
         check(r#"{"type":"ADDED","object":{"a":"}"} }"#, Ok((Added, r#"{"a":"}"}"#)));
         check(r#"{"type":"ADDED","object":{}}"#, Ok((Added, "{}")));
+        check(
+            r#"{"type":"ADDED","object":{"kind":"A","metadata":{"uid":"u"}}}"#,
+            Ok((Added, r#"{"kind":"A","metadata":{"uid":"u"}}"#)),
+        );
         check(r#"{"type":"ADDED","object":{"a":1}}"#, Ok((Added, r#"{"a":1}"#)));
         check(r#"{"type":"GONE","object":{}}"#, Err(EventError::UnknownType { found: "\"GONE\"".to_owned() }));
         check(r#"{"object":{}}"#, Err(EventError::UnknownType { found: String::new() }));

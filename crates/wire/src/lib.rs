@@ -51,5 +51,5 @@ pub use event::{Bookmark, EventError, EventKind, WatchEvent, error_frame};
 pub use frame::{FrameError, Frames, JsonFrames, LengthFrames};
 pub use list::{ListBody, ListDecoder, ListMeta, ListStyle, split_list};
 pub use media_type::{Encoding, Negotiated, PatchType, Purpose, Served, View, negotiate, negotiate_body};
-pub use metadata::Metadata;
+pub use metadata::{Metadata, MetadataSpans};
 pub use query::{Extra, Query, WriteOptions, parse_list_options, print_list_options};

@@ -29,15 +29,31 @@ pub struct Metadata<'a> {
 
 static PATHS: LazyLock<PathSet> = LazyLock::new(|| {
     let mut paths = PathSet::new();
-    for path in Metadata::PATHS {
+    for path in MetadataSpans::PATHS {
         paths.add(path);
     }
     paths
 });
 
 impl<'a> Metadata<'a> {
-    /// Where the members stand, in the order [`Metadata::from_spans`] takes them.
-    pub(crate) const PATHS: [&'static [&'static str]; 7] = [
+    /// Reads an object in one pass, without allocating unless a value holds an escape.
+    ///
+    /// # Errors
+    /// [`Malformed`] when the bytes are no JSON object.
+    pub fn read(object: &'a [u8]) -> Result<Self, Malformed> {
+        Ok(MetadataSpans::find(object)?.of(object))
+    }
+}
+
+/// Where an object's metadata stands in its bytes: what a reader keeps to look again for free.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct MetadataSpans([Span; MetadataSpans::LEN]);
+
+impl MetadataSpans {
+    pub(crate) const LEN: usize = 7;
+
+    /// Where the members stand, in the order of the spans.
+    pub(crate) const PATHS: [&'static [&'static str]; MetadataSpans::LEN] = [
         &["apiVersion"],
         &["kind"],
         &["metadata", "namespace"],
@@ -47,27 +63,72 @@ impl<'a> Metadata<'a> {
         &["metadata", "annotations", INITIAL_EVENTS_END],
     ];
 
-    /// Reads an object in one pass, without allocating unless a value holds an escape.
+    /// Finds the metadata of an object in one pass.
     ///
     /// # Errors
     /// [`Malformed`] when the bytes are no JSON object.
-    pub fn read(object: &'a [u8]) -> Result<Self, Malformed> {
-        let mut spans = [Span::default(); Metadata::PATHS.len()];
+    pub fn find(object: &[u8]) -> Result<Self, Malformed> {
+        let mut spans = [Span::default(); MetadataSpans::LEN];
         scan::find(object, &PATHS, &mut spans)?;
-        Ok(Metadata::from_spans(object, &spans))
+        Ok(MetadataSpans(spans))
     }
 
-    pub(crate) fn from_spans(document: &'a [u8], spans: &[Span]) -> Self {
-        let text = |position: usize| text(spans[position].of(document));
+    /// The spans of an object that begins at `start` of the document they were found in.
+    pub(crate) fn inside(spans: &[Span], start: u32) -> Self {
+        let mut inner = [Span::default(); MetadataSpans::LEN];
+        for (inner, span) in inner.iter_mut().zip(spans) {
+            if !span.is_absent() {
+                *inner = Span { start: span.start - start, end: span.end - start };
+            }
+        }
+        MetadataSpans(inner)
+    }
+
+    /// The spans of the same object with `shift` more bytes in front of everything they point to.
+    #[must_use]
+    pub fn shifted(self, shift: u32) -> Self {
+        MetadataSpans(self.0.map(|span| span.shifted(shift)))
+    }
+
+    /// The spans with the type at these places, for an object whose type was put in front.
+    #[must_use]
+    pub fn with_type(mut self, api_version: Span, kind: Span) -> Self {
+        self.0[0] = api_version;
+        self.0[1] = kind;
+        self
+    }
+
+    /// The metadata, read from the object the spans were found in.
+    ///
+    /// # Panics
+    /// When `object` is shorter than the one the spans belong to.
+    pub fn of<'a>(&self, object: &'a [u8]) -> Metadata<'a> {
+        let text = |position: usize| text(self.0[position].of(object));
         Metadata {
             api_version: text(0),
             kind: text(1),
             namespace: text(2),
             name: text(3),
-            uid: text(4),
-            resource_version: text(5),
-            initial_events_end: spans[6].of(document) == b"\"true\"",
+            uid: self.uid(object),
+            resource_version: self.resource_version(object),
+            initial_events_end: self.0[6].of(object) == b"\"true\"",
         }
+    }
+
+    /// `metadata.uid` alone; see [`MetadataSpans::of`].
+    ///
+    /// # Panics
+    /// As [`MetadataSpans::of`].
+    pub fn uid<'a>(&self, object: &'a [u8]) -> Cow<'a, str> {
+        text(self.0[4].of(object))
+    }
+
+    /// `metadata.resourceVersion` alone; see [`MetadataSpans::of`].
+    ///
+    /// # Panics
+    /// As [`MetadataSpans::of`].
+    pub fn resource_version<'a>(&self, object: &'a [u8]) -> Cow<'a, str> {
+        text(self.0[5].of(object))
     }
 }
 

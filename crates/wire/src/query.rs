@@ -249,6 +249,13 @@ fn encode_into(out: &mut String, text: &str) {
     }
 }
 
+/// Percent-encodes one segment of a path.
+pub fn encode_path_segment(segment: &str) -> String {
+    let mut encoded = String::with_capacity(segment.len());
+    encode_into(&mut encoded, segment);
+    encoded
+}
+
 /// Decodes one query component; `None` when a percent escape is broken.
 fn decode(text: &str) -> Option<Cow<'_, str>> {
     if !text.bytes().any(|byte| matches!(byte, b'%' | b'+')) {

@@ -42,17 +42,20 @@ fn watch_frames_read_as_what_they_say() {
     let mut next = || frames.next_frame().unwrap().expect("a frame is there");
 
     let frame = next();
-    let (event, metadata) = WatchEvent::decode_with_metadata(&frame).unwrap();
+    let (event, spans) = WatchEvent::decode_with_metadata(&frame).unwrap();
+    let metadata = spans.of(&event.object);
     assert_eq!((event.kind, &*metadata.name, &*metadata.resource_version), (EventKind::Added, "a", "12"));
     assert_eq!(event.object, config_map(12, Change::Added).json());
 
     let frame = next();
-    let (event, metadata) = WatchEvent::decode_with_metadata(&frame).unwrap();
+    let (event, spans) = WatchEvent::decode_with_metadata(&frame).unwrap();
+    let metadata = spans.of(&event.object);
     assert_eq!((event.kind, &*metadata.resource_version), (EventKind::Bookmark, "14"));
     assert!(metadata.initial_events_end);
 
     let frame = next();
-    let (_, metadata) = WatchEvent::decode_with_metadata(&frame).unwrap();
+    let (event, spans) = WatchEvent::decode_with_metadata(&frame).unwrap();
+    let metadata = spans.of(&event.object);
     assert_eq!((&*metadata.kind, &*metadata.resource_version), ("Pod", "15"));
     assert!(!metadata.initial_events_end);
 

@@ -1,0 +1,566 @@
+//! A connection to one API server: [`Client`], and [`HttpListWatch`], the [`ListWatch`] over it.
+
+use std::collections::VecDeque;
+use std::fmt;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll, ready};
+use std::time::Duration;
+
+use async_trait::async_trait;
+use base64::Engine as _;
+use bytes::{Bytes, BytesMut};
+use futures_core::Stream;
+use http::header::{ACCEPT, AUTHORIZATION, HeaderValue, RETRY_AFTER, USER_AGENT};
+use http::{Request, Response, StatusCode, Uri};
+use http_body::Body;
+use http_body_util::{BodyExt, Empty};
+use listwatch_meta::{ListOptions, Status};
+use listwatch_wire::{EventError, FrameError, JsonFrames, ListDecoder, MetadataSpans, WatchEvent, print_list_options};
+use tokio::sync::Mutex;
+use tokio::time::Instant;
+
+use crate::config::{Auth, Config, ConfigError};
+use crate::list_watch::{ListItem, ListStream, ListWatch, WatchStream, WatchedEvent};
+use crate::object::{RawObject, TypeName};
+use crate::problem::Problem;
+use crate::resource::{ApiResource, Scope};
+use crate::transport::{BoxBody, HttpTransport, Transport, disconnected};
+
+/// How long a token from a file is used before the file is read again.
+pub const TOKEN_LIFE: Duration = Duration::from_secs(60);
+
+/// Largest body of a small document (discovery, an error) in bytes; more is refused.
+pub const DOCUMENT_LIMIT_BYTES: usize = 8 * 1024 * 1024;
+
+/// How long a small document may take.
+pub const DOCUMENT_WAIT: Duration = Duration::from_secs(30);
+
+const AGENT: &str = concat!("listwatch/", env!("CARGO_PKG_VERSION"));
+
+/// A connection to one API server, shared by everything that reads from it. Cheap to clone.
+#[derive(Clone)]
+pub struct Client {
+    inner: Arc<Inner>,
+}
+
+struct Inner {
+    transport: Box<dyn Transport>,
+    /// What stands in front of every path; empty, or `/k8s/clusters/x`.
+    prefix: String,
+    auth: Credential,
+    namespace: String,
+}
+
+enum Credential {
+    None,
+    Fixed(HeaderValue),
+    File { path: std::path::PathBuf, read: Mutex<Option<(HeaderValue, Instant)>> },
+}
+
+impl fmt::Debug for Client {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Client({:?})", self.inner.prefix)
+    }
+}
+
+impl Client {
+    /// A client for the server of this configuration. Connects when the first request is sent.
+    ///
+    /// # Errors
+    /// [`ConfigError`] when address, certificates or credentials cannot be used.
+    pub fn new(config: Config) -> Result<Self, ConfigError> {
+        let prefix = config.server.path().trim_end_matches('/').to_owned();
+        let auth = Credential::new(config.auth)?;
+        let transport = HttpTransport::new(&config.server, config.tls)?;
+        Ok(Client {
+            inner: Arc::new(Inner { transport: Box::new(transport), prefix, auth, namespace: config.namespace }),
+        })
+    }
+
+    /// A client over any transport, for example [`crate::transport::ServiceTransport`] to a server
+    /// in the same process. The transport authenticates by itself.
+    pub fn with_transport(transport: impl Transport, namespace: &str) -> Self {
+        let inner = Inner {
+            transport: Box::new(transport),
+            prefix: String::new(),
+            auth: Credential::None,
+            namespace: namespace.to_owned(),
+        };
+        Client { inner: Arc::new(inner) }
+    }
+
+    /// The namespace that is meant where none is named.
+    pub fn namespace(&self) -> &str {
+        &self.inner.namespace
+    }
+
+    /// Lists and watches a resource.
+    pub fn list_watch(&self, resource: &ApiResource, scope: &Scope) -> HttpListWatch {
+        HttpListWatch {
+            client: self.clone(),
+            path: resource.collection_path(scope),
+            label_selector: String::new(),
+            field_selector: String::new(),
+        }
+    }
+
+    /// GETs a path with its query and hands out the response if the server agreed.
+    ///
+    /// # Errors
+    /// [`Problem::Refused`] with the server's `Status` for every HTTP status but 2xx, and
+    /// [`Problem::Disconnected`].
+    pub async fn get(&self, path_and_query: &str) -> Result<Response<BoxBody>, Problem> {
+        let uri = Uri::try_from(format!("{}{path_and_query}", self.inner.prefix)).map_err(|error| {
+            Problem::Misconfigured { why: format!("the path {path_and_query:?} is no path: {error}") }
+        })?;
+        let mut request = Request::new(Empty::new());
+        *request.uri_mut() = uri;
+        request.headers_mut().insert(ACCEPT, HeaderValue::from_static("application/json"));
+        request.headers_mut().insert(USER_AGENT, HeaderValue::from_static(AGENT));
+        if let Some(credential) = self.inner.auth.header().await? {
+            request.headers_mut().insert(AUTHORIZATION, credential);
+        }
+        let response = self.inner.transport.send(request).await?;
+        if response.status().is_success() {
+            return Ok(response);
+        }
+        Err(refusal(response).await)
+    }
+
+    /// GETs a small JSON document.
+    ///
+    /// # Errors
+    /// As [`Client::get`]; [`Problem::Malformed`] above [`DOCUMENT_LIMIT_BYTES`];
+    /// [`Problem::Silent`] after [`DOCUMENT_WAIT`].
+    pub async fn get_document(&self, path_and_query: &str) -> Result<Bytes, Problem> {
+        let read = async {
+            let response = self.get(path_and_query).await?;
+            collect(response.into_body()).await
+        };
+        let waited = Problem::Silent { waited: DOCUMENT_WAIT };
+        tokio::time::timeout(DOCUMENT_WAIT, read).await.unwrap_or(Err(waited))
+    }
+}
+
+impl Credential {
+    fn new(auth: Auth) -> Result<Self, ConfigError> {
+        let header = |text: String, what: &str| {
+            let mut value = HeaderValue::try_from(text).map_err(|_| ConfigError::Invalid {
+                what: what.to_owned(),
+                why: "holds characters that a header cannot carry".to_owned(),
+            })?;
+            value.set_sensitive(true);
+            Ok(Credential::Fixed(value))
+        };
+        match auth {
+            Auth::None => Ok(Credential::None),
+            Auth::Token(token) => header(format!("Bearer {token}"), "the token"),
+            Auth::Basic { username, password } => {
+                let pair = base64::engine::general_purpose::STANDARD.encode(format!("{username}:{password}"));
+                header(format!("Basic {pair}"), "the password")
+            }
+            Auth::TokenFile(path) => Ok(Credential::File { path, read: Mutex::new(None) }),
+        }
+    }
+
+    async fn header(&self) -> Result<Option<HeaderValue>, Problem> {
+        let (path, read) = match self {
+            Credential::None => return Ok(None),
+            Credential::Fixed(value) => return Ok(Some(value.clone())),
+            Credential::File { path, read } => (path, read),
+        };
+        let mut read = read.lock().await;
+        if let Some((value, at)) = &*read
+            && at.elapsed() < TOKEN_LIFE
+        {
+            return Ok(Some(value.clone()));
+        }
+        let unusable =
+            |why: String| Problem::Misconfigured { why: format!("the token file {}: {why}", path.display()) };
+        let token = tokio::fs::read_to_string(path).await.map_err(|error| unusable(error.to_string()))?;
+        let mut value = HeaderValue::try_from(format!("Bearer {}", token.trim()))
+            .map_err(|_| unusable("holds characters that a header cannot carry".to_owned()))?;
+        value.set_sensitive(true);
+        *read = Some((value.clone(), Instant::now()));
+        Ok(Some(value))
+    }
+}
+
+/// Makes a problem of a response that is none of success.
+async fn refusal(response: Response<BoxBody>) -> Problem {
+    let code = response.status();
+    let retry_after = response
+        .headers()
+        .get(RETRY_AFTER)
+        .and_then(|value| value.to_str().ok()?.trim().parse().ok())
+        .map(Duration::from_secs);
+    let body = tokio::time::timeout(DOCUMENT_WAIT, collect(response.into_body())).await;
+    let body = body.ok().and_then(Result::ok).unwrap_or_default();
+    let status = match serde_json::from_slice::<Status>(&body) {
+        Ok(status) if status.kind == "Status" && status.code != 0 => status,
+        _ => foreign_status(code, &body),
+    };
+    let Problem::Refused { status, retry_after: in_status } = Problem::refused(status) else {
+        unreachable!("a refusal is a refusal")
+    };
+    Problem::Refused { status, retry_after: retry_after.or(in_status) }
+}
+
+/// The status of a server or proxy that does not speak Kubernetes.
+fn foreign_status(code: StatusCode, body: &[u8]) -> Status {
+    let text = String::from_utf8_lossy(body);
+    let line: String = text.lines().next().unwrap_or_default().chars().take(200).collect();
+    let message = if line.trim().is_empty() { code.to_string() } else { format!("{code}: {}", line.trim()) };
+    Status::failure(code.as_u16(), "", message)
+}
+
+/// Reads a small document whole.
+async fn collect(mut body: BoxBody) -> Result<Bytes, Problem> {
+    let mut document = BytesMut::new();
+    while let Some(frame) = body.frame().await {
+        let Ok(chunk) = frame.map_err(|error| disconnected(&*error))?.into_data() else { continue };
+        if document.len() + chunk.len() > DOCUMENT_LIMIT_BYTES {
+            return Err(Problem::Malformed { why: format!("a document of more than {DOCUMENT_LIMIT_BYTES} bytes") });
+        }
+        document.extend_from_slice(&chunk);
+    }
+    Ok(document.freeze())
+}
+
+/// Lists and watches one resource in one scope over HTTP, as JSON.
+#[derive(Clone, Debug)]
+pub struct HttpListWatch {
+    client: Client,
+    path: String,
+    label_selector: String,
+    field_selector: String,
+}
+
+impl HttpListWatch {
+    /// Only objects whose labels match.
+    #[must_use]
+    pub fn labels(mut self, selector: &str) -> Self {
+        selector.clone_into(&mut self.label_selector);
+        self
+    }
+
+    /// Only objects whose fields match.
+    #[must_use]
+    pub fn fields(mut self, selector: &str) -> Self {
+        selector.clone_into(&mut self.field_selector);
+        self
+    }
+
+    async fn open(&self, mut options: ListOptions) -> Result<BoxBody, Problem> {
+        self.label_selector.clone_into(&mut options.label_selector);
+        self.field_selector.clone_into(&mut options.field_selector);
+        let target = format!("{}?{}", self.path, print_list_options(&options));
+        Ok(self.client.get(&target).await?.into_body())
+    }
+}
+
+#[async_trait]
+impl ListWatch for HttpListWatch {
+    async fn list(&self, options: ListOptions) -> Result<ListStream, Problem> {
+        let body = self.open(options).await?;
+        Ok(Box::pin(ListBodyStream::new(body)))
+    }
+
+    async fn watch(&self, options: ListOptions) -> Result<WatchStream, Problem> {
+        let body = self.open(options).await?;
+        Ok(Box::pin(WatchBodyStream::new(body)))
+    }
+}
+
+/// A list body on its way in.
+struct ListBodyStream {
+    body: BoxBody,
+    /// Gone once the list is over.
+    decoder: Option<ListDecoder>,
+    /// The type was told.
+    typed: bool,
+    /// What was decoded and not handed out: at most the type, the items of one chunk, and the end.
+    ready: VecDeque<ListItem>,
+}
+
+impl ListBodyStream {
+    fn new(body: BoxBody) -> Self {
+        ListBodyStream { body, decoder: Some(ListDecoder::new()), typed: false, ready: VecDeque::new() }
+    }
+
+    fn decode(&mut self, chunk: Bytes) -> Result<(), Problem> {
+        let Some(decoder) = &mut self.decoder else { return Ok(()) };
+        decoder.feed(chunk);
+        let mut objects = Vec::new();
+        while let Some(item) = decoder.next_item().map_err(unreadable)? {
+            // An item that cannot be understood has no name, and is passed over for that.
+            let spans = MetadataSpans::find(&item).unwrap_or_default();
+            objects.push(RawObject::with_spans(item, spans));
+        }
+        let meta = decoder.meta();
+        if !self.typed && !meta.kind.is_empty() && !meta.api_version.is_empty() {
+            self.typed = true;
+            let type_name = TypeName { api_version: meta.api_version.clone(), kind: meta.kind.clone() };
+            self.ready.push_back(ListItem::Type(type_name));
+        }
+        if !objects.is_empty() {
+            self.ready.push_back(ListItem::Objects(objects));
+        }
+        Ok(())
+    }
+}
+
+impl Stream for ListBodyStream {
+    type Item = Result<ListItem, Problem>;
+
+    fn poll_next(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Self::Item>> {
+        let this = &mut *self;
+        loop {
+            if let Some(item) = this.ready.pop_front() {
+                return Poll::Ready(Some(Ok(item)));
+            }
+            if this.decoder.is_none() {
+                return Poll::Ready(None);
+            }
+            let read = match ready!(Pin::new(&mut this.body).poll_frame(context)) {
+                Some(Ok(frame)) => frame.into_data().map_or(Ok(()), |chunk| this.decode(chunk)),
+                Some(Err(error)) => Err(disconnected(&*error)),
+                None => match this.decoder.take().map(ListDecoder::finish) {
+                    Some(Ok(meta)) => {
+                        this.ready.push_back(ListItem::End(meta));
+                        Ok(())
+                    }
+                    Some(Err(error)) => Err(unreadable(error)),
+                    None => Ok(()),
+                },
+            };
+            if let Err(problem) = read {
+                this.decoder = None;
+                return Poll::Ready(Some(Err(problem)));
+            }
+        }
+    }
+}
+
+/// A watch on its way in.
+struct WatchBodyStream {
+    body: BoxBody,
+    frames: JsonFrames,
+    /// What is told next, and last: an error behind good events, or the end.
+    end: Option<Option<Problem>>,
+}
+
+impl WatchBodyStream {
+    fn new(body: BoxBody) -> Self {
+        WatchBodyStream { body, frames: JsonFrames::new(), end: None }
+    }
+
+    /// The events that are whole now. Those before a broken one are good.
+    fn decode(&mut self, chunk: Bytes) -> Vec<WatchedEvent> {
+        self.frames.feed(chunk);
+        let mut events = Vec::new();
+        loop {
+            let frame = match self.frames.next_frame() {
+                Ok(Some(frame)) => frame,
+                Ok(None) => return events,
+                Err(error) => {
+                    self.end = Some(Some(unreadable(error)));
+                    return events;
+                }
+            };
+            match WatchEvent::decode_with_metadata(&frame) {
+                Ok((event, spans)) => {
+                    let object = RawObject::with_spans(event.object, spans);
+                    events.push(WatchedEvent { kind: event.kind, object });
+                }
+                // What a later server may invent is not for this client.
+                Err(error @ EventError::UnknownType { .. }) => tracing::warn!(%error, "passed over"),
+                Err(error) => {
+                    self.end = Some(Some(Problem::Malformed { why: error.to_string() }));
+                    return events;
+                }
+            }
+        }
+    }
+}
+
+impl Stream for WatchBodyStream {
+    type Item = Result<Vec<WatchedEvent>, Problem>;
+
+    fn poll_next(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Self::Item>> {
+        let this = &mut *self;
+        loop {
+            if let Some(end) = &mut this.end {
+                return Poll::Ready(end.take().map(Err));
+            }
+            match ready!(Pin::new(&mut this.body).poll_frame(context)) {
+                Some(Ok(frame)) => {
+                    let events = frame.into_data().map_or_else(|_| Vec::new(), |chunk| this.decode(chunk));
+                    if !events.is_empty() {
+                        return Poll::Ready(Some(Ok(events)));
+                    }
+                }
+                Some(Err(error)) => this.end = Some(Some(disconnected(&*error))),
+                None => this.end = Some(this.frames.finish().err().map(unreadable)),
+            }
+        }
+    }
+}
+
+/// A stream that was cut is the network's fault, anything else the server's.
+fn unreadable(error: FrameError) -> Problem {
+    match error {
+        FrameError::Incomplete { .. } => Problem::Disconnected { why: error.to_string() },
+        FrameError::TooLarge { .. } | FrameError::Malformed { .. } => Problem::Malformed { why: error.to_string() },
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::convert::Infallible;
+    use std::future::poll_fn;
+
+    use http_body_util::StreamBody;
+
+    use super::*;
+
+    /// A body that arrives in these pieces; `cut` ends it with an error.
+    fn body(pieces: &[&'static str], cut: bool) -> BoxBody {
+        let mut frames: Vec<Result<http_body::Frame<Bytes>, crate::transport::BoxError>> =
+            pieces.iter().map(|piece| Ok(http_body::Frame::data(Bytes::from_static(piece.as_bytes())))).collect();
+        if cut {
+            frames.push(Err("connection reset".into()));
+        }
+        StreamBody::new(Pieces(frames.into())).boxed_unsync()
+    }
+
+    struct Pieces<T>(VecDeque<T>);
+
+    impl<T: Unpin> Stream for Pieces<T> {
+        type Item = T;
+
+        fn poll_next(mut self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<Option<T>> {
+            Poll::Ready(self.0.pop_front())
+        }
+    }
+
+    async fn all<T>(mut stream: impl Stream<Item = T> + Unpin) -> Vec<T> {
+        let mut found = Vec::new();
+        while let Some(item) = poll_fn(|context| Pin::new(&mut stream).poll_next(context)).await {
+            found.push(item);
+        }
+        found
+    }
+
+    #[tokio::test]
+    async fn a_watch_gives_what_came_whole_and_then_why_it_ended() {
+        async fn check(pieces: &[&'static str], cut: bool, expected: &[&str]) {
+            let found = all(WatchBodyStream::new(body(pieces, cut))).await;
+            let found: Vec<String> = found
+                .iter()
+                .map(|item| match item {
+                    Ok(events) => events
+                        .iter()
+                        .map(|event| format!("{} {}", event.kind.as_str(), event.object.metadata().name))
+                        .collect::<Vec<_>>()
+                        .join(", "),
+                    Err(problem) => problem.to_string(),
+                })
+                .collect();
+            assert_eq!(found, expected, "{pieces:?}");
+        }
+        const A: &str = "{\"type\":\"ADDED\",\"object\":{\"metadata\":{\"name\":\"a\"}}}\n";
+        check(&[A, A], false, &["ADDED a", "ADDED a"]).await;
+        check(&[&A[..20], &A[20..]], false, &["ADDED a"]).await;
+        check(
+            &[A, &A[..20]],
+            false,
+            &["ADDED a", "no connection to the server: the stream ended inside a frame, after 20 of its bytes"],
+        )
+        .await;
+        check(&[A], true, &["ADDED a", "no connection to the server: connection reset"]).await;
+        check(&["{\"type\":\"NEW\",\"object\":{}}"], false, &[]).await;
+        check(
+            &["{\"type\":\"ADDED\",\"object\":{\"metadata\":{\"name\":\"a\"}}}{\"type\":\"ADDED\"}", A],
+            false,
+            &["ADDED a", "the server's answer cannot be read: a watch event carries no object"],
+        )
+        .await;
+        check(&["<html>"], false, &["the server's answer cannot be read: malformed frame at byte 0 of the stream"])
+            .await;
+    }
+
+    #[tokio::test]
+    async fn a_list_gives_its_type_its_items_and_its_end() {
+        async fn check(pieces: &[&'static str], cut: bool, expected: &[&str]) {
+            let found = all(ListBodyStream::new(body(pieces, cut))).await;
+            let found: Vec<String> = found
+                .iter()
+                .map(|item| match item {
+                    Ok(ListItem::Type(type_name)) => format!("{}/{}", type_name.api_version, type_name.kind),
+                    Ok(ListItem::Objects(objects)) => {
+                        objects.iter().map(|object| object.metadata().name.into_owned()).collect::<Vec<_>>().join(",")
+                    }
+                    Ok(ListItem::End(meta)) => format!("end at {}", meta.resource_version),
+                    Err(problem) => problem.to_string(),
+                })
+                .collect();
+            assert_eq!(found, expected, "{pieces:?}");
+        }
+        const HEAD: &str =
+            "{\"kind\":\"PodList\",\"apiVersion\":\"v1\",\"metadata\":{\"resourceVersion\":\"7\"},\"items\":[";
+        const A: &str = "{\"metadata\":{\"name\":\"a\"}}";
+        check(&[HEAD, A, ",", A, "]}\n"], false, &["v1/PodList", "a", "a", "end at 7"]).await;
+        check(&[HEAD, A], true, &["v1/PodList", "a", "no connection to the server: connection reset"]).await;
+        check(
+            &[HEAD, A],
+            false,
+            &["v1/PodList", "a", "no connection to the server: the stream ended inside a frame, after 0 of its bytes"],
+        )
+        .await;
+        check(&["[]"], false, &["the server's answer cannot be read: malformed frame at byte 0 of the stream"]).await;
+    }
+
+    #[derive(Clone)]
+    struct Scripted(StatusCode, Option<&'static str>, &'static str);
+
+    impl tower_service::Service<Request<Empty<Bytes>>> for Scripted {
+        type Response = Response<http_body_util::Full<Bytes>>;
+        type Error = Infallible;
+        type Future = std::future::Ready<Result<Self::Response, Infallible>>;
+
+        fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), Infallible>> {
+            Poll::Ready(Ok(()))
+        }
+
+        fn call(&mut self, _: Request<Empty<Bytes>>) -> Self::Future {
+            let mut response = Response::new(http_body_util::Full::new(Bytes::from_static(self.2.as_bytes())));
+            *response.status_mut() = self.0;
+            if let Some(seconds) = self.1 {
+                response.headers_mut().insert(RETRY_AFTER, HeaderValue::from_static(seconds));
+            }
+            std::future::ready(Ok(response))
+        }
+    }
+
+    #[tokio::test]
+    async fn refusals_keep_the_servers_words() {
+        async fn check(answer: Scripted, expected: (u16, &str, Option<u64>)) {
+            let client = Client::with_transport(crate::transport::ServiceTransport::new(answer), "default");
+            let problem = client.get("/api").await.unwrap_err();
+            let status = problem.status().unwrap();
+            let found = (status.code, status.message.as_str(), problem.retry_after().map(|wait| wait.as_secs()));
+            assert_eq!(found, expected);
+        }
+        const STATUS: &str = r#"{"kind":"Status","apiVersion":"v1","metadata":{},"status":"Failure","message":"slow down","reason":"TooManyRequests","details":{"retryAfterSeconds":3},"code":429}"#;
+        check(Scripted(StatusCode::TOO_MANY_REQUESTS, None, STATUS), (429, "slow down", Some(3))).await;
+        check(Scripted(StatusCode::TOO_MANY_REQUESTS, Some("7"), STATUS), (429, "slow down", Some(7))).await;
+        check(
+            Scripted(StatusCode::BAD_GATEWAY, None, "<html>\nno upstream</html>"),
+            (502, "502 Bad Gateway: <html>", None),
+        )
+        .await;
+        check(Scripted(StatusCode::NOT_FOUND, None, ""), (404, "404 Not Found", None)).await;
+    }
+}

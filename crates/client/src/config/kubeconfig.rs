@@ -1,0 +1,425 @@
+//! Reading kubeconfig files: [`Kubeconfig`].
+
+use std::path::{Path, PathBuf};
+
+use base64::Engine as _;
+use serde::Deserialize;
+
+use super::{Auth, Config, ConfigError, Identity, TlsOptions, parse_certificates, parse_key, parse_server, read};
+
+/// One or several kubeconfig files, merged: of a name that stands twice the first one counts, and
+/// so does the first current context.
+#[derive(Debug, Default)]
+pub struct Kubeconfig {
+    clusters: Vec<(String, Cluster, PathBuf)>,
+    users: Vec<(String, User, PathBuf)>,
+    contexts: Vec<(String, Context)>,
+    current: String,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+struct File {
+    #[serde(default)]
+    clusters: Option<Vec<Named<Cluster>>>,
+    #[serde(default)]
+    users: Option<Vec<Named<User>>>,
+    #[serde(default)]
+    contexts: Option<Vec<Named<Context>>>,
+    #[serde(default)]
+    current_context: Option<String>,
+}
+
+#[derive(Debug, Deserialize)]
+struct Named<T> {
+    name: String,
+    #[serde(alias = "cluster", alias = "user", alias = "context")]
+    value: Option<T>,
+}
+
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+struct Cluster {
+    #[serde(default)]
+    server: String,
+    certificate_authority: Option<PathBuf>,
+    certificate_authority_data: Option<String>,
+    #[serde(default)]
+    insecure_skip_tls_verify: bool,
+    tls_server_name: Option<String>,
+    proxy_url: Option<String>,
+}
+
+#[derive(Clone, Default, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+struct User {
+    token: Option<String>,
+    #[serde(alias = "tokenFile")]
+    token_file: Option<PathBuf>,
+    client_certificate: Option<PathBuf>,
+    client_certificate_data: Option<String>,
+    client_key: Option<PathBuf>,
+    client_key_data: Option<String>,
+    username: Option<String>,
+    password: Option<String>,
+    exec: Option<Exec>,
+    auth_provider: Option<AuthProvider>,
+}
+
+impl std::fmt::Debug for User {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("User(…)") // credentials do not belong into logs
+    }
+}
+
+#[derive(Clone, Deserialize)]
+struct Exec {
+    #[serde(default)]
+    command: String,
+}
+
+#[derive(Clone, Deserialize)]
+struct AuthProvider {
+    #[serde(default)]
+    name: String,
+}
+
+#[derive(Clone, Debug, Default, Deserialize)]
+struct Context {
+    #[serde(default)]
+    cluster: String,
+    #[serde(default)]
+    user: String,
+    namespace: Option<String>,
+}
+
+impl Kubeconfig {
+    /// Reads one file.
+    ///
+    /// # Errors
+    /// [`ConfigError::Unreadable`] and [`ConfigError::Malformed`].
+    pub fn read(path: &Path) -> Result<Self, ConfigError> {
+        let text = read(path)?;
+        let mut merged = Kubeconfig::default();
+        merged.add(path, &text)?;
+        Ok(merged)
+    }
+
+    /// Reads and merges several files; those that do not exist are passed over, as by kubectl.
+    ///
+    /// # Errors
+    /// [`ConfigError::Unreadable`] when none exists or one cannot be read, and
+    /// [`ConfigError::Malformed`].
+    pub fn read_all(paths: impl IntoIterator<Item = PathBuf>) -> Result<Self, ConfigError> {
+        let mut merged = Kubeconfig::default();
+        let mut found = false;
+        let mut missing = None;
+        for path in paths.into_iter().filter(|path| !path.as_os_str().is_empty()) {
+            match read(&path) {
+                Ok(text) => {
+                    merged.add(&path, &text)?;
+                    found = true;
+                }
+                Err(ConfigError::Unreadable { path, source }) if source.kind() == std::io::ErrorKind::NotFound => {
+                    missing.get_or_insert(ConfigError::Unreadable { path, source });
+                }
+                Err(error) => return Err(error),
+            }
+        }
+        match missing {
+            Some(error) if !found => Err(error),
+            _ => Ok(merged),
+        }
+    }
+
+    fn add(&mut self, path: &Path, text: &[u8]) -> Result<(), ConfigError> {
+        let file: File = yaml_serde::from_slice(text).map_err(|error| ConfigError::Malformed {
+            path: path.to_owned(),
+            why: format!("no kubeconfig: {error}"),
+        })?;
+        let folder = path.parent().unwrap_or(Path::new("")).to_owned();
+        for Named { name, value } in file.clusters.into_iter().flatten() {
+            if self.clusters.iter().all(|(known, ..)| *known != name) {
+                self.clusters.push((name, value.unwrap_or_default(), folder.clone()));
+            }
+        }
+        for Named { name, value } in file.users.into_iter().flatten() {
+            if self.users.iter().all(|(known, ..)| *known != name) {
+                self.users.push((name, value.unwrap_or_default(), folder.clone()));
+            }
+        }
+        for Named { name, value } in file.contexts.into_iter().flatten() {
+            if self.contexts.iter().all(|(known, _)| *known != name) {
+                self.contexts.push((name, value.unwrap_or_default()));
+            }
+        }
+        if self.current.is_empty() {
+            self.current = file.current_context.unwrap_or_default();
+        }
+        Ok(())
+    }
+
+    /// The names of the contexts, in file order.
+    pub fn contexts(&self) -> impl Iterator<Item = &str> {
+        self.contexts.iter().map(|(name, _)| name.as_str())
+    }
+
+    /// The name of the current context; empty when none is set.
+    pub fn current_context(&self) -> &str {
+        &self.current
+    }
+
+    /// The configuration of a context; `None` is the current one.
+    ///
+    /// # Errors
+    /// [`ConfigError`] when a name leads nowhere, a file is missing, or the context asks for what
+    /// this client cannot do.
+    pub fn config(&self, context: Option<&str>) -> Result<Config, ConfigError> {
+        let unknown =
+            |what, name: &str, known: Vec<String>| ConfigError::Unknown { what, name: name.to_owned(), known };
+        let wanted = context.unwrap_or(&self.current);
+        let Some((_, context)) = self.contexts.iter().find(|(name, _)| name == wanted) else {
+            return Err(unknown("context", wanted, self.contexts().map(str::to_owned).collect()));
+        };
+        let Some((_, cluster, cluster_folder)) = self.clusters.iter().find(|(name, ..)| *name == context.cluster)
+        else {
+            let known = self.clusters.iter().map(|(name, ..)| name.clone()).collect();
+            return Err(unknown("cluster", &context.cluster, known));
+        };
+        if let Some(proxy) = &cluster.proxy_url {
+            return Err(unsupported(format!("a proxy ({proxy})"), ""));
+        }
+        let (auth, identity) = match self.users.iter().find(|(name, ..)| *name == context.user) {
+            Some((_, user, folder)) => (user.auth(folder)?, user.identity(folder)?),
+            None if context.user.is_empty() => (Auth::None, None),
+            None => {
+                let known = self.users.iter().map(|(name, ..)| name.clone()).collect();
+                return Err(unknown("user", &context.user, known));
+            }
+        };
+        let authorities = match pem(
+            cluster.certificate_authority_data.as_deref(),
+            cluster.certificate_authority.as_deref(),
+            cluster_folder,
+            "certificate-authority-data",
+        )? {
+            Some((pem, what)) => parse_certificates(&pem, &what)?,
+            None => Vec::new(),
+        };
+        Ok(Config {
+            server: parse_server(&cluster.server)?,
+            tls: TlsOptions {
+                authorities,
+                insecure_skip_verify: cluster.insecure_skip_tls_verify,
+                server_name: cluster.tls_server_name.clone().filter(|name| !name.is_empty()),
+                identity,
+            },
+            auth,
+            namespace: context
+                .namespace
+                .clone()
+                .filter(|name| !name.is_empty())
+                .unwrap_or_else(|| "default".to_owned()),
+        })
+    }
+}
+
+impl User {
+    fn auth(&self, folder: &Path) -> Result<Auth, ConfigError> {
+        if let Some(exec) = &self.exec {
+            let advice = "; put a token or a client certificate into the kubeconfig";
+            return Err(unsupported(format!("the exec credential plugin {:?}", exec.command), advice));
+        }
+        if let Some(provider) = &self.auth_provider {
+            return Err(unsupported(format!("the auth provider {:?}", provider.name), ""));
+        }
+        // A token file wins over a token, as in client-go: it is the one that is kept fresh.
+        if let Some(file) = &self.token_file {
+            return Ok(Auth::TokenFile(folder.join(file)));
+        }
+        Ok(match (&self.token, &self.username) {
+            (Some(token), _) if !token.is_empty() => Auth::Token(token.clone()),
+            (_, Some(username)) => {
+                Auth::Basic { username: username.clone(), password: self.password.clone().unwrap_or_default() }
+            }
+            _ => Auth::None,
+        })
+    }
+
+    fn identity(&self, folder: &Path) -> Result<Option<Identity>, ConfigError> {
+        let certificate = pem(
+            self.client_certificate_data.as_deref(),
+            self.client_certificate.as_deref(),
+            folder,
+            "client-certificate-data",
+        )?;
+        let key = pem(self.client_key_data.as_deref(), self.client_key.as_deref(), folder, "client-key-data")?;
+        match (certificate, key) {
+            (None, None) => Ok(None),
+            (Some((certificate, certificate_what)), Some((key, key_what))) => Ok(Some(Identity {
+                certificates: parse_certificates(&certificate, &certificate_what)?,
+                key: parse_key(&key, &key_what)?,
+            })),
+            (Some(_), None) => Err(ConfigError::Invalid {
+                what: "the client certificate".to_owned(),
+                why: "has no client-key beside it".to_owned(),
+            }),
+            (None, Some(_)) => Err(ConfigError::Invalid {
+                what: "the client key".to_owned(),
+                why: "has no client-certificate beside it".to_owned(),
+            }),
+        }
+    }
+}
+
+/// Embedded data wins over a file; the name of the source is for messages.
+fn pem(
+    data: Option<&str>,
+    file: Option<&Path>,
+    folder: &Path,
+    what: &str,
+) -> Result<Option<(Vec<u8>, String)>, ConfigError> {
+    if let Some(data) = data.filter(|data| !data.is_empty()) {
+        let compact: String = data.split_ascii_whitespace().collect();
+        let decoded = base64::engine::general_purpose::STANDARD
+            .decode(compact)
+            .map_err(|error| ConfigError::Invalid { what: what.to_owned(), why: format!("is no base64: {error}") })?;
+        return Ok(Some((decoded, what.to_owned())));
+    }
+    let Some(file) = file.filter(|file| !file.as_os_str().is_empty()) else { return Ok(None) };
+    let path = folder.join(file);
+    Ok(Some((read(&path)?, path.display().to_string())))
+}
+
+fn unsupported(what: String, advice: &str) -> ConfigError {
+    ConfigError::Unsupported { what, advice: advice.to_owned() }
+}
+
+#[cfg(test)]
+pub(super) mod tests {
+    use super::*;
+
+    /// Any certificate will do: it is decoded, not verified.
+    pub(crate) const CERTIFICATE: &str = "-----BEGIN CERTIFICATE-----\nAAEC\n-----END CERTIFICATE-----\n";
+    const KEY: &str = "-----BEGIN PRIVATE KEY-----\nAAEC\n-----END PRIVATE KEY-----\n";
+
+    fn encode(text: &str) -> String {
+        base64::engine::general_purpose::STANDARD.encode(text)
+    }
+
+    fn parse(text: &str) -> Result<Kubeconfig, ConfigError> {
+        let mut kubeconfig = Kubeconfig::default();
+        kubeconfig.add(Path::new("/nowhere/config"), text.as_bytes())?;
+        Ok(kubeconfig)
+    }
+
+    fn sample() -> String {
+        format!(
+            r#"
+apiVersion: v1
+kind: Config
+current-context: dev
+preferences: {{}}
+clusters:
+- name: dev
+  cluster:
+    server: https://127.0.0.1:6443/
+    certificate-authority-data: {}
+    tls-server-name: kubernetes
+- name: plain
+  cluster: {{server: "http://localhost:8080", insecure-skip-tls-verify: true}}
+- name: proxied
+  cluster: {{server: "https://x", proxy-url: "http://p"}}
+users:
+- name: admin
+  user:
+    token: abc
+- name: cert
+  user:
+    client-certificate-data: {}
+    client-key-data: {}
+- name: half
+  user: {{client-key-data: {}}}
+- name: cloud
+  user:
+    exec: {{command: aws, apiVersion: client.authentication.k8s.io/v1}}
+- name: nobody
+  user: {{}}
+contexts:
+- name: dev
+  context: {{cluster: dev, user: admin, namespace: shop}}
+- name: cert
+  context: {{cluster: plain, user: cert}}
+- name: half
+  context: {{cluster: plain, user: half}}
+- name: cloud
+  context: {{cluster: dev, user: cloud}}
+- name: proxied
+  context: {{cluster: proxied, user: nobody}}
+- name: lost
+  context: {{cluster: gone, user: nobody}}
+"#,
+            encode(CERTIFICATE),
+            encode(CERTIFICATE),
+            encode(KEY),
+            encode(KEY)
+        )
+    }
+
+    #[test]
+    fn the_current_context_is_the_default() {
+        let config = parse(&sample()).unwrap().config(None).unwrap();
+        assert_eq!(config.server.to_string(), "https://127.0.0.1:6443/");
+        assert_eq!(config.namespace, "shop");
+        assert_eq!(config.tls.authorities.len(), 1);
+        assert_eq!(config.tls.server_name.as_deref(), Some("kubernetes"));
+        assert!(matches!(config.auth, Auth::Token(token) if token == "abc"));
+    }
+
+    #[test]
+    fn client_certificates_are_read() {
+        let config = parse(&sample()).unwrap().config(Some("cert")).unwrap();
+        assert!(config.tls.identity.is_some());
+        assert!(config.tls.insecure_skip_verify);
+        assert_eq!(config.namespace, "default");
+    }
+
+    #[test]
+    fn what_does_not_work_says_why() {
+        fn check(context: &str, expected: &str) {
+            let error = parse(&sample()).unwrap().config(Some(context)).unwrap_err().to_string();
+            assert_eq!(error, expected);
+        }
+        check("none", "the kubeconfig has no context \"none\"; it has: dev, cert, half, cloud, proxied, lost");
+        check("lost", "the kubeconfig has no cluster \"gone\"; it has: dev, plain, proxied");
+        check("half", "the client key: has no client-certificate beside it");
+        check(
+            "cloud",
+            "the exec credential plugin \"aws\" is not supported by this client; put a token or a client certificate into the kubeconfig",
+        );
+        check("proxied", "a proxy (http://p) is not supported by this client");
+        let error = parse("{").unwrap_err().to_string();
+        assert!(error.starts_with("/nowhere/config: no kubeconfig: "), "{error}");
+        assert!(parse("just text").is_err());
+    }
+
+    #[test]
+    fn files_merge_and_the_first_one_counts() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = |name: &str| folder.path().join(name);
+        std::fs::write(path("a"), "current-context: one\ncontexts: [{name: one, context: {cluster: c, user: ''}}]\n")
+            .unwrap();
+        std::fs::write(
+            path("b"),
+            "current-context: two\nclusters: [{name: c, cluster: {server: 'https://h', certificate-authority: ca.pem}}]\ncontexts: [{name: one, context: {cluster: other}}]\n",
+        )
+        .unwrap();
+        std::fs::write(path("ca.pem"), CERTIFICATE).unwrap();
+        let merged = Kubeconfig::read_all([path("missing"), path("a"), path("b")]).unwrap();
+        assert_eq!(merged.current_context(), "one");
+        let config = merged.config(None).unwrap();
+        assert_eq!(config.server.to_string(), "https://h/");
+        assert_eq!(config.tls.authorities.len(), 1, "a file is looked for beside its kubeconfig");
+        assert!(Kubeconfig::read_all([path("missing")]).is_err());
+    }
+}

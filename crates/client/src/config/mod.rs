@@ -1,0 +1,268 @@
+//! Where the server is and how to prove who we are: [`Config`], from a kubeconfig or from inside a
+//! cluster.
+//!
+//! The parsing is our own, of the few members that matter here: a whole client library would bring
+//! its HTTP stack along. What is not supported yet (exec and auth-provider plugins, proxies) is
+//! refused with a message, never passed over.
+
+mod kubeconfig;
+
+use std::fmt;
+use std::path::{Path, PathBuf};
+
+use http::Uri;
+use rustls_pki_types::pem::PemObject;
+use rustls_pki_types::{CertificateDer, PrivateKeyDer};
+
+pub use kubeconfig::Kubeconfig;
+
+/// Where a pod finds its credentials.
+const SERVICE_ACCOUNT: &str = "/var/run/secrets/kubernetes.io/serviceaccount";
+
+/// How to reach one API server.
+#[derive(Debug)]
+pub struct Config {
+    /// `https://host:port`, perhaps with a path in front of the API.
+    pub server: Uri,
+    /// How the connection is secured.
+    pub tls: TlsOptions,
+    /// How requests are authenticated.
+    pub auth: Auth,
+    /// The namespace that is meant where none is named.
+    pub namespace: String,
+}
+
+/// How a TLS connection is made.
+#[derive(Debug, Default)]
+pub struct TlsOptions {
+    /// The authorities that may have signed the server's certificate; empty: the system's.
+    pub authorities: Vec<CertificateDer<'static>>,
+    /// Accept any certificate. The connection is encrypted to whoever answers.
+    pub insecure_skip_verify: bool,
+    /// The name the server's certificate must carry, if not the host of the URL.
+    pub server_name: Option<String>,
+    /// The client's own certificate chain and key.
+    pub identity: Option<Identity>,
+}
+
+/// A client certificate.
+pub struct Identity {
+    /// The chain, the client's own certificate first.
+    pub certificates: Vec<CertificateDer<'static>>,
+    /// Its private key.
+    pub key: PrivateKeyDer<'static>,
+}
+
+impl fmt::Debug for Identity {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Identity({} certificates)", self.certificates.len())
+    }
+}
+
+/// How requests are authenticated, besides a client certificate.
+#[derive(Clone, Default)]
+pub enum Auth {
+    /// Not at all, or by the client certificate.
+    #[default]
+    None,
+    /// `Authorization: Bearer …`.
+    Token(String),
+    /// As [`Auth::Token`], from a file that is read again every minute: service account tokens
+    /// rotate.
+    TokenFile(PathBuf),
+    /// `Authorization: Basic …`.
+    Basic {
+        /// The user.
+        username: String,
+        /// The password.
+        password: String,
+    },
+}
+
+impl fmt::Debug for Auth {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        // Credentials do not belong into logs.
+        f.write_str(match self {
+            Auth::None => "None",
+            Auth::Token(_) => "Token(…)",
+            Auth::TokenFile(_) => "TokenFile(…)",
+            Auth::Basic { .. } => "Basic(…)",
+        })
+    }
+}
+
+/// Why there is no usable configuration. Each message says where to look.
+#[derive(Debug, thiserror::Error)]
+pub enum ConfigError {
+    /// A file cannot be read.
+    #[error("cannot read {}: {source}", path.display())]
+    Unreadable {
+        /// The file.
+        path: PathBuf,
+        /// What the system said.
+        source: std::io::Error,
+    },
+    /// A kubeconfig is no kubeconfig.
+    #[error("{}: {why}", path.display())]
+    Malformed {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong with it.
+        why: String,
+    },
+    /// A context, cluster or user is named and not there.
+    #[error("the kubeconfig has no {what} {name:?}; it has: {}", known.join(", "))]
+    Unknown {
+        /// `context`, `cluster` or `user`.
+        what: &'static str,
+        /// The name.
+        name: String,
+        /// The names there are.
+        known: Vec<String>,
+    },
+    /// Nothing says which cluster is meant.
+    #[error("no kubeconfig at {} and not inside a cluster; name a file with --kubeconfig or KUBECONFIG", tried.display())]
+    Nothing {
+        /// Where one was looked for.
+        tried: PathBuf,
+    },
+    /// The kubeconfig asks for something this client cannot do.
+    #[error("{what} is not supported by this client{advice}")]
+    Unsupported {
+        /// What it asks for.
+        what: String,
+        /// What to do instead, beginning with `; `, or nothing.
+        advice: String,
+    },
+    /// A value cannot be used.
+    #[error("{what}: {why}")]
+    Invalid {
+        /// Which value.
+        what: String,
+        /// What is wrong with it.
+        why: String,
+    },
+}
+
+impl Config {
+    /// The configuration kubectl would use: `kubeconfig` if given, else the files named by
+    /// `KUBECONFIG`, else `~/.kube/config`, else the cluster this process runs in. `context`
+    /// chooses among the contexts of a kubeconfig; `None` is its current one.
+    ///
+    /// # Errors
+    /// [`ConfigError`].
+    pub fn load(kubeconfig: Option<&Path>, context: Option<&str>) -> Result<Self, ConfigError> {
+        if let Some(path) = kubeconfig {
+            return Kubeconfig::read(path)?.config(context);
+        }
+        if let Some(paths) = std::env::var_os("KUBECONFIG").filter(|paths| !paths.is_empty()) {
+            return Kubeconfig::read_all(std::env::split_paths(&paths))?.config(context);
+        }
+        let home = std::env::var_os("HOME").map(PathBuf::from).unwrap_or_default();
+        let tried = home.join(".kube").join("config");
+        if tried.exists() {
+            return Kubeconfig::read(&tried)?.config(context);
+        }
+        if std::env::var_os("KUBERNETES_SERVICE_HOST").is_some() {
+            return Config::in_cluster();
+        }
+        Err(ConfigError::Nothing { tried })
+    }
+
+    /// The configuration of a pod: `KUBERNETES_SERVICE_HOST` and `_PORT`, and the mounted service
+    /// account.
+    ///
+    /// # Errors
+    /// [`ConfigError`] when a variable or a file is missing.
+    pub fn in_cluster() -> Result<Self, ConfigError> {
+        let variable = |name: &str| {
+            std::env::var(name).map_err(|_| ConfigError::Invalid {
+                what: format!("the environment variable {name}"),
+                why: "is not set; this process runs in no cluster".to_owned(),
+            })
+        };
+        let (host, port) = (variable("KUBERNETES_SERVICE_HOST")?, variable("KUBERNETES_SERVICE_PORT")?);
+        Config::from_service_account(Path::new(SERVICE_ACCOUNT), &host, &port)
+    }
+
+    fn from_service_account(folder: &Path, host: &str, port: &str) -> Result<Self, ConfigError> {
+        let host = if host.contains(':') { format!("[{host}]") } else { host.to_owned() };
+        let authority = folder.join("ca.crt");
+        let token = folder.join("token");
+        read(&token)?;
+        let namespace = read(&folder.join("namespace")).unwrap_or_default();
+        let namespace = String::from_utf8_lossy(&namespace).trim().to_owned();
+        Ok(Config {
+            server: parse_server(&format!("https://{host}:{port}"))?,
+            tls: TlsOptions {
+                authorities: parse_certificates(&read(&authority)?, &authority.display().to_string())?,
+                ..TlsOptions::default()
+            },
+            auth: Auth::TokenFile(token),
+            namespace: if namespace.is_empty() { "default".to_owned() } else { namespace },
+        })
+    }
+}
+
+fn read(path: &Path) -> Result<Vec<u8>, ConfigError> {
+    std::fs::read(path).map_err(|source| ConfigError::Unreadable { path: path.to_owned(), source })
+}
+
+fn parse_server(server: &str) -> Result<Uri, ConfigError> {
+    let invalid = |why: String| ConfigError::Invalid { what: format!("the server's address {server:?}"), why };
+    let uri: Uri = server.trim_end_matches('/').parse().map_err(|error| invalid(format!("{error}")))?;
+    if !matches!(uri.scheme_str(), Some("http" | "https")) || uri.host().is_none() {
+        return Err(invalid("is no http:// or https:// URL".to_owned()));
+    }
+    Ok(uri)
+}
+
+fn parse_certificates(pem: &[u8], what: &str) -> Result<Vec<CertificateDer<'static>>, ConfigError> {
+    let invalid = |why: String| ConfigError::Invalid { what: what.to_owned(), why };
+    let certificates: Vec<_> = CertificateDer::pem_slice_iter(pem)
+        .collect::<Result<_, _>>()
+        .map_err(|error| invalid(format!("is no PEM certificate: {error}")))?;
+    if certificates.is_empty() {
+        return Err(invalid("holds no PEM certificate".to_owned()));
+    }
+    Ok(certificates)
+}
+
+fn parse_key(pem: &[u8], what: &str) -> Result<PrivateKeyDer<'static>, ConfigError> {
+    PrivateKeyDer::from_pem_slice(pem)
+        .map_err(|error| ConfigError::Invalid { what: what.to_owned(), why: format!("is no PEM private key: {error}") })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_pod_finds_its_credentials() {
+        let folder = tempfile::tempdir().unwrap();
+        let write = |name: &str, text: &str| std::fs::write(folder.path().join(name), text).unwrap();
+        assert!(Config::from_service_account(folder.path(), "10.0.0.1", "443").is_err(), "there is no token");
+        write("token", "t");
+        write("ca.crt", kubeconfig::tests::CERTIFICATE);
+        write("namespace", "shop\n");
+        let config = Config::from_service_account(folder.path(), "fd00::1", "443").unwrap();
+        assert_eq!(config.server.to_string(), "https://[fd00::1]:443/");
+        assert_eq!(config.namespace, "shop");
+        assert!(matches!(config.auth, Auth::TokenFile(_)));
+    }
+
+    #[test]
+    fn credentials_do_not_print() {
+        let auth = Auth::Basic { username: "u".to_owned(), password: "secret".to_owned() };
+        assert!(!format!("{auth:?}").contains("secret"));
+        assert!(!format!("{:?}", Auth::Token("secret".to_owned())).contains("secret"));
+    }
+
+    #[test]
+    fn a_server_is_a_url() {
+        assert!(parse_server("https://host:6443/prefix/").is_ok());
+        for bad in ["host:6443", "", "ftp://x", "https://"] {
+            assert!(parse_server(bad).is_err(), "{bad}");
+        }
+    }
+}

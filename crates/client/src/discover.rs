@@ -1,0 +1,143 @@
+//! Finding a resource by any of its names, through legacy discovery, which every server has:
+//! [`Client::discover`].
+//!
+//! Documents are fetched only as far as they are needed: `pods` is answered by the core group
+//! alone, `deployments.apps` by the group it names. A group that does not answer (an aggregated API
+//! whose server is away) hides nothing but itself.
+
+use std::fmt;
+
+use crate::client::Client;
+use crate::problem::Problem;
+use crate::resource::{ApiResource, ResourceName, parse_group_list, parse_resource_list};
+
+/// Why a name leads to no resource.
+#[derive(Clone, Debug, PartialEq)]
+pub enum DiscoverError {
+    /// The server knows no such resource.
+    Unknown {
+        /// The name.
+        name: String,
+        /// Groups that did not answer and may hold it.
+        silent: Vec<String>,
+    },
+    /// The resource exists and cannot be listed and watched.
+    NotWatchable {
+        /// Its qualified name.
+        name: String,
+    },
+    /// The server did not answer.
+    Unreachable(Problem),
+}
+
+impl fmt::Display for DiscoverError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            DiscoverError::Unknown { name, silent } if silent.is_empty() => {
+                write!(f, "the server doesn't have a resource type {name:?}")
+            }
+            DiscoverError::Unknown { name, silent } => write!(
+                f,
+                "the server doesn't have a resource type {name:?}, unless in a group that did not answer: {}",
+                silent.join(", ")
+            ),
+            DiscoverError::NotWatchable { name } => write!(f, "{name} cannot be listed and watched"),
+            DiscoverError::Unreachable(problem) => problem.fmt(f),
+        }
+    }
+}
+
+impl std::error::Error for DiscoverError {}
+
+impl Client {
+    /// Finds a resource by plural, singular, short name or kind, optionally with its group, or its
+    /// version and group: `pods`, `po`, `Pod`, `deploy.apps`, `deployments.v1.apps`. Of resources
+    /// that share a name the core group's comes first, then the server's order of groups; without
+    /// a version a group's preferred one counts.
+    ///
+    /// # Errors
+    /// [`DiscoverError`].
+    pub async fn discover(&self, name: &str) -> Result<ApiResource, DiscoverError> {
+        let wanted = ResourceName::parse(name);
+        let mut silent = Vec::new();
+        if wanted.may_mean("", "v1") {
+            let core = self.resources("/api/v1").await.map_err(DiscoverError::Unreachable)?;
+            if let Some(found) = pick(&wanted, core)? {
+                return Ok(found);
+            }
+        }
+        let document = self.get_document("/apis").await.map_err(DiscoverError::Unreachable)?;
+        let groups = parse_group_list(&document).map_err(|error| {
+            let why = format!("/apis is no APIGroupList: {error}");
+            DiscoverError::Unreachable(Problem::Malformed { why })
+        })?;
+        for group in groups {
+            // A version that was not asked for is looked at only if it is the preferred one.
+            let preferred = group.versions.first().cloned().unwrap_or_default();
+            for version in &group.versions {
+                let named = wanted.rest.as_deref().is_some_and(|rest| rest == format!("{version}.{}", group.name));
+                if !(named || (*version == preferred && wanted.may_mean(&group.name, version))) {
+                    continue;
+                }
+                let path = format!("/apis/{}/{version}", group.name);
+                match self.resources(&path).await {
+                    Ok(resources) => {
+                        if let Some(found) = pick(&wanted, resources)? {
+                            return Ok(found);
+                        }
+                    }
+                    Err(problem) => {
+                        tracing::debug!(%problem, path, "a group did not answer");
+                        silent.push(group.name.clone());
+                    }
+                }
+            }
+        }
+        Err(DiscoverError::Unknown { name: name.to_owned(), silent })
+    }
+
+    async fn resources(&self, path: &str) -> Result<Vec<ApiResource>, Problem> {
+        let document = self.get_document(path).await?;
+        parse_resource_list(&document)
+            .map_err(|error| Problem::Malformed { why: format!("{path} is no APIResourceList: {error}") })
+    }
+}
+
+fn pick(wanted: &ResourceName, resources: Vec<ApiResource>) -> Result<Option<ApiResource>, DiscoverError> {
+    let mut meant: Vec<ApiResource> = resources.into_iter().filter(|resource| wanted.means(resource)).collect();
+    // An exact plural beats a short name that happens to be the same word.
+    meant.sort_by_key(|resource| resource.plural != wanted.name);
+    match meant.iter().position(ApiResource::can_watch) {
+        Some(position) => Ok(Some(meant.swap_remove(position))),
+        None => match meant.first() {
+            Some(resource) => Err(DiscoverError::NotWatchable { name: resource.qualified_name() }),
+            None => Ok(None),
+        },
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn resource(plural: &str, short: &str, verbs: &[&str]) -> ApiResource {
+        ApiResource {
+            version: "v1".to_owned(),
+            plural: plural.to_owned(),
+            short_names: vec![short.to_owned()],
+            verbs: verbs.iter().map(|verb| (*verb).to_owned()).collect(),
+            ..ApiResource::default()
+        }
+    }
+
+    #[test]
+    fn a_plural_beats_a_short_name_and_what_cannot_be_watched_says_so() {
+        let both = || vec![resource("events", "ev", &["list", "watch"]), resource("ev", "x", &["list", "watch"])];
+        let wanted = ResourceName::parse("ev");
+        assert_eq!(pick(&wanted, both()).unwrap().unwrap().plural, "ev");
+        let bindings = vec![resource("bindings", "b", &["create"])];
+        let error = pick(&ResourceName::parse("bindings"), bindings).unwrap_err();
+        assert_eq!(error, DiscoverError::NotWatchable { name: "bindings".to_owned() });
+        assert_eq!(pick(&ResourceName::parse("pods"), both()), Ok(None));
+    }
+}

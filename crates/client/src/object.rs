@@ -1,0 +1,271 @@
+//! Objects as a client holds them: [`RawObject`] as received, [`Object`] as kept, [`ObjectKey`].
+//!
+//! Neither is parsed. A received object is a slice of the network buffer it came in; keeping it
+//! would keep the whole buffer, so an [`Object`] is a copy of exactly its own bytes. The copy is
+//! also where a list item of a built-in resource gets back the `kind` and `apiVersion` that the
+//! server leaves out there.
+
+use std::borrow::{Borrow, Cow};
+use std::cmp::Ordering;
+use std::fmt;
+use std::sync::Arc;
+
+use bytes::{BufMut, Bytes, BytesMut};
+use listwatch_meta::scan::{Malformed, Span};
+use listwatch_wire::{Metadata, MetadataSpans};
+
+/// The identity of an object within its resource: `namespace/name`, or `name` where the resource
+/// is cluster-scoped. Ordered as the server orders its lists. Cheap to clone.
+#[derive(Clone)]
+pub struct ObjectKey {
+    text: Arc<str>,
+    /// Where the name begins.
+    name_at: u32,
+}
+
+impl ObjectKey {
+    /// The key of this object; `namespace` is empty for cluster-scoped resources.
+    pub fn new(namespace: &str, name: &str) -> Self {
+        if namespace.is_empty() {
+            return ObjectKey { text: name.into(), name_at: 0 };
+        }
+        let text = format!("{namespace}/{name}");
+        // A namespace is a DNS label; a caller's monster is cut to what fits, never a panic.
+        let name_at = u32::try_from(namespace.len() + 1).unwrap_or(0);
+        ObjectKey { text: text.into(), name_at }
+    }
+
+    /// `namespace/name` or `name`.
+    pub fn as_str(&self) -> &str {
+        &self.text
+    }
+
+    /// The namespace; empty for cluster-scoped resources.
+    pub fn namespace(&self) -> &str {
+        self.text[..self.name_at as usize].trim_end_matches('/')
+    }
+
+    /// The name.
+    pub fn name(&self) -> &str {
+        &self.text[self.name_at as usize..]
+    }
+}
+
+impl PartialEq for ObjectKey {
+    fn eq(&self, other: &Self) -> bool {
+        self.text == other.text
+    }
+}
+
+impl Eq for ObjectKey {}
+
+impl PartialOrd for ObjectKey {
+    fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
+impl Ord for ObjectKey {
+    fn cmp(&self, other: &Self) -> Ordering {
+        self.text.cmp(&other.text)
+    }
+}
+
+impl std::hash::Hash for ObjectKey {
+    fn hash<H: std::hash::Hasher>(&self, state: &mut H) {
+        self.text.hash(state);
+    }
+}
+
+impl Borrow<str> for ObjectKey {
+    fn borrow(&self) -> &str {
+        &self.text
+    }
+}
+
+impl fmt::Debug for ObjectKey {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.text)
+    }
+}
+
+impl fmt::Display for ObjectKey {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.text)
+    }
+}
+
+/// An object as it was received: bytes of a larger buffer, and where its metadata stands in them.
+#[derive(Clone, Debug)]
+pub struct RawObject {
+    bytes: Bytes,
+    spans: MetadataSpans,
+}
+
+impl RawObject {
+    /// Looks for the metadata in an object's JSON.
+    ///
+    /// # Errors
+    /// [`Malformed`] when the bytes are no JSON object.
+    pub fn new(bytes: Bytes) -> Result<Self, Malformed> {
+        let spans = MetadataSpans::find(&bytes)?;
+        Ok(RawObject { bytes, spans })
+    }
+
+    /// An object whose metadata was found already.
+    pub fn with_spans(bytes: Bytes, spans: MetadataSpans) -> Self {
+        RawObject { bytes, spans }
+    }
+
+    /// The object's JSON.
+    pub fn json(&self) -> &Bytes {
+        &self.bytes
+    }
+
+    /// The object's metadata.
+    pub fn metadata(&self) -> Metadata<'_> {
+        self.spans.of(&self.bytes)
+    }
+}
+
+/// The `kind` and `apiVersion` that belong into the objects of a resource.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct TypeName {
+    /// E.g. `apps/v1`.
+    pub api_version: String,
+    /// E.g. `Deployment`.
+    pub kind: String,
+}
+
+/// An object as a cache keeps it: its own bytes, immutable, shared by every reader.
+#[derive(Clone)]
+pub struct Object(Arc<Kept>);
+
+struct Kept {
+    bytes: Bytes,
+    key: ObjectKey,
+    spans: MetadataSpans,
+}
+
+impl Object {
+    /// Copies a received object, completing its type if the server left it out.
+    pub(crate) fn keep(raw: &RawObject, key: ObjectKey, type_name: Option<&TypeName>) -> Self {
+        let metadata = raw.metadata();
+        let Some(type_name) = type_name.filter(|_| metadata.kind.is_empty() && metadata.api_version.is_empty()) else {
+            return Object(Arc::new(Kept { bytes: Bytes::copy_from_slice(&raw.bytes), key, spans: raw.spans }));
+        };
+        let quoted = |text: &str| serde_json::to_string(text).expect("a string is JSON");
+        let (kind, api_version) = (quoted(&type_name.kind), quoted(&type_name.api_version));
+        let mut bytes = BytesMut::with_capacity(28 + kind.len() + api_version.len() + raw.bytes.len());
+        let mut put = |name: &[u8], value: &str| {
+            bytes.put_slice(name);
+            let start = bytes.len() as u32;
+            bytes.put_slice(value.as_bytes());
+            Span { start, end: bytes.len() as u32 }
+        };
+        let kind = put(b"{\"kind\":", &kind);
+        let api_version = put(b",\"apiVersion\":", &api_version);
+        // The object has a name, so it has members, so a comma is right.
+        bytes.put_u8(b',');
+        let shift = bytes.len() as u32 - 1;
+        bytes.put_slice(&raw.bytes[1..]);
+        let spans = raw.spans.shifted(shift).with_type(api_version, kind);
+        Object(Arc::new(Kept { bytes: bytes.freeze(), key, spans }))
+    }
+
+    /// The object's JSON.
+    pub fn json(&self) -> &Bytes {
+        &self.0.bytes
+    }
+
+    /// The object's identity.
+    pub fn key(&self) -> &ObjectKey {
+        &self.0.key
+    }
+
+    /// The object's namespace; empty for cluster-scoped resources.
+    pub fn namespace(&self) -> &str {
+        self.0.key.namespace()
+    }
+
+    /// The object's name.
+    pub fn name(&self) -> &str {
+        self.0.key.name()
+    }
+
+    /// `metadata.uid`: the incarnation. A name that comes back with another uid is another object.
+    pub fn uid(&self) -> Cow<'_, str> {
+        self.0.spans.uid(&self.0.bytes)
+    }
+
+    /// `metadata.resourceVersion`.
+    pub fn resource_version(&self) -> Cow<'_, str> {
+        self.0.spans.resource_version(&self.0.bytes)
+    }
+
+    /// All metadata this crate reads.
+    pub fn metadata(&self) -> Metadata<'_> {
+        self.0.spans.of(&self.0.bytes)
+    }
+
+    /// True when both are the same state, not merely equal ones.
+    pub fn is_same(&self, other: &Object) -> bool {
+        Arc::ptr_eq(&self.0, &other.0)
+    }
+}
+
+impl fmt::Debug for Object {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}@{} ({} bytes)", self.key(), self.resource_version(), self.json().len())
+    }
+}
+
+/// Which of two resource versions is newer, where that can be told: Kubernetes lets clients of one
+/// resource compare them as integers (KEP-5504). `None` when one of them is no number.
+pub fn compare_versions(a: &str, b: &str) -> Option<Ordering> {
+    let number = |text: &str| text.bytes().all(|b| b.is_ascii_digit()).then(|| text.parse::<u64>().ok()).flatten();
+    Some(number(a)?.cmp(&number(b)?))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_list_item_gets_its_type_back() {
+        fn check(item: &'static str, expected: &str) {
+            let raw = RawObject::new(Bytes::from_static(item.as_bytes())).unwrap();
+            let metadata = raw.metadata();
+            let key = ObjectKey::new(&metadata.namespace, &metadata.name);
+            let type_name = TypeName { api_version: "apps/v1".to_owned(), kind: "Deployment".to_owned() };
+            let kept = Object::keep(&raw, key, Some(&type_name));
+            assert_eq!(std::str::from_utf8(kept.json()).unwrap(), expected);
+            assert_eq!((&*kept.uid(), &*kept.resource_version()), ("u", "7"));
+            assert_eq!(kept.metadata(), Metadata::read(expected.as_bytes()).unwrap());
+        }
+        check(
+            r#"{"metadata":{"name":"a","uid":"u","resourceVersion":"7"}}"#,
+            r#"{"kind":"Deployment","apiVersion":"apps/v1","metadata":{"name":"a","uid":"u","resourceVersion":"7"}}"#,
+        );
+        let typed = r#"{"apiVersion":"x/v1","kind":"Y","metadata":{"name":"a","uid":"u","resourceVersion":"7"}}"#;
+        check(typed, typed);
+    }
+
+    #[test]
+    fn keys_know_their_parts_and_sort_as_lists_do() {
+        let key = ObjectKey::new("default", "web");
+        assert_eq!((key.as_str(), key.namespace(), key.name()), ("default/web", "default", "web"));
+        let key = ObjectKey::new("", "node-1");
+        assert_eq!((key.as_str(), key.namespace(), key.name()), ("node-1", "", "node-1"));
+        // '-' sorts before '/': byte order of the whole path, not of the parts.
+        assert!(ObjectKey::new("a-b", "x") < ObjectKey::new("a", "x"));
+    }
+
+    #[test]
+    fn versions_compare_as_numbers() {
+        assert_eq!(compare_versions("9", "10"), Some(Ordering::Less));
+        assert_eq!(compare_versions("10", "10"), Some(Ordering::Equal));
+        assert_eq!(compare_versions("", "10"), None);
+        assert_eq!(compare_versions("a", "10"), None);
+    }
+}

@@ -1,0 +1,134 @@
+//! What can go wrong between a client and its server, sorted by what to do about it.
+
+use std::fmt;
+use std::time::Duration;
+
+use listwatch_meta::Status;
+
+/// Why a list or a watch did not go on.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Problem {
+    /// The server said no: with an HTTP status, or with an ERROR event in mid-stream.
+    Refused {
+        /// What it said.
+        status: Box<Status>,
+        /// When it wants to be asked again, from the `Retry-After` header or the status itself.
+        retry_after: Option<Duration>,
+    },
+    /// The connection could not be made, or broke.
+    Disconnected {
+        /// What the network said.
+        why: String,
+    },
+    /// The server sent something that is no list or no event.
+    Malformed {
+        /// What was wrong with it.
+        why: String,
+    },
+    /// Nothing came for this long.
+    Silent {
+        /// How long was waited.
+        waited: Duration,
+    },
+    /// A watch ended at once and brought nothing.
+    ShortWatch,
+    /// The initial events of a WatchList did not come to an end: the server does not know the
+    /// marker, or a proxy swallows it.
+    NoInitialEventsEnd,
+    /// The client cannot do what its configuration asks for; trying again will not help.
+    Misconfigured {
+        /// What to change.
+        why: String,
+    },
+}
+
+impl Problem {
+    /// A refusal whose `Retry-After` stands in the status.
+    pub fn refused(status: Status) -> Self {
+        let retry_after = status.retry_after_seconds().map(|seconds| Duration::from_secs(u64::from(seconds)));
+        Problem::Refused { status: Box::new(status), retry_after }
+    }
+
+    /// The server's answer, if it gave one.
+    pub fn status(&self) -> Option<&Status> {
+        match self {
+            Problem::Refused { status, .. } => Some(status),
+            _ => None,
+        }
+    }
+
+    /// When the server wants to be asked again.
+    pub fn retry_after(&self) -> Option<Duration> {
+        match self {
+            Problem::Refused { retry_after, .. } => *retry_after,
+            _ => None,
+        }
+    }
+
+    /// The version or page token is no longer served: list again. Any 410 counts, wherever it
+    /// appears and whatever its reason.
+    pub fn is_expired(&self) -> bool {
+        self.status().is_some_and(|status| status.is_expired() || status.code == 410)
+    }
+
+    /// The server has not seen the version asked for.
+    pub fn is_too_large_version(&self) -> bool {
+        self.status().is_some_and(Status::is_too_large_resource_version)
+    }
+
+    /// The server or the way to it is overloaded or away; the request itself was fine.
+    pub fn is_temporary(&self) -> bool {
+        match self {
+            Problem::Refused { status, retry_after } => {
+                matches!(status.code, 429 | 502 | 503 | 504) || (status.code >= 500 && retry_after.is_some())
+            }
+            Problem::Disconnected { .. } | Problem::Silent { .. } => true,
+            _ => false,
+        }
+    }
+}
+
+impl fmt::Display for Problem {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Problem::Refused { status, .. } => write!(f, "the server refused: {status}"),
+            Problem::Disconnected { why } => write!(f, "no connection to the server: {why}"),
+            Problem::Malformed { why } => write!(f, "the server's answer cannot be read: {why}"),
+            Problem::Silent { waited } => write!(f, "the server was silent for {} s", waited.as_secs()),
+            Problem::ShortWatch => f.write_str("the watch ended at once without an event"),
+            Problem::NoInitialEventsEnd => {
+                f.write_str("the initial events of the watch came to no end; listing instead")
+            }
+            Problem::Misconfigured { why } => f.write_str(why),
+        }
+    }
+}
+
+impl std::error::Error for Problem {}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn problems_are_sorted_by_what_helps() {
+        fn check(status: Status, expired: bool, too_large: bool, temporary: bool) {
+            let problem = Problem::refused(status);
+            let found = (problem.is_expired(), problem.is_too_large_version(), problem.is_temporary());
+            assert_eq!(found, (expired, too_large, temporary), "{problem}");
+        }
+        check(Status::expired_list(), true, false, false);
+        check(Status::failure(410, "Gone", "old server"), true, false, false);
+        check(Status::failure(410, "SomethingElse", "old server"), true, false, false);
+        check(Status::too_large_resource_version(9, 1, 1), false, true, true);
+        check(Status::too_many_requests("slow down", 1), false, false, true);
+        check(
+            Status::server_timeout("list", listwatch_meta::GroupResource { group: "", resource: "pods" }),
+            false,
+            false,
+            true,
+        );
+        check(Status::internal("x"), false, false, false);
+        check(Status::unauthorized(), false, false, false);
+    }
+}

@@ -1,0 +1,755 @@
+//! The reflector: the state machine that keeps a local copy true.
+//!
+//! ```text
+//!            ┌────────────── WatchList refused, cut twice, or without its marker ──────────────┐
+//!            │                                                                                 ▼
+//!  start ─▶ Initial ── ADDED… ── bookmark "initial-events-end" ─▶ commit       Listing ◀── page, page, …
+//!            ▲                                                      │             │ last page
+//!            │                                                      ▼             ▼
+//!            │                                                   Watching ◀──── commit
+//!            │                                                    │   ▲
+//!            │  410, or k fruitless watches                       │   │ resume at the last version:
+//!            └──────────── (one backoff step) ◀───────────────────┤   │ at once after a clean end,
+//!                                                                 └───┘ after a backoff otherwise
+//! ```
+//!
+//! Pure: inputs and a [`Moment`] (the time and a random number) come in through the `handle_*`
+//! methods; what to do comes out of [`Reflector::poll_action`], when to come back without news out
+//! of [`Reflector::poll_timeout`]. There is no task, channel, clock or random generator in here, so
+//! an interleaving is an order of calls and a test can try them all. The recommended order is the
+//! one of [`crate::driver`]: after each `handle_*`, drain the actions; then wait for the exchange
+//! that is open, or for the timeout.
+//!
+//! Rules that differ from client-go's, and why:
+//! - A watch that fails for any other reason than 410 is resumed, never answered with a list: a
+//!   list is what makes an outage worse. Only [`RESUME_LIMIT`] fruitless watches in a row lead to
+//!   one.
+//! - A 410 means listing again wherever it appears: HTTP status, ERROR event, page, WatchList.
+//! - The wait for the end of the initial events is bounded ([`ReflectorConfig::marker_wait`]).
+//! - Backoffs are reset by progress: an applied event, a bookmark, or a watch that lived
+//!   [`USEFUL_LIFE`]. Finishing a list is none, or lists would follow each other at full speed.
+//! - The first list asks for the most recent state unless told otherwise; a restarted client does
+//!   not begin in the past.
+
+use std::collections::VecDeque;
+use std::time::{Duration, Instant};
+
+use listwatch_meta::{ListOptions, ResourceVersion};
+use listwatch_wire::{EventKind, ListMeta, Metadata};
+
+use crate::backoff::{Backoff, BackoffPolicy};
+use crate::object::{TypeName, compare_versions};
+use crate::pager::{Page, Pager};
+use crate::problem::Problem;
+
+/// Fruitless watches in a row (opened or refused, but not a single event or bookmark) after which
+/// the state is listed again. Lost connections and a busy server do not count.
+pub const RESUME_LIMIT: u32 = 5;
+
+/// Streams of initial events that may be cut before their end before the state is listed instead.
+pub const INITIAL_CUTS_LIMIT: u32 = 2;
+
+/// A watch that lived this long was of use, events or not.
+pub const USEFUL_LIFE: Duration = Duration::from_secs(60);
+
+/// A watch that ends sooner and brought nothing is suspicious.
+pub const SHORT_WATCH: Duration = Duration::from_secs(1);
+
+/// How long after its announced end a watch is given up: the server missed its own deadline.
+pub const OVERTIME: Duration = Duration::from_secs(30);
+
+/// How long a server is remembered not to know WatchList.
+pub const WATCH_LIST_MEMORY: Duration = Duration::from_secs(30 * 60);
+
+/// What a first list may show.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum FirstRead {
+    /// Every write acknowledged before.
+    MostRecent,
+    /// Whatever the server has at hand, as client-go does: cheaper on old servers, possibly older
+    /// than what a previous run of this program has seen.
+    Any,
+}
+
+/// How a reflector behaves. The defaults suit a controller.
+#[derive(Clone, Debug)]
+pub struct ReflectorConfig {
+    /// What the first list may show.
+    pub first_read: FirstRead,
+    /// Try a WatchList (initial events through the watch) before a list.
+    pub watch_list: bool,
+    /// Items per page of a list.
+    pub page_size: i64,
+    /// A watch is asked to last between this and twice this, at random, so that watches opened
+    /// together do not end together.
+    pub min_watch_timeout: Duration,
+    /// A watch that brings nothing for this long is opened again at its last version. Keep it
+    /// below the idle limit of the load balancers on the way; `None` relies on HTTP/2 pings alone.
+    pub idle_limit: Option<Duration>,
+    /// How long a request may take to be answered, and a list to bring its next item.
+    pub request_wait: Duration,
+    /// How long a WatchList may bring nothing before its end marker.
+    pub marker_wait: Duration,
+    /// How failures are spaced.
+    pub backoff: BackoffPolicy,
+    /// The type of the resource's objects, where it is known (discovery tells). Events of another
+    /// type are passed over.
+    pub type_name: Option<TypeName>,
+}
+
+impl Default for ReflectorConfig {
+    fn default() -> Self {
+        ReflectorConfig {
+            first_read: FirstRead::MostRecent,
+            watch_list: true,
+            page_size: 500,
+            min_watch_timeout: Duration::from_secs(300),
+            idle_limit: Some(Duration::from_secs(225)),
+            request_wait: Duration::from_secs(60),
+            marker_wait: Duration::from_secs(15),
+            backoff: BackoffPolicy::default(),
+            type_name: None,
+        }
+    }
+}
+
+/// When something happens, and the one random number its handling may need.
+#[derive(Clone, Copy, Debug)]
+pub struct Moment {
+    /// The time; never goes back.
+    pub now: Instant,
+    /// Uniform in `[0, 1)`.
+    pub random: f64,
+}
+
+/// What the driver is to do. Opening one exchange gives up the one before.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Action {
+    /// Begin to collect a new state, dropping what was collected.
+    Begin,
+    /// Ask for a list page.
+    List(ListOptions),
+    /// Open a watch.
+    Watch(ListOptions),
+    /// Give up the exchange that is open.
+    Close,
+    /// Put the collected state in place.
+    Commit {
+        /// The version it is current for.
+        version: String,
+    },
+}
+
+/// What to do with one event of a watch.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Verdict {
+    /// Apply it to the store.
+    Apply,
+    /// Collect it: it belongs to a state that is not complete.
+    Collect,
+    /// It carries no object; the version may have moved.
+    Bookmark,
+    /// Pass over it.
+    Skip(SkipReason),
+}
+
+/// Why an event is passed over.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum SkipReason {
+    /// It is of another kind than the resource's. The version does not move.
+    ForeignType,
+    /// It has no name or no resource version.
+    Unidentified,
+    /// No watch is open; it belongs to one that was given up.
+    NotWatching,
+}
+
+/// Where a reflector stands, and why its copy is not current if it is not.
+#[derive(Clone, Debug, PartialEq)]
+pub enum ReflectorState {
+    /// Nothing was asked yet.
+    Starting,
+    /// Waiting for page `page` (from 1) of a list.
+    Listing {
+        /// The page.
+        page: u32,
+        /// Items so far, over all pages.
+        items: u64,
+        /// Since when.
+        since: Instant,
+    },
+    /// Initial events arrive through a watch; its end marker has not come.
+    AwaitingInitialEvents {
+        /// Events so far.
+        events: u64,
+        /// Since when.
+        since: Instant,
+    },
+    /// A watch was asked for and not answered yet.
+    Connecting {
+        /// Since when.
+        since: Instant,
+    },
+    /// The copy follows the server.
+    Watching {
+        /// Since when.
+        since: Instant,
+    },
+    /// Something went wrong; the next try comes at `until`.
+    BackingOff {
+        /// What went wrong last.
+        problem: Problem,
+        /// Tries since the last progress.
+        attempts: u32,
+        /// When the next try comes.
+        until: Instant,
+    },
+}
+
+/// See the [module](self).
+#[derive(Debug)]
+pub struct Reflector {
+    config: ReflectorConfig,
+    phase: Phase,
+    actions: VecDeque<Action>,
+    backoff: Backoff,
+    /// The version of the last list, applied event or bookmark; empty before the first.
+    version: String,
+    /// The server refused `version` as expired or too large; the next state must be the most
+    /// recent one.
+    version_unavailable: bool,
+    /// A list of "whatever is at hand" came in pages: this server has no watch cache to spare.
+    paged: bool,
+    /// Until when this server is taken to know no WatchList.
+    watch_list_refused_until: Option<Instant>,
+    /// Watches in a row that brought nothing.
+    fruitless: u32,
+    synced: bool,
+    /// What list items without a type are.
+    item_type: Option<TypeName>,
+    /// What every event must be. Never taken from a list: a custom resource may call its list
+    /// anything.
+    event_type: Option<TypeName>,
+    problem: Option<Problem>,
+}
+
+#[derive(Debug)]
+enum Phase {
+    Starting,
+    Listing(Listing),
+    Initial(Initial),
+    Watching(Watching),
+    Waiting { until: Instant, then: Then },
+}
+
+/// What comes behind a wait.
+#[derive(Debug)]
+enum Then {
+    /// The whole state: by WatchList, or by list.
+    Refresh,
+    /// The same page of the same list.
+    Page(Box<Listing>),
+    /// The initial events again; what was cut so far counts.
+    InitialEvents { cuts: u32 },
+    /// The watch again, at the last version.
+    Watch,
+}
+
+#[derive(Debug)]
+struct Listing {
+    pager: Pager,
+    items: u64,
+    since: Instant,
+    heard: Instant,
+}
+
+#[derive(Debug)]
+struct Initial {
+    open: bool,
+    /// The request named no version: nothing more consistent can be asked for.
+    consistent: bool,
+    events: u64,
+    cuts: u32,
+    since: Instant,
+    heard: Instant,
+    /// What the server was asked for.
+    timeout: Duration,
+}
+
+#[derive(Debug)]
+struct Watching {
+    open: bool,
+    /// Events and bookmarks.
+    events: u64,
+    since: Instant,
+    heard: Instant,
+    /// What the server was asked for.
+    timeout: Duration,
+}
+
+impl Reflector {
+    /// A reflector that has seen nothing.
+    pub fn new(config: ReflectorConfig) -> Self {
+        let backoff = Backoff::new(config.backoff);
+        Reflector {
+            item_type: config.type_name.clone(),
+            event_type: config.type_name.clone(),
+            config,
+            phase: Phase::Starting,
+            actions: VecDeque::new(),
+            backoff,
+            version: String::new(),
+            version_unavailable: false,
+            paged: false,
+            watch_list_refused_until: None,
+            fruitless: 0,
+            synced: false,
+            problem: None,
+        }
+    }
+
+    // ===== questions =====
+
+    /// Where the reflector stands.
+    pub fn state(&self) -> ReflectorState {
+        match &self.phase {
+            Phase::Starting => ReflectorState::Starting,
+            Phase::Listing(listing) => {
+                ReflectorState::Listing { page: listing.pager.page(), items: listing.items, since: listing.since }
+            }
+            Phase::Initial(initial) if initial.open => {
+                ReflectorState::AwaitingInitialEvents { events: initial.events, since: initial.since }
+            }
+            Phase::Watching(watching) if watching.open => ReflectorState::Watching { since: watching.since },
+            Phase::Initial(Initial { since, .. }) | Phase::Watching(Watching { since, .. }) => {
+                ReflectorState::Connecting { since: *since }
+            }
+            Phase::Waiting { until, .. } => ReflectorState::BackingOff {
+                problem: self.problem.clone().unwrap_or(Problem::ShortWatch),
+                attempts: self.backoff.attempts(),
+                until: *until,
+            },
+        }
+    }
+
+    /// True once a whole state was put in place.
+    pub fn is_synced(&self) -> bool {
+        self.synced
+    }
+
+    /// The version up to which everything was handed out; empty before the first state.
+    pub fn version(&self) -> &str {
+        &self.version
+    }
+
+    /// What went wrong since the last progress, if anything did.
+    pub fn last_problem(&self) -> Option<&Problem> {
+        self.problem.as_ref()
+    }
+
+    /// The type of list items that name none, once it is known.
+    pub fn item_type(&self) -> Option<&TypeName> {
+        self.item_type.as_ref()
+    }
+
+    // ===== what happened =====
+
+    /// To be called once, before anything else.
+    pub fn handle_start(&mut self, at: Moment) {
+        if matches!(self.phase, Phase::Starting) {
+            self.refresh(at);
+        }
+    }
+
+    /// The type of the list that is arriving became known, before its items.
+    pub fn handle_list_type(&mut self, list: &TypeName) {
+        if let Some(kind) = list.kind.strip_suffix("List").filter(|kind| !kind.is_empty() && self.item_type.is_none()) {
+            self.item_type = Some(TypeName { api_version: list.api_version.clone(), kind: kind.to_owned() });
+        }
+    }
+
+    /// An item of a list arrived; it is to be collected unless the verdict says otherwise.
+    pub fn handle_item(&mut self, at: Moment, metadata: &Metadata<'_>) -> Verdict {
+        let Phase::Listing(listing) = &mut self.phase else { return Verdict::Skip(SkipReason::NotWatching) };
+        listing.items += 1;
+        listing.heard = at.now;
+        if metadata.name.is_empty() {
+            return Verdict::Skip(SkipReason::Unidentified);
+        }
+        Verdict::Collect
+    }
+
+    /// A list page ended; all its items were handed in.
+    pub fn handle_list_end(&mut self, at: Moment, meta: &ListMeta) {
+        let Phase::Listing(listing) = &mut self.phase else { return };
+        listing.heard = at.now;
+        match listing.pager.handle_page(meta) {
+            Page::More(options) => {
+                self.paged |= listing.pager.asked_for_any();
+                self.actions.push_back(Action::List(options));
+            }
+            Page::Complete { version } => {
+                self.commit(version);
+                self.watch(at);
+            }
+            Page::NoVersion => {
+                let why = "a list carries no resourceVersion".to_owned();
+                self.handle_problem(at, Problem::Malformed { why });
+            }
+        }
+    }
+
+    /// The server answered a watch request and the stream is open.
+    pub fn handle_watch_open(&mut self, at: Moment) {
+        match &mut self.phase {
+            Phase::Initial(initial) => {
+                initial.open = true;
+                initial.heard = at.now;
+            }
+            Phase::Watching(watching) => {
+                watching.open = true;
+                watching.since = at.now;
+                watching.heard = at.now;
+            }
+            _ => {}
+        }
+    }
+
+    /// An event arrived on the watch. An ERROR event goes to [`Reflector::handle_problem`].
+    pub fn handle_event(&mut self, at: Moment, kind: EventKind, metadata: &Metadata<'_>) -> Verdict {
+        let foreign = self.is_foreign(metadata);
+        match &mut self.phase {
+            Phase::Initial(initial) => {
+                initial.heard = at.now;
+                if foreign {
+                    return Verdict::Skip(SkipReason::ForeignType);
+                }
+                if kind == EventKind::Bookmark {
+                    // A plain bookmark in between promises nothing about an incomplete state.
+                    if metadata.initial_events_end && !metadata.resource_version.is_empty() {
+                        let timeout = initial.timeout;
+                        self.learn_type(metadata);
+                        self.commit(metadata.resource_version.clone().into_owned());
+                        self.phase =
+                            Phase::Watching(Watching { open: true, events: 0, since: at.now, heard: at.now, timeout });
+                    }
+                    return Verdict::Bookmark;
+                }
+                initial.events += 1;
+                if metadata.name.is_empty() {
+                    return Verdict::Skip(SkipReason::Unidentified);
+                }
+                Verdict::Collect
+            }
+            Phase::Watching(watching) => {
+                watching.heard = at.now;
+                if foreign {
+                    return Verdict::Skip(SkipReason::ForeignType);
+                }
+                if metadata.resource_version.is_empty() || (metadata.name.is_empty() && kind != EventKind::Bookmark) {
+                    return Verdict::Skip(SkipReason::Unidentified);
+                }
+                watching.events += 1;
+                // The place to resume from never goes back, even if a server's order does.
+                if compare_versions(&metadata.resource_version, &self.version).is_none_or(|order| order.is_gt()) {
+                    metadata.resource_version.as_ref().clone_into(&mut self.version);
+                }
+                self.progress();
+                if kind == EventKind::Bookmark { Verdict::Bookmark } else { Verdict::Apply }
+            }
+            _ => Verdict::Skip(SkipReason::NotWatching),
+        }
+    }
+
+    /// The watch ended as a watch should: the server finished the response.
+    pub fn handle_stream_end(&mut self, at: Moment) {
+        match &self.phase {
+            Phase::Initial(initial) => {
+                let cuts = initial.cuts + 1;
+                self.problem = Some(Problem::ShortWatch);
+                if cuts >= INITIAL_CUTS_LIMIT { self.list(at) } else { self.initial_events(at, cuts) }
+            }
+            Phase::Watching(watching) => {
+                let lived = at.now.saturating_duration_since(watching.since);
+                if lived >= USEFUL_LIFE {
+                    self.progress();
+                }
+                if watching_was_of_use(&self.phase) || lived >= SHORT_WATCH {
+                    self.watch(at);
+                } else {
+                    self.fail_watch(at, Problem::ShortWatch);
+                }
+            }
+            _ => {}
+        }
+    }
+
+    /// The exchange that is open failed, or its stream carried an ERROR event.
+    pub fn handle_problem(&mut self, at: Moment, problem: Problem) {
+        match std::mem::replace(&mut self.phase, Phase::Starting) {
+            Phase::Listing(listing) => self.fail_list(at, listing, problem),
+            Phase::Initial(initial) => self.fail_initial(at, &initial, problem),
+            Phase::Watching(watching) => {
+                let lived = at.now.saturating_duration_since(watching.since);
+                let of_use = watching.events > 0 || (watching.open && lived >= USEFUL_LIFE);
+                if watching.open && lived >= USEFUL_LIFE {
+                    self.progress();
+                }
+                if of_use && matches!(problem, Problem::Disconnected { .. }) {
+                    // A stream that worked was cut: most likely a restart or a rotation, and the
+                    // next server is there already.
+                    self.problem = Some(problem);
+                    self.watch(at);
+                } else {
+                    self.fail_watch(at, problem);
+                }
+            }
+            other => self.phase = other,
+        }
+    }
+
+    /// The time of [`Reflector::poll_timeout`] has come. Calling it early does nothing.
+    pub fn handle_timeout(&mut self, at: Moment) {
+        if self.poll_timeout().is_none_or(|due| at.now < due) {
+            return;
+        }
+        let waited = |heard: Instant| Problem::Silent { waited: at.now.saturating_duration_since(heard) };
+        match &self.phase {
+            Phase::Starting => {}
+            Phase::Listing(Listing { heard, .. }) | Phase::Watching(Watching { open: false, heard, .. }) => {
+                let problem = waited(*heard);
+                self.handle_problem(at, problem);
+            }
+            Phase::Initial(initial) if !initial.open => {
+                let problem = waited(initial.heard);
+                self.handle_problem(at, problem);
+            }
+            Phase::Initial(_) => {
+                self.watch_list_refused_until = Some(at.now + WATCH_LIST_MEMORY);
+                self.problem = Some(Problem::NoInitialEventsEnd);
+                self.list(at);
+            }
+            // Idle is no failure: the place is known, and a fresh connection is cheap insurance.
+            Phase::Watching(_) => self.watch(at),
+            Phase::Waiting { .. } => {
+                let Phase::Waiting { then, .. } = std::mem::replace(&mut self.phase, Phase::Starting) else { return };
+                match then {
+                    Then::Refresh => self.refresh(at),
+                    Then::Page(listing) => {
+                        let options = listing.pager.options();
+                        if listing.pager.is_at_start() {
+                            self.actions.push_back(Action::Begin);
+                        }
+                        self.actions.push_back(Action::List(options));
+                        self.phase = Phase::Listing(Listing { since: at.now, heard: at.now, ..*listing });
+                    }
+                    Then::InitialEvents { cuts } => self.initial_events(at, cuts),
+                    Then::Watch => self.watch(at),
+                }
+            }
+        }
+    }
+
+    // ===== what to do =====
+
+    /// The next thing to do; drain after every `handle_*`.
+    pub fn poll_action(&mut self) -> Option<Action> {
+        self.actions.pop_front()
+    }
+
+    /// When to call [`Reflector::handle_timeout`] if nothing else happens before.
+    pub fn poll_timeout(&self) -> Option<Instant> {
+        Some(match &self.phase {
+            Phase::Starting => return None,
+            Phase::Listing(listing) => listing.heard + self.config.request_wait,
+            Phase::Initial(initial) if initial.open => initial.heard + self.config.marker_wait,
+            Phase::Initial(initial) => initial.heard + self.config.request_wait,
+            Phase::Watching(watching) if watching.open => {
+                let end = watching.since + watching.timeout + OVERTIME;
+                self.config.idle_limit.map_or(end, |idle| end.min(watching.heard + idle))
+            }
+            Phase::Watching(watching) => watching.heard + self.config.request_wait,
+            Phase::Waiting { until, .. } => *until,
+        })
+    }
+
+    // ===== transitions =====
+
+    /// Gets the whole state, the best way this server knows.
+    fn refresh(&mut self, at: Moment) {
+        self.fruitless = 0;
+        let refused = self.watch_list_refused_until.is_some_and(|until| at.now < until);
+        if self.config.watch_list && !refused { self.initial_events(at, 0) } else { self.list(at) }
+    }
+
+    fn initial_events(&mut self, at: Moment, cuts: u32) {
+        let version = if self.version_unavailable { "" } else { &self.version };
+        let options = ListOptions {
+            send_initial_events: Some(true),
+            resource_version_match: "NotOlderThan".to_owned(),
+            ..self.watch_options(at, version)
+        };
+        self.phase = Phase::Initial(Initial {
+            open: false,
+            consistent: version.is_empty(),
+            events: 0,
+            cuts,
+            since: at.now,
+            heard: at.now,
+            timeout: asked_timeout(&options),
+        });
+        self.actions.push_back(Action::Begin);
+        self.actions.push_back(Action::Watch(options));
+    }
+
+    fn list(&mut self, at: Moment) {
+        let version = match () {
+            () if self.version_unavailable => "",
+            () if !self.version.is_empty() => &self.version,
+            () => match self.config.first_read {
+                FirstRead::MostRecent => "",
+                FirstRead::Any => "0",
+            },
+        };
+        let pager = Pager::new(version, self.config.page_size, self.paged);
+        self.start_list(at, pager);
+    }
+
+    fn start_list(&mut self, at: Moment, pager: Pager) {
+        self.actions.push_back(Action::Begin);
+        self.actions.push_back(Action::List(pager.options()));
+        self.phase = Phase::Listing(Listing { pager, items: 0, since: at.now, heard: at.now });
+    }
+
+    fn watch(&mut self, at: Moment) {
+        let options = self.watch_options(at, &self.version);
+        self.phase = Phase::Watching(Watching {
+            open: false,
+            events: 0,
+            since: at.now,
+            heard: at.now,
+            timeout: asked_timeout(&options),
+        });
+        self.actions.push_back(Action::Watch(options));
+    }
+
+    fn watch_options(&self, at: Moment, version: &str) -> ListOptions {
+        let timeout = self.config.min_watch_timeout.mul_f64(1.0 + at.random.clamp(0.0, 0.999_999));
+        ListOptions {
+            watch: true,
+            allow_watch_bookmarks: true,
+            resource_version: ResourceVersion::new(version),
+            timeout_seconds: Some(i64::try_from(timeout.as_secs()).unwrap_or(i64::MAX)),
+            ..ListOptions::default()
+        }
+    }
+
+    fn commit(&mut self, version: String) {
+        self.version.clone_from(&version);
+        self.version_unavailable = false;
+        self.synced = true;
+        self.actions.push_back(Action::Commit { version });
+    }
+
+    /// Something useful arrived.
+    fn progress(&mut self) {
+        self.fruitless = 0;
+        self.problem = None;
+        self.backoff.reset();
+    }
+
+    fn wait(&mut self, at: Moment, problem: Problem, then: Then) {
+        let delay = self.backoff.next_delay(at.random, problem.retry_after());
+        self.problem = Some(problem);
+        self.phase = Phase::Waiting { until: at.now + delay, then };
+        self.actions.push_back(Action::Close);
+    }
+
+    fn fail_list(&mut self, at: Moment, mut listing: Listing, problem: Problem) {
+        let unavailable = problem.is_expired() || problem.is_too_large_version();
+        if problem.is_expired()
+            && let Some(whole) = listing.pager.whole_list()
+        {
+            // The pages take longer than the server keeps their version: take it in one piece.
+            self.problem = Some(problem);
+            self.start_list(at, whole);
+        } else if unavailable && !listing.pager.asked_for_most_recent() {
+            // Not older than the last version was too much to ask; the most recent state never is.
+            self.version_unavailable = true;
+            self.problem = Some(problem);
+            self.list(at);
+        } else if listing.pager.is_at_start() || (!problem.is_temporary() && problem.status().is_some()) {
+            listing.pager.restart();
+            listing.items = 0;
+            self.wait(at, problem, Then::Page(Box::new(listing)));
+        } else {
+            // What was collected stays; the page is asked for again, at the same version.
+            self.wait(at, problem, Then::Page(Box::new(listing)));
+        }
+    }
+
+    fn fail_initial(&mut self, at: Moment, initial: &Initial, problem: Problem) {
+        if problem.is_expired() || problem.is_too_large_version() {
+            if initial.consistent {
+                // The most recent state cannot be expired; this server needs time.
+                self.wait(at, problem, Then::Refresh);
+            } else {
+                self.version_unavailable = true;
+                self.problem = Some(problem);
+                self.initial_events(at, initial.cuts);
+            }
+        } else if problem.is_temporary() {
+            let cuts = initial.cuts + u32::from(initial.open);
+            if cuts >= INITIAL_CUTS_LIMIT {
+                self.problem = Some(problem);
+                self.list(at);
+            } else {
+                self.wait(at, problem, Then::InitialEvents { cuts });
+            }
+        } else {
+            // A server that does not know the parameters refuses them, in one of these ways.
+            if problem.status().is_some_and(|status| matches!(status.code, 400 | 405 | 406 | 422)) {
+                self.watch_list_refused_until = Some(at.now + WATCH_LIST_MEMORY);
+            }
+            self.problem = Some(problem);
+            self.list(at);
+        }
+    }
+
+    /// A watch failed: resume after a backoff, or list again if that is what the problem asks for.
+    fn fail_watch(&mut self, at: Moment, problem: Problem) {
+        if problem.is_expired() {
+            self.wait(at, problem, Then::Refresh);
+            return;
+        }
+        if !problem.is_temporary() {
+            self.fruitless += 1;
+        }
+        let then = if self.fruitless >= RESUME_LIMIT { Then::Refresh } else { Then::Watch };
+        self.wait(at, problem, then);
+    }
+
+    fn is_foreign(&self, metadata: &Metadata<'_>) -> bool {
+        // Without a name for the type nothing is foreign; without a type an object is no stranger.
+        self.event_type.as_ref().is_some_and(|own| {
+            !metadata.kind.is_empty() && (own.kind != metadata.kind || own.api_version != metadata.api_version)
+        })
+    }
+
+    fn learn_type(&mut self, metadata: &Metadata<'_>) {
+        if self.event_type.is_none() && !metadata.kind.is_empty() {
+            self.event_type = Some(TypeName {
+                api_version: metadata.api_version.clone().into_owned(),
+                kind: metadata.kind.clone().into_owned(),
+            });
+        }
+    }
+}
+
+fn asked_timeout(options: &ListOptions) -> Duration {
+    Duration::from_secs(options.timeout_seconds.and_then(|seconds| u64::try_from(seconds).ok()).unwrap_or_default())
+}
+
+fn watching_was_of_use(phase: &Phase) -> bool {
+    matches!(phase, Phase::Watching(watching) if watching.events > 0)
+}
