@@ -29,6 +29,9 @@ use crate::registry::{Registry, Resource, Subresource};
 /// The `Content-Type` of the aggregated documents.
 pub const AGGREGATED_CONTENT_TYPE: &str = "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList";
 
+/// The release of Kubernetes whose behaviour is served.
+pub const KUBERNETES_VERSION: &str = "v1.36.0";
+
 /// A document whose state is known by its ETag.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Document {
@@ -159,7 +162,7 @@ pub struct VersionInfo {
 }
 
 impl VersionInfo {
-    /// This build: Kubernetes v1.36 as far as clients can tell.
+    /// This build: [`KUBERNETES_VERSION`] as far as clients can tell.
     pub fn current() -> Self {
         let arch = match std::env::consts::ARCH {
             "x86_64" => "amd64",
@@ -169,7 +172,7 @@ impl VersionInfo {
         VersionInfo {
             major: "1".to_owned(),
             minor: "36".to_owned(),
-            git_version: concat!("v1.36.0+listwatch-", env!("CARGO_PKG_VERSION")).to_owned(),
+            git_version: format!("{KUBERNETES_VERSION}+listwatch-{}", env!("CARGO_PKG_VERSION")),
             git_commit: String::new(),
             git_tree_state: String::new(),
             build_date: String::new(),

@@ -86,7 +86,8 @@ pub(super) const PARAMETERS: &[Parameter] = &[
     parameter(
         "fieldValidation",
         "string",
-        "What unknown and duplicate fields lead to: `Ignore`, `Warn` (a Warning header, the default) or `Strict` (400).",
+        "What unknown and duplicate fields lead to: `Ignore`, `Warn` (a Warning header; the default) or `Strict` \
+         (400).",
     ),
     parameter("force", "boolean", "Take over fields that others manage. Only for apply patches."),
     parameter("gracePeriodSeconds", "integer", "How long the object may take to end."),
@@ -102,7 +103,7 @@ pub(super) const PARAMETERS: &[Parameter] = &[
     parameter("watch", "boolean", "Stream changes instead of listing objects."),
 ];
 
-const LIST: &[&str] = &[
+const READING: &[&str] = &[
     "allowWatchBookmarks",
     "continue",
     "fieldSelector",
@@ -114,10 +115,10 @@ const LIST: &[&str] = &[
     "timeoutSeconds",
     "watch",
 ];
-const WRITE: &[&str] = &["dryRun", "fieldManager", "fieldValidation"];
-const PATCH: &[&str] = &["dryRun", "fieldManager", "fieldValidation", "force"];
-const DELETE: &[&str] = &["dryRun", "gracePeriodSeconds", "orphanDependents", "propagationPolicy"];
-const DELETE_COLLECTION: &[&str] = &[
+const WRITING: &[&str] = &["dryRun", "fieldManager", "fieldValidation"];
+const PATCHING: &[&str] = &["dryRun", "fieldManager", "fieldValidation", "force"];
+const DELETING: &[&str] = &["dryRun", "gracePeriodSeconds", "orphanDependents", "propagationPolicy"];
+const DELETING_COLLECTIONS: &[&str] = &[
     "continue",
     "dryRun",
     "fieldSelector",
@@ -134,6 +135,83 @@ const OBJECT_TYPES: &[&str] = &["application/json", "application/yaml"];
 /// Why strategic merge patch is not here: see the front page of this module's parent.
 const PATCH_TYPES: &[&str] = &["application/json-patch+json", "application/merge-patch+json"];
 
+/// What can be done, and what it takes and answers.
+struct Verb {
+    /// The beginning of the operation's id.
+    name: &'static str,
+    method: &'static str,
+    action: &'static str,
+    /// The beginning of the description.
+    text: &'static str,
+    query: &'static [&'static str],
+    consumes: &'static [&'static str],
+    body: Body,
+    answer: Model,
+    codes: &'static [&'static str],
+}
+
+const READ: Verb = Verb {
+    name: "read",
+    method: "get",
+    action: "get",
+    text: "read the",
+    query: &[],
+    consumes: &[],
+    body: Body::None,
+    answer: Model::Object,
+    codes: &["200"],
+};
+const LIST: Verb = Verb {
+    name: "list",
+    action: "list",
+    text: "list or watch objects of kind",
+    query: READING,
+    answer: Model::List,
+    ..READ
+};
+const CREATE: Verb = Verb {
+    name: "create",
+    method: "post",
+    action: "post",
+    text: "create a",
+    query: WRITING,
+    consumes: OBJECT_TYPES,
+    body: Body::Object,
+    answer: Model::Object,
+    codes: &["200", "201", "202"],
+};
+const REPLACE: Verb =
+    Verb { name: "replace", method: "put", action: "put", text: "replace the", codes: &["200", "201"], ..CREATE };
+const PATCH: Verb = Verb {
+    name: "patch",
+    method: "patch",
+    action: "patch",
+    text: "change parts of the",
+    query: PATCHING,
+    consumes: PATCH_TYPES,
+    body: Body::Patch,
+    ..REPLACE
+};
+const DELETE: Verb = Verb {
+    name: "delete",
+    method: "delete",
+    action: "delete",
+    text: "delete a",
+    query: DELETING,
+    consumes: OBJECT_TYPES,
+    body: Body::DeleteOptions,
+    answer: Model::Status,
+    codes: &["200", "202"],
+};
+const DELETE_COLLECTION: Verb = Verb {
+    name: "deletecollection",
+    action: "deletecollection",
+    text: "delete a collection of",
+    query: DELETING_COLLECTIONS,
+    codes: &["200"],
+    ..DELETE
+};
+
 /// All paths of a resource.
 pub(super) fn of(resource: &Resource) -> Vec<Path> {
     let root = super::root(resource);
@@ -146,16 +224,16 @@ pub(super) fn of(resource: &Resource) -> Vec<Path> {
     let scope = if resource.namespaced { "Namespaced" } else { "" };
     let writer = Writer { resource, scope, suffix: String::new(), kind: own_kind(resource) };
 
-    let mut operations = vec![writer.operation("list"), writer.operation("create")];
+    let mut operations = vec![writer.operation(&LIST), writer.operation(&CREATE)];
     if resource.serves_delete_collection() {
-        operations.push(writer.operation("deletecollection"));
+        operations.push(writer.operation(&DELETE_COLLECTION));
     }
     let mut paths = vec![Path { path: collection, operations }];
     if resource.namespaced {
-        let everywhere = Writer { scope: "", suffix: "ForAllNamespaces".to_owned(), ..writer.clone() };
-        paths.push(Path { path: all, operations: vec![everywhere.operation("list")] });
+        let everywhere = Writer { scope: "", suffix: EVERYWHERE.to_owned(), ..writer.clone() };
+        paths.push(Path { path: all, operations: vec![everywhere.operation(&LIST)] });
     }
-    let verbs = ["read", "replace", "patch", "delete"];
+    let verbs = [&READ, &REPLACE, &PATCH, &DELETE];
     paths.push(Path { path: item.clone(), operations: verbs.map(|verb| writer.operation(verb)).into() });
     for subresource in &resource.subresources {
         let (kind, verbs) = of_subresource(resource, subresource);
@@ -171,8 +249,8 @@ fn own_kind(resource: &Resource) -> Kind {
 }
 
 /// The kind that a subresource takes and answers, and what can be done with it.
-pub(super) fn of_subresource(resource: &Resource, subresource: &Subresource) -> (Kind, &'static [&'static str]) {
-    const READ_WRITE: &[&str] = &["read", "replace", "patch"];
+fn of_subresource(resource: &Resource, subresource: &Subresource) -> (Kind, &'static [&'static Verb]) {
+    const READ_WRITE: &[&Verb] = &[&READ, &REPLACE, &PATCH];
     let foreign =
         |group: &str, kind: &str| Kind { group: group.to_owned(), version: "v1".to_owned(), kind: kind.to_owned() };
     match subresource {
@@ -180,9 +258,9 @@ pub(super) fn of_subresource(resource: &Resource, subresource: &Subresource) -> 
             (own_kind(resource), READ_WRITE)
         }
         Subresource::Scale { .. } => (foreign("autoscaling", "Scale"), READ_WRITE),
-        Subresource::Finalize => (own_kind(resource), &["replace"]),
-        Subresource::Binding => (foreign("", "Binding"), &["create"]),
-        Subresource::Eviction => (foreign("policy", "Eviction"), &["create"]),
+        Subresource::Finalize => (own_kind(resource), &[&REPLACE]),
+        Subresource::Binding => (foreign("", "Binding"), &[&CREATE]),
+        Subresource::Eviction => (foreign("policy", "Eviction"), &[&CREATE]),
     }
 }
 
@@ -195,64 +273,34 @@ struct Writer<'a> {
 }
 
 impl Writer<'_> {
-    fn operation(&self, verb: &'static str) -> Operation {
+    fn operation(&self, verb: &Verb) -> Operation {
         let kind = &self.resource.kind;
         let group = match self.resource.group.trim_end_matches(".k8s.io") {
             "" => "Core".to_owned(),
             group => group.split(['.', '-']).map(capitalized).collect(),
         };
         let version = capitalized(&self.resource.version);
-        let part = if self.suffix.is_empty() || self.suffix == "ForAllNamespaces" {
-            String::new()
-        } else {
-            format!("{} of the ", self.suffix.to_lowercase())
+        let part = match self.suffix.as_str() {
+            "" | EVERYWHERE => String::new(),
+            subresource => format!("{} of the ", subresource.to_lowercase()),
         };
-        let (method, action, text, query, consumes, body, answer, codes): (_, _, _, _, _, _, _, &[&str]) = match verb {
-            "list" => {
-                ("get", "list", "list or watch objects of kind", LIST, &[][..], Body::None, Model::List, &["200"])
-            }
-            "create" => {
-                ("post", "post", "create a", WRITE, OBJECT_TYPES, Body::Object, Model::Object, &["200", "201", "202"])
-            }
-            "deletecollection" => {
-                let text = "delete a collection of";
-                let (query, body) = (DELETE_COLLECTION, Body::DeleteOptions);
-                ("delete", "deletecollection", text, query, OBJECT_TYPES, body, Model::Status, &["200"])
-            }
-            "read" => ("get", "get", "read the", &[][..], &[][..], Body::None, Model::Object, &["200"]),
-            "replace" => {
-                ("put", "put", "replace the", WRITE, OBJECT_TYPES, Body::Object, Model::Object, &["200", "201"])
-            }
-            "patch" => (
-                "patch",
-                "patch",
-                "change parts of the",
-                PATCH,
-                PATCH_TYPES,
-                Body::Patch,
-                Model::Object,
-                &["200", "201"],
-            ),
-            _ => {
-                let body = Body::DeleteOptions;
-                ("delete", "delete", "delete a", DELETE, OBJECT_TYPES, body, Model::Status, &["200", "202"])
-            }
-        };
-        let (scope, suffix) = (self.scope, &self.suffix);
         Operation {
-            method,
-            action,
-            id: format!("{verb}{group}{version}{scope}{kind}{suffix}"),
-            description: format!("{text} {part}{kind}"),
+            method: verb.method,
+            action: verb.action,
+            id: format!("{}{group}{version}{}{kind}{}", verb.name, self.scope, self.suffix),
+            description: format!("{} {part}{kind}", verb.text),
             kind: self.kind.clone(),
-            query,
-            consumes,
-            body,
-            answer,
-            codes,
+            query: verb.query,
+            consumes: verb.consumes,
+            body: verb.body,
+            answer: verb.answer,
+            codes: verb.codes,
         }
     }
 }
+
+/// What ends the id of an operation on all namespaces.
+const EVERYWHERE: &str = "ForAllNamespaces";
 
 fn capitalized(text: &str) -> String {
     let mut characters = text.chars();

@@ -95,7 +95,10 @@ pub(super) fn common() -> Vec<(String, Value)> {
     let text = |description: &str| json!({"description": description, "type": "string"});
     let time = |description: &str| json!({"description": description, "type": "string", "format": "date-time"});
     let number = |description: &str| json!({"description": description, "type": "integer", "format": "int64"});
-    let texts = |description: &str| json!({"description": description, "type": "object", "additionalProperties": {"type": "string", "default": ""}});
+    let texts = |description: &str| {
+        let text = json!({"type": "string", "default": ""});
+        json!({"description": description, "type": "object", "additionalProperties": text})
+    };
     let object_meta = json!({
         "description": "What every object has.",
         "type": "object",
@@ -182,7 +185,13 @@ pub(super) fn common() -> Vec<(String, Value)> {
         },
         KIND_EXTENSION: [{"group": "", "kind": "Status", "version": "v1"}],
     });
-    let open = |description: &str| json!({"description": description, "type": "object", "x-kubernetes-preserve-unknown-fields": true});
+    let open = |description: &str| {
+        json!({
+            "description": description,
+            "type": "object",
+            "x-kubernetes-preserve-unknown-fields": true,
+        })
+    };
     vec![
         (meta("DeleteOptions"), open("How to delete.")),
         (meta("ListMeta"), list_meta),

@@ -10,6 +10,7 @@ use serde_json::{Map, Value, json};
 
 use super::paths::{self, Body, Operation, PARAMETERS, Path};
 use super::schema::{self, KIND_EXTENSION};
+use crate::discovery::KUBERNETES_VERSION;
 use crate::registry::Resource;
 
 pub(super) fn document(resources: &[Arc<Resource>]) -> Value {
@@ -34,7 +35,7 @@ pub(super) fn document(resources: &[Arc<Resource>]) -> Value {
         PARAMETERS.iter().map(|parameter| (parameter.name.to_owned(), query_parameter(parameter))).collect();
     json!({
         "swagger": "2.0",
-        "info": {"title": "Kubernetes", "version": "v1.36.0"},
+        "info": {"title": "Kubernetes", "version": KUBERNETES_VERSION},
         "paths": path_items,
         "definitions": definitions,
         "parameters": parameters,

@@ -6,6 +6,7 @@ use serde_json::{Map, Value, json};
 
 use super::paths::{self, Body, Model, Operation, PARAMETERS, Path};
 use super::schema::{self, KIND_EXTENSION};
+use crate::discovery::KUBERNETES_VERSION;
 use crate::registry::Resource;
 
 /// What the server answers with.
@@ -35,7 +36,7 @@ pub(super) fn document(resources: &[&Resource]) -> Value {
         PARAMETERS.iter().map(|parameter| (parameter.name.to_owned(), query_parameter(parameter))).collect();
     json!({
         "openapi": "3.0.0",
-        "info": {"title": "Kubernetes", "version": "v1.36.0"},
+        "info": {"title": "Kubernetes", "version": KUBERNETES_VERSION},
         "paths": path_items,
         "components": {
             "parameters": parameters,

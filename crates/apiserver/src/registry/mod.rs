@@ -6,7 +6,6 @@
 
 mod builtin;
 
-use std::collections::HashMap;
 use std::sync::{Arc, OnceLock};
 
 use listwatch_meta::{GroupResource, Key, KeyRange, ObjectShape, status};
@@ -150,6 +149,11 @@ impl Resource {
         if self.group.is_empty() { self.version.clone() } else { format!("{}/{}", self.group, self.version) }
     }
 
+    /// Group, version and plural: where the resource is served.
+    fn path(&self) -> (&str, &str, &str) {
+        (&self.group, &self.version, &self.plural)
+    }
+
     /// The resource as error texts name it.
     pub fn gr(&self) -> GroupResource<'_> {
         GroupResource { group: &self.group, resource: &self.plural }
@@ -196,7 +200,9 @@ impl Resource {
 #[derive(Debug, Default)]
 pub struct Registry {
     resources: Vec<Arc<Resource>>,
-    by_path: HashMap<(String, String, String), usize>,
+    /// Positions in `resources`, sorted by group, version and plural: every request looks here, and
+    /// a binary search over borrowed names allocates nothing.
+    by_path: Vec<usize>,
     discovery: OnceLock<Discovery>,
     openapi: OnceLock<OpenApi>,
 }
@@ -204,11 +210,8 @@ pub struct Registry {
 impl Registry {
     /// A registry of these resources, in this order (which discovery shows).
     pub fn new(resources: Vec<Arc<Resource>>) -> Self {
-        let by_path = resources
-            .iter()
-            .enumerate()
-            .map(|(at, r)| ((r.group.clone(), r.version.clone(), r.plural.clone()), at))
-            .collect();
+        let mut by_path: Vec<usize> = (0..resources.len()).collect();
+        by_path.sort_by(|a, b| resources[*a].path().cmp(&resources[*b].path()));
         Registry { resources, by_path, discovery: OnceLock::new(), openapi: OnceLock::new() }
     }
 
@@ -224,8 +227,8 @@ impl Registry {
 
     /// The resource at `/apis/<group>/<version>/<plural>`.
     pub fn find(&self, group: &str, version: &str, plural: &str) -> Option<&Arc<Resource>> {
-        let key = (group.to_owned(), version.to_owned(), plural.to_owned());
-        self.by_path.get(&key).map(|at| &self.resources[*at])
+        let at = self.by_path.binary_search_by(|at| self.resources[*at].path().cmp(&(group, version, plural))).ok()?;
+        Some(&self.resources[self.by_path[at]])
     }
 
     /// Is this group and version served at all?
@@ -246,5 +249,26 @@ impl Registry {
     /// The resource of a kind, e.g. for `ownerReferences`.
     pub fn find_kind(&self, group: &str, version: &str, kind: &str) -> Option<&Arc<Resource>> {
         self.resources.iter().find(|r| r.group == group && r.version == version && r.kind == kind)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_resource_is_found_at_its_path_and_nothing_elsewhere() {
+        let registry = Registry::builtin();
+        for resource in registry.resources() {
+            let found = registry.find(&resource.group, &resource.version, &resource.plural).expect("it is served");
+            assert!(Arc::ptr_eq(found, resource), "{} leads to {}", resource.plural, found.plural);
+            let by_kind = registry.find_kind(&resource.group, &resource.version, &resource.kind).expect("it is served");
+            assert!(Arc::ptr_eq(by_kind, resource), "{} leads to {}", resource.kind, by_kind.kind);
+        }
+        for (group, version, plural) in [("", "v2", "pods"), ("apps", "v1", "pods"), ("", "v1", ""), ("zz", "v1", "z")]
+        {
+            assert!(registry.find(group, version, plural).is_none(), "{group}/{version}/{plural} is not served");
+        }
+        assert!(registry.has_group_version("apps", "v1") && !registry.has_group_version("apps", "v1beta1"));
     }
 }
