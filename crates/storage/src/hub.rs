@@ -185,9 +185,9 @@ impl Hub {
     }
 
     /// How many watchers there are.
-    #[cfg(test)]
     pub(crate) fn len(&self) -> usize {
-        self.registry.lock().watchers.iter().flatten().count()
+        let registry = self.registry.lock();
+        registry.watchers.len() - registry.free.len()
     }
 }
 

@@ -17,6 +17,8 @@
 
 #[cfg(feature = "conformance")]
 pub mod conformance;
+#[cfg(feature = "embedded")]
+mod embedded;
 mod error;
 #[cfg(feature = "etcd3")]
 pub mod etcd3;
@@ -28,6 +30,8 @@ mod ttl;
 mod types;
 mod update;
 
+#[cfg(feature = "embedded")]
+pub use embedded::{CACHE_BYTES, EmbeddedOptions, EmbeddedStorage, OpenError, RESERVE_BYTES, WAITING_KIB_MAX};
 pub use error::{CreateError, DeleteError, ReadError, StoreFault, UpdateError, WatchError};
 pub use memory::MemoryStorage;
 pub use retention::{ENTRY_BYTES, RETENTION_AGE, RETENTION_BYTES, RETENTION_REVISIONS, Retention};

@@ -207,7 +207,7 @@ impl State {
     /// Drops up to `limit` entries that nobody can ask for; true when it dropped that many.
     fn trim(&mut self, limit: usize) -> bool {
         for _ in 0..limit {
-            if let Some(entry) = self.mvcc.trim() {
+            if let Some((_, entry)) = self.mvcc.trim() {
                 self.keeper.dropped(cost(&entry));
             } else if self.keeper.over_bytes() && self.mvcc.oldest() < self.mvcc.current() {
                 let _ = self.mvcc.compact(self.mvcc.oldest().next());

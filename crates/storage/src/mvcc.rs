@@ -107,7 +107,13 @@ impl<V> Mvcc<V> {
         self.live
     }
 
+    /// Does [`Mvcc::trim`] have something to do?
+    pub(crate) fn has_untrimmed(&self) -> bool {
+        self.logged_after < self.oldest && !self.log.is_empty()
+    }
+
     /// Entries held, those included that wait for [`Mvcc::trim`].
+    #[cfg(test)]
     pub(crate) fn log_len(&self) -> usize {
         self.log.len()
     }
@@ -181,11 +187,6 @@ impl<V> Mvcc<V> {
         rest.zip(first.get()..).map(|(entry, revision)| (Revision::new(revision), entry))
     }
 
-    /// Every key that exists now, in key order.
-    pub(crate) fn iter_live(&self) -> impl Iterator<Item = (&Key, &Stored<V>)> {
-        self.keys.iter().filter_map(|(key, slot)| Some((key, slot.live.as_ref()?)))
-    }
-
     // ---- changes ----
 
     /// Writes a key at the next revision, whatever was there before.
@@ -242,14 +243,6 @@ impl<V> Mvcc<V> {
         }
     }
 
-    /// Takes the next revision without a change: for a revision that was given out but whose
-    /// change is no longer known. Only at the beginning of a history.
-    pub(crate) fn skip_to(&mut self, revision: Revision) {
-        debug_assert!(self.log.is_empty(), "revisions are skipped before the first entry only");
-        self.current = self.current.max(revision);
-        self.logged_after = self.current;
-    }
-
     // ---- forgetting ----
 
     /// Decides that revisions before `revision` can no longer be read or watched from. The
@@ -265,8 +258,9 @@ impl<V> Mvcc<V> {
         Ok(())
     }
 
-    /// Drops the oldest entry that nobody can ask for any more. `None` when there is none.
-    pub(crate) fn trim(&mut self) -> Option<Entry<V>> {
+    /// Drops the oldest entry that nobody can ask for any more, and says its revision. `None` when
+    /// there is none.
+    pub(crate) fn trim(&mut self) -> Option<(Revision, Entry<V>)> {
         if self.logged_after >= self.oldest {
             return None;
         }
@@ -278,6 +272,6 @@ impl<V> Mvcc<V> {
         {
             self.keys.remove(entry.key.as_str());
         }
-        Some(entry)
+        Some((self.logged_after, entry))
     }
 }

@@ -79,7 +79,7 @@ impl Keeper {
     }
 
     /// Bytes of history as [`Retention::bytes`] reckons them.
-    #[cfg_attr(not(feature = "embedded"), expect(dead_code, reason = "the embedded store reports it"))]
+    #[cfg(test)]
     pub(crate) fn bytes(&self) -> u64 {
         self.bytes
     }

@@ -1,0 +1,419 @@
+//! The committer: the one thread that writes. It takes what writers queued, decides each wish,
+//! writes all of it with one sync, makes it visible, and only then answers.
+//!
+//! ```text
+//!   Queue ─▶ Plan (pure) ─▶ Engine::commit, one sync ─▶ index, recent values, watchers ─▶ answers
+//!               ▲                    │ fails
+//!     due TTLs ─┘                    ▼
+//!     dead revisions          drop the engine, open it again: is the batch there?
+//! ```
+//!
+//! Nothing is visible before it is durable. A commit that failed is looked for after reopening, so
+//! that a writer is told the truth; only when the disk cannot be read either is the outcome open,
+//! and then the fault says so.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::task::Waker;
+use std::time::{Duration, Instant, SystemTime};
+
+use bytes::Bytes;
+use listwatch_meta::Revision;
+use tokio::sync::oneshot;
+
+use super::engine::{Change, Disk, Engine, EngineError};
+use super::plan::{self, Lost, Plan, Record};
+use super::queue::{Denial, Request, Taken, Wish};
+use super::record::Header;
+use super::{Inner, State};
+use crate::error::StoreFault;
+use crate::mvcc::Entry;
+use crate::retention::Keeper;
+use crate::ttl::{self, Deadlines, Millis};
+
+/// Each commit removes at most this many keys whose TTL ran out.
+const EXPIRE_PER_COMMIT: usize = 256;
+
+/// Each commit removes at most this many dead revisions from the disk, plus
+/// [`DEAD_PER_WRITE`] for each write, so that removing keeps up with writing and no commit is slow.
+const DEAD_PER_COMMIT: usize = 64;
+
+/// See [`DEAD_PER_COMMIT`].
+const DEAD_PER_WRITE: usize = 2;
+
+/// After this long without a commit the engine is told to make the file ready for a crash, so that
+/// opening it again needs no repair. Under a steady load a crash costs the repair.
+const QUIET: Duration = Duration::from_millis(500);
+
+/// After a failed commit the store's own work (TTLs, removal of old revisions) rests this long.
+/// Writers may try at any time.
+const REST_AFTER_FAILURE: Duration = Duration::from_secs(1);
+
+/// An engine that could not be opened again is tried at most this often.
+const REOPEN_EVERY: Duration = Duration::from_secs(1);
+
+/// How often the age of history is looked at when nobody writes.
+const RETENTION_EVERY: Duration = Duration::from_secs(30);
+
+/// A write needs about this many times its size in free space: the copies of the engine's pages.
+const SPACE_PER_BYTE: u64 = 4;
+
+/// The clock that deadlines are kept on: the wall clock's milliseconds since the epoch as they
+/// were when the store was opened, and a steady clock from there.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Clock {
+    opened: Instant,
+    wall: Millis,
+}
+
+impl Clock {
+    pub(super) fn new() -> Self {
+        let wall = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+        Clock { opened: Instant::now(), wall: u64::try_from(wall.as_millis()).unwrap_or(0) }
+    }
+
+    fn now(&self) -> Millis {
+        self.wall + u64::try_from(self.opened.elapsed().as_millis()).unwrap_or(0)
+    }
+
+    fn instant(&self, at: Millis) -> Instant {
+        self.opened + Duration::from_millis(at.saturating_sub(self.wall))
+    }
+}
+
+/// See the file's head. Dropping it closes the store, also when the thread panics.
+pub(super) struct Committer {
+    pub inner: Arc<Inner>,
+    pub disk: Arc<dyn Disk>,
+    pub clock: Clock,
+    pub cache_bytes: usize,
+    pub reserve_bytes: u64,
+    pub engine: Option<Engine>,
+    pub keeper: Keeper,
+    pub deadlines: Deadlines,
+    /// Revisions on disk that nobody can ask for any more, oldest first.
+    pub dead: VecDeque<Revision>,
+    /// What the disk says about the oldest readable revision. It may lag behind the index until
+    /// the revisions are removed.
+    pub oldest_on_disk: Revision,
+    /// When the last commit was made that a crash would leave for repair.
+    pub unrepaired: Option<Instant>,
+    /// When the last commit failed, if none succeeded since.
+    pub failed: Option<Instant>,
+    /// When the engine was last opened again after a failure.
+    pub reopened: Option<Instant>,
+    /// What is stored contradicts itself: the store serves nothing any more.
+    pub broken: bool,
+}
+
+/// What a request comes to, told when the batch is durable.
+enum Pending {
+    Written(oneshot::Sender<Result<Revision, Denial>>, Result<Revision, Lost>),
+    Refused(oneshot::Sender<Result<Revision, Denial>>, StoreFault),
+    Compacted(oneshot::Sender<Result<(), StoreFault>>),
+}
+
+impl Committer {
+    /// Serves until the queue is closed.
+    pub(super) fn run(mut self) {
+        loop {
+            let requests = match self.inner.queue.take(self.wake_at()) {
+                Taken::Requests(requests) => requests,
+                Taken::Nothing => Vec::new(),
+                Taken::Closed => return,
+            };
+            if self.broken || self.engine.is_none() && !self.reopen() {
+                let fault = self.inner.state.read().fault();
+                requests.into_iter().for_each(|request| request.fail(fault.clone()));
+                continue;
+            }
+            self.commit(requests);
+        }
+    }
+
+    /// Until when there is nothing to do by itself.
+    fn wake_at(&self) -> Instant {
+        let now = Instant::now();
+        if self.broken {
+            return now + RETENTION_EVERY;
+        }
+        if self.engine.is_none() {
+            return self.reopened.map_or(now, |at| at + REOPEN_EVERY);
+        }
+        let resting = self.failed.map(|at| at + REST_AFTER_FAILURE).filter(|until| *until > now);
+        let idle = if !self.dead.is_empty() || self.inner.state.read().mvcc.has_untrimmed() {
+            now
+        } else {
+            let expiry = self.deadlines.next().map(|at| self.clock.instant(at));
+            let quiet = self.unrepaired.map(|at| at + QUIET);
+            [expiry, quiet].into_iter().flatten().fold(now + RETENTION_EVERY, Instant::min)
+        };
+        resting.map_or(idle, |until| idle.max(until))
+    }
+
+    /// Decides, writes, shows and answers one batch, and does the store's own work along with it.
+    fn commit(&mut self, requests: Vec<Request>) {
+        let now = self.clock.now();
+        let resting = self.failed.is_some_and(|at| at.elapsed() < REST_AFTER_FAILURE);
+        let full = self.full(&requests);
+        let mut pending = Vec::with_capacity(requests.len());
+        // The room in the queue is given back when the batch is done.
+        let mut rooms = Vec::with_capacity(requests.len());
+        let mut compact_to = Revision::ZERO;
+        let records = {
+            let state = self.inner.state.read();
+            let mut plan = Plan::new(&state.mvcc);
+            if !resting {
+                for (key, revision) in self.deadlines.all_due(now, EXPIRE_PER_COMMIT) {
+                    // A deadline is forgotten when its revision is replaced, so this finds it.
+                    let _ = plan.delete(&key, revision);
+                }
+            }
+            for request in requests {
+                match request {
+                    Request::Write { key, wish: Wish::Put { expected, value, ttl }, answer, room } => {
+                        rooms.push(room);
+                        pending.push(match &full {
+                            Some(fault) => Pending::Refused(answer, fault.clone()),
+                            None => {
+                                let deadline = ttl.map_or(0, |ttl| ttl::deadline(now, ttl));
+                                Pending::Written(answer, plan.put(&key, expected, value, deadline))
+                            }
+                        });
+                    }
+                    Request::Write { key, wish: Wish::Delete { expected }, answer, room } => {
+                        rooms.push(room);
+                        pending.push(Pending::Written(answer, plan.delete(&key, expected)));
+                    }
+                    Request::Compact { to, answer } => {
+                        compact_to = compact_to.max(to);
+                        pending.push(Pending::Compacted(answer));
+                    }
+                }
+            }
+            plan.into_records()
+        };
+
+        let result = self.write(&records, compact_to, resting);
+        match &result {
+            Ok(()) => self.show(&records, compact_to, now),
+            Err(_) => self.failed = Some(Instant::now()),
+        }
+        for asker in pending {
+            self.answer(asker, &result);
+        }
+    }
+
+    /// Is there too little room for what is to be written?
+    fn full(&self, requests: &[Request]) -> Option<StoreFault> {
+        if !requests.iter().any(|request| matches!(request, Request::Write { wish: Wish::Put { .. }, .. })) {
+            return None;
+        }
+        let bytes: u64 = requests.iter().map(|request| request.bytes() as u64).sum();
+        let free = self.disk.free_bytes()?;
+        let needed = self.reserve_bytes + bytes * SPACE_PER_BYTE;
+        (free < needed).then(|| {
+            StoreFault::NoSpace(format!(
+                "{free} bytes are free where the store is, and it keeps {} in reserve for deletes and compaction",
+                self.reserve_bytes
+            ))
+        })
+    }
+
+    /// Writes a batch, and dead revisions and the quiet-time preparation as they come. After a
+    /// failure the engine is opened again, and what the disk says about the batch counts.
+    fn write(&mut self, records: &[Record], compact_to: Revision, resting: bool) -> Result<(), StoreFault> {
+        let dead = if resting { 0 } else { DEAD_PER_COMMIT + DEAD_PER_WRITE * records.len() };
+        let dead: Vec<Revision> = self.dead.iter().take(dead).copied().collect();
+        let oldest = self.inner.state.read().mvcc.oldest().max(compact_to);
+        let oldest = (oldest > self.oldest_on_disk && (!dead.is_empty() || !compact_to.is_zero())).then_some(oldest);
+        let quick_repair = records.is_empty() && self.unrepaired.is_some_and(|at| at.elapsed() >= QUIET);
+        if records.is_empty() && dead.is_empty() && oldest.is_none() && !quick_repair {
+            return Ok(());
+        }
+        let Some(engine) = &self.engine else { return Err(self.inner.state.read().fault()) };
+        let change = Change { records, dead: &dead, oldest, quick_repair };
+        let committed = engine.commit(&change).and_then(|()| engine.snapshot());
+        match committed {
+            Ok(snapshot) => {
+                self.inner.state.write().snapshot = Ok(Arc::new(snapshot));
+                self.failed = None;
+            }
+            Err(error) => self.recover(records, error)?,
+        }
+        self.unrepaired = (!quick_repair).then(Instant::now);
+        self.oldest_on_disk = self.oldest_on_disk.max(oldest.unwrap_or_default());
+        self.dead.drain(..dead.len());
+        Ok(())
+    }
+
+    /// A commit failed: opens the engine again and looks for the batch. Readers wait meanwhile.
+    ///
+    /// # Errors
+    /// The batch is not there, or nothing can be known about it.
+    fn recover(&mut self, records: &[Record], error: EngineError) -> Result<(), StoreFault> {
+        tracing::error!(%error, "a write to the store failed; opening it again");
+        let inner = self.inner.clone();
+        let mut state = inner.state.write();
+        let current = state.mvcc.current();
+        match self.exchange_engine(&mut state) {
+            Ok(found) if found.len() == records.len() => {
+                let same =
+                    found.iter().zip(records).all(|((at, header), record)| *at == record.0 && *header == record.1);
+                if same {
+                    return Ok(());
+                }
+                Err(self.give_up(&mut state, format!("other changes than those written follow revision {current}")))
+            }
+            Ok(found) if found.is_empty() => Err(error.into()),
+            Ok(_) => Err(self.give_up(&mut state, format!("a part of what was written follows revision {current}"))),
+            Err(again) => {
+                tracing::error!(error = %again, "the store cannot be opened again; trying on");
+                let undecided = format!("{error}; and opening it again: {again}; the write may have happened");
+                Err(StoreFault::Unavailable(undecided))
+            }
+        }
+    }
+
+    /// What is stored cannot be: nothing more is written or read, an operator must look.
+    fn give_up(&mut self, state: &mut State, what: String) -> StoreFault {
+        tracing::error!(what, "the store is corrupt");
+        state.snapshot = Err(StoreFault::Corrupt(what));
+        self.broken = true;
+        state.fault()
+    }
+
+    /// Tries to get an engine where there is none, at most every [`REOPEN_EVERY`].
+    fn reopen(&mut self) -> bool {
+        if self.reopened.is_some_and(|at| at.elapsed() < REOPEN_EVERY) {
+            return false;
+        }
+        let inner = self.inner.clone();
+        let opened = self.exchange_engine(&mut inner.state.write());
+        match opened {
+            Ok(headers) => {
+                tracing::info!("the store is open again");
+                // Writes whose outcome was open turn out to have happened.
+                let records: Vec<Record> =
+                    headers.into_iter().map(|(revision, header)| (revision, header, None)).collect();
+                self.show(&records, Revision::ZERO, self.clock.now());
+                !self.broken
+            }
+            Err(error) => {
+                tracing::debug!(%error, "the store cannot be opened yet");
+                false
+            }
+        }
+    }
+
+    /// Closes the engine and opens it again; hands back what it holds beyond the index.
+    fn exchange_engine(&mut self, state: &mut State) -> Result<Vec<(Revision, Header)>, EngineError> {
+        self.reopened = Some(Instant::now());
+        // No new reader gets a snapshot while the state is locked; those that have one finish.
+        state.snapshot = Err(StoreFault::Unavailable("the store is being opened again after a failure".into()));
+        if let Some(engine) = self.engine.take() {
+            engine.close();
+        }
+        let mut open = || {
+            let engine = Engine::open(&*self.disk, self.cache_bytes)?;
+            let found = engine.load(state.mvcc.current())?;
+            state.snapshot = Ok(Arc::new(engine.snapshot()?));
+            self.engine = Some(engine);
+            Ok(found.headers)
+        };
+        open().inspect_err(|error: &EngineError| state.snapshot = Err(error.clone().into()))
+    }
+
+    /// Makes durable changes visible: index, recent values, watchers. Then lets go of history that
+    /// left the window.
+    fn show(&mut self, records: &[Record], compact_to: Revision, now: Millis) {
+        let previous = self.previous_values(records);
+        let mut wake = Vec::new();
+        let inner = self.inner.clone();
+        {
+            let state = &mut *inner.state.write();
+            for ((revision, header, value), previous) in records.iter().zip(previous) {
+                let applied = plan::apply(&mut state.mvcc, &mut self.deadlines, &mut self.keeper, *revision, header);
+                if let Err(damaged) = applied {
+                    // The plan was made from this very index, so this is a bug or broken memory.
+                    self.give_up(state, damaged.0);
+                    break;
+                }
+                state.recent.push(value.clone(), previous);
+                self.inner.hub.changed(header.key.as_str(), *revision, &mut wake);
+            }
+            let forget = self.keeper.forget_to(state.mvcc.current(), now).max(compact_to);
+            // Neither passes the current revision.
+            let _ = state.mvcc.compact(forget.min(state.mvcc.current()));
+            self.trim(state, DEAD_PER_COMMIT + DEAD_PER_WRITE * records.len());
+        }
+        wake.into_iter().for_each(Waker::wake);
+    }
+
+    /// Drops up to `limit` entries of history and notes what is dead on disk.
+    fn trim(&mut self, state: &mut State, limit: usize) {
+        for _ in 0..limit {
+            if let Some((revision, entry)) = state.mvcc.trim() {
+                self.keeper.dropped(cost(&entry));
+                self.dead.extend(entry.previous.map(|stored| stored.modified));
+                if entry.current.is_none() {
+                    self.dead.push_back(revision);
+                }
+            } else if self.keeper.over_bytes() && state.mvcc.oldest() < state.mvcc.current() {
+                let _ = state.mvcc.compact(state.mvcc.oldest().next());
+            } else {
+                break;
+            }
+        }
+    }
+
+    /// The values that the changes replaced, for watchers; not loaded when there are none.
+    fn previous_values(&self, records: &[Record]) -> Vec<Option<Bytes>> {
+        let state = self.inner.state.read();
+        let Ok(snapshot) = &state.snapshot else { return vec![None; records.len()] };
+        if self.inner.hub.len() == 0 {
+            return vec![None; records.len()];
+        }
+        let first = state.mvcc.current().next();
+        let load = |(_, header, _): &Record| {
+            let previous = Some(header.previous).filter(|previous| !previous.is_zero())?;
+            // In this batch, among the recent ones, or on disk.
+            let index = previous.get().checked_sub(first.get()).and_then(|index| usize::try_from(index).ok());
+            let in_batch = index.and_then(|index| records.get(index)).and_then(|(_, _, value)| value.clone());
+            // What cannot be read now is tried again by the watcher, which can say why not.
+            in_batch.or_else(|| state.recent.value(previous).cloned()).or_else(|| snapshot.value(previous).ok())
+        };
+        records.iter().map(load).collect()
+    }
+
+    fn answer(&self, pending: Pending, result: &Result<(), StoreFault>) {
+        // An asker that went away does not care.
+        match (pending, result) {
+            (Pending::Refused(answer, fault), _) => drop(answer.send(Err(Denial::Fault(fault)))),
+            (Pending::Written(answer, _), Err(fault)) => drop(answer.send(Err(Denial::Fault(fault.clone())))),
+            (Pending::Written(answer, Ok(revision)), Ok(())) => drop(answer.send(Ok(revision))),
+            (Pending::Written(answer, Err(Lost)), Ok(())) => drop(answer.send(Err(Denial::Lost))),
+            (Pending::Compacted(answer), result) => drop(answer.send(result.clone())),
+        }
+    }
+}
+
+fn cost(entry: &Entry<plan::Length>) -> u64 {
+    Keeper::cost(entry.key.as_str().len(), entry.previous.map_or(0, |stored| stored.value as usize))
+}
+
+impl Drop for Committer {
+    fn drop(&mut self) {
+        self.inner.queue.close();
+        // Only a panic leaves requests behind.
+        while let Taken::Requests(requests) = self.inner.queue.take(Instant::now()) {
+            requests.into_iter().for_each(|request| request.fail(StoreFault::Closed));
+        }
+        self.inner.room.close();
+        self.inner.state.write().snapshot = Err(StoreFault::Closed);
+        self.inner.hub.close();
+        if let Some(engine) = self.engine.take() {
+            engine.close();
+        }
+    }
+}

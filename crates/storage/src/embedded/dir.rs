@@ -1,0 +1,176 @@
+//! The directory of an embedded store: whose it is, who has it open, and how it comes into being.
+//!
+//! ```text
+//!   <dir>/LOCK          held while the store is open; holds the owner's process id
+//!   <dir>/FORMAT        what the directory is, for people and for the next open
+//!   <dir>/store.redb    the engine's file
+//! ```
+//!
+//! `store.redb` is made under another name and renamed when it is whole, so a crash at any moment
+//! leaves either no store or a whole one. `FORMAT` without `store.redb` is a torn directory.
+
+use std::fs::{self, File, OpenOptions, TryLockError};
+use std::io::{self, Read, Seek, Write};
+use std::path::{Path, PathBuf};
+
+use redb::StorageBackend;
+use redb::backends::FileBackend;
+
+use super::OpenError;
+use super::engine::{Disk, Engine, EngineError, FORMAT};
+
+const LOCK_FILE: &str = "LOCK";
+const FORMAT_FILE: &str = "FORMAT";
+const STORE_FILE: &str = "store.redb";
+const UNFINISHED_FILE: &str = "store.redb.new";
+const UNFINISHED_FORMAT_FILE: &str = "FORMAT.new";
+
+/// A locked directory that holds a store. Dropping it gives the lock back.
+pub(super) struct StoreDir {
+    path: PathBuf,
+    _lock: File,
+}
+
+impl StoreDir {
+    /// Locks the directory and makes a store in it where there is none yet.
+    pub(super) fn prepare(path: &Path, cache_bytes: usize) -> Result<Self, OpenError> {
+        let unusable = |source: io::Error| OpenError::Directory { path: path.to_owned(), source };
+        fs::create_dir_all(path).map_err(unusable)?;
+        let format = match fs::read_to_string(path.join(FORMAT_FILE)) {
+            Ok(format) => Some(format.trim().to_owned()),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => None,
+            Err(error) if error.kind() == io::ErrorKind::InvalidData => Some("unreadable".to_owned()),
+            Err(error) => return Err(unusable(error)),
+        };
+        if let Some(found) = &format
+            && found != FORMAT
+        {
+            return Err(OpenError::Format { path: path.to_owned(), found: found.clone() });
+        }
+        let has_store = path.join(STORE_FILE).try_exists().map_err(unusable)?;
+        if format.is_none() && !has_store {
+            // Before the lock file is made: a foreign directory is left as it is.
+            if let Some(found) = foreign_entry(path).map_err(unusable)? {
+                return Err(OpenError::Foreign { path: path.to_owned(), found });
+            }
+        }
+        let lock = lock(path)?;
+        let dir = StoreDir { path: path.to_owned(), _lock: lock };
+        if !has_store {
+            if format.is_some() {
+                let detail = format!("{STORE_FILE} is missing");
+                return Err(OpenError::Corrupt { path: path.to_owned(), detail });
+            }
+            dir.create(cache_bytes)?;
+        }
+        Ok(dir)
+    }
+
+    fn create(&self, cache_bytes: usize) -> Result<(), OpenError> {
+        let unfinished = self.path.join(UNFINISHED_FILE);
+        let make = || -> Result<(), EngineError> {
+            // What an interrupted creation left behind was never used.
+            File::create(&unfinished)?;
+            Engine::create(&FileDisk { path: unfinished.clone() }, cache_bytes)?.close();
+            fs::rename(&unfinished, self.path.join(STORE_FILE))?;
+            // The name must be as durable as what it names.
+            File::open(&self.path)?.sync_all()?;
+            Ok(())
+        };
+        make().map_err(|error| self.failed(error))
+    }
+
+    /// Says in the format file what the directory is, where it does not say so yet. For a store
+    /// that was opened: a foreign one is left as it is.
+    pub(super) fn mark(&self) -> Result<(), OpenError> {
+        self.write_format().map_err(|error| self.failed(error.into()))
+    }
+
+    /// Writes the format file, whole or not at all.
+    fn write_format(&self) -> io::Result<()> {
+        if self.path.join(FORMAT_FILE).try_exists()? {
+            return Ok(());
+        }
+        let unfinished = self.path.join(UNFINISHED_FORMAT_FILE);
+        let mut file = File::create(&unfinished)?;
+        writeln!(file, "{FORMAT}")?;
+        file.sync_all()?;
+        fs::rename(&unfinished, self.path.join(FORMAT_FILE))
+    }
+
+    /// The engine's file.
+    pub(super) fn disk(&self) -> FileDisk {
+        FileDisk { path: self.path.join(STORE_FILE) }
+    }
+
+    /// An engine's error as an error of opening.
+    pub(super) fn failed(&self, error: EngineError) -> OpenError {
+        let path = self.path.clone();
+        match error {
+            EngineError::NoSpace(_) => OpenError::NoSpace { path },
+            EngineError::Io(detail) => OpenError::Directory { path, source: io::Error::other(detail) },
+            EngineError::Corrupt(detail) => OpenError::Corrupt { path, detail },
+            EngineError::Foreign(found) if found.starts_with("listwatch") => OpenError::Format { path, found },
+            EngineError::Foreign(found) => OpenError::Foreign { path, found: format!("{STORE_FILE}: {found}") },
+        }
+    }
+}
+
+/// The first entry that no store makes; `None` when the directory is as good as empty.
+fn foreign_entry(path: &Path) -> io::Result<Option<String>> {
+    let mut names = Vec::new();
+    for entry in fs::read_dir(path)? {
+        names.push(entry?.file_name().to_string_lossy().into_owned());
+    }
+    names.sort();
+    Ok(names.into_iter().find(|name| {
+        // A mount point has a lost+found; hidden files are nobody's data.
+        ![LOCK_FILE, UNFINISHED_FILE, "lost+found"].contains(&name.as_str()) && !name.starts_with('.')
+    }))
+}
+
+fn lock(path: &Path) -> Result<File, OpenError> {
+    let unusable = |source: io::Error| OpenError::Directory { path: path.to_owned(), source };
+    let mut file = OpenOptions::new()
+        .create(true)
+        .truncate(false)
+        .read(true)
+        .write(true)
+        .open(path.join(LOCK_FILE))
+        .map_err(unusable)?;
+    match file.try_lock() {
+        Ok(()) => {}
+        Err(TryLockError::WouldBlock) => {
+            let mut owner = String::new();
+            let _ = file.read_to_string(&mut owner);
+            return Err(OpenError::Locked { path: path.to_owned(), owner: owner.trim().parse().ok() });
+        }
+        Err(TryLockError::Error(error)) => return Err(unusable(error)),
+    }
+    // The owner's id is a courtesy to people: a full disk must not keep a store from opening.
+    let _ = file.set_len(0).and_then(|()| file.rewind()).and_then(|()| writeln!(file, "{}", std::process::id()));
+    Ok(file)
+}
+
+/// A file as a [`Disk`].
+pub(super) struct FileDisk {
+    path: PathBuf,
+}
+
+impl Disk for FileDisk {
+    fn open(&self) -> io::Result<Box<dyn StorageBackend>> {
+        let file = OpenOptions::new().read(true).write(true).open(&self.path)?;
+        Ok(Box::new(FileBackend::new(file).map_err(io::Error::other)?))
+    }
+
+    fn free_bytes(&self) -> Option<u64> {
+        #[cfg(unix)]
+        return rustix::fs::statvfs(&self.path).ok().map(|stat| stat.f_bavail.saturating_mul(stat.f_frsize));
+        #[cfg(not(unix))]
+        None
+    }
+
+    fn used_bytes(&self) -> Option<u64> {
+        fs::metadata(&self.path).ok().map(|metadata| metadata.len())
+    }
+}

@@ -1,0 +1,315 @@
+//! The engine behind the embedded store: redb, behind the few verbs that the store needs.
+//! (Why redb: `docs/decisions/0002-embedded-engine.md`.)
+//!
+//! ```text
+//!   headers  revision ─▶ Header      small; read whole when the store is opened
+//!   values   revision ─▶ value       read one by one
+//!   meta     "format", "oldest"
+//! ```
+//!
+//! After any failed commit the handle refuses everything (redb's rule); the store then drops it,
+//! opens the file again and looks whether the commit is there. So the engine is opened through a
+//! [`Disk`], which is also where tests put faults in.
+
+use std::fmt;
+use std::io;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use listwatch_meta::Revision;
+use redb::{
+    Builder, Database, ReadOnlyTable, ReadableDatabase, ReadableTableMetadata, StorageBackend, TableDefinition,
+};
+
+use super::record::{self, Damaged, Header};
+use crate::error::StoreFault;
+
+const HEADERS: TableDefinition<'_, u64, &[u8]> = TableDefinition::new("headers");
+const VALUES: TableDefinition<'_, u64, &[u8]> = TableDefinition::new("values");
+const META: TableDefinition<'_, &str, &[u8]> = TableDefinition::new("meta");
+
+/// What the `format` record says. The number rises when the records change.
+pub(super) const FORMAT: &str = "listwatch embedded store, format 1";
+const FORMAT_KEY: &str = "format";
+const OLDEST_KEY: &str = "oldest";
+
+/// Where the engine's bytes are.
+pub(super) trait Disk: Send + Sync + 'static {
+    /// Opens them. Called again after a failure, when the former handle is dropped.
+    fn open(&self) -> io::Result<Box<dyn StorageBackend>>;
+    /// Room left for growth, in bytes, where it can be told.
+    fn free_bytes(&self) -> Option<u64>;
+    /// Bytes in use, where it can be told.
+    fn used_bytes(&self) -> Option<u64>;
+}
+
+/// redb takes a backend by type; a [`Disk`] hands out a boxed one. Locking stays out of it: the
+/// directory has a lock of its own.
+#[derive(Debug)]
+struct Boxed(Box<dyn StorageBackend>);
+
+impl StorageBackend for Boxed {
+    fn len(&self) -> io::Result<u64> {
+        self.0.len()
+    }
+    fn read(&self, offset: u64, out: &mut [u8]) -> io::Result<()> {
+        self.0.read(offset, out)
+    }
+    fn set_len(&self, len: u64) -> io::Result<()> {
+        self.0.set_len(len)
+    }
+    fn sync_data(&self) -> io::Result<()> {
+        self.0.sync_data()
+    }
+    fn write(&self, offset: u64, data: &[u8]) -> io::Result<()> {
+        self.0.write(offset, data)
+    }
+    fn close(&self) -> io::Result<()> {
+        self.0.close()
+    }
+}
+
+/// Why the engine failed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum EngineError {
+    /// Disk full or quota reached.
+    NoSpace(String),
+    /// Another error of the disk.
+    Io(String),
+    /// What is stored cannot be.
+    Corrupt(String),
+    /// Not a store of ours, or of another version: what its format record says.
+    Foreign(String),
+}
+
+impl fmt::Display for EngineError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (EngineError::NoSpace(what)
+        | EngineError::Io(what)
+        | EngineError::Corrupt(what)
+        | EngineError::Foreign(what)) = self;
+        f.write_str(what)
+    }
+}
+
+impl From<EngineError> for StoreFault {
+    fn from(error: EngineError) -> Self {
+        match error {
+            EngineError::NoSpace(what) => StoreFault::NoSpace(what),
+            EngineError::Io(what) => StoreFault::Unavailable(what),
+            EngineError::Corrupt(what) | EngineError::Foreign(what) => StoreFault::Corrupt(what),
+        }
+    }
+}
+
+impl From<redb::Error> for EngineError {
+    fn from(error: redb::Error) -> Self {
+        match error {
+            redb::Error::Io(error) => error.into(),
+            redb::Error::Corrupted(what) => EngineError::Corrupt(what),
+            redb::Error::UpgradeRequired(version) => {
+                EngineError::Foreign(format!("an engine file of version {version}"))
+            }
+            other => EngineError::Io(other.to_string()),
+        }
+    }
+}
+
+impl From<io::Error> for EngineError {
+    fn from(error: io::Error) -> Self {
+        match error.kind() {
+            io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => EngineError::NoSpace(error.to_string()),
+            // redb says so when the file does not begin as one of its own, or ends too early.
+            io::ErrorKind::InvalidData => EngineError::Foreign(error.to_string()),
+            io::ErrorKind::UnexpectedEof => EngineError::Corrupt("the file ends too early".to_owned()),
+            _ => EngineError::Io(error.to_string()),
+        }
+    }
+}
+
+impl From<Damaged> for EngineError {
+    fn from(damaged: Damaged) -> Self {
+        EngineError::Corrupt(damaged.0)
+    }
+}
+
+/// Runs something on the engine. On damaged pages redb may panic instead of failing: that is an
+/// error like another here.
+fn guarded<T>(run: impl FnOnce() -> Result<T, EngineError>) -> Result<T, EngineError> {
+    catch_unwind(AssertUnwindSafe(run)).unwrap_or_else(|panic| {
+        let text = panic.downcast_ref::<String>().map(String::as_str).or(panic.downcast_ref::<&str>().copied());
+        Err(EngineError::Corrupt(format!("the engine gave up: {}", text.unwrap_or("unknown panic"))))
+    })
+}
+
+/// Turns each of redb's error types into ours.
+fn redb<T, E: Into<redb::Error>>(result: Result<T, E>) -> Result<T, EngineError> {
+    result.map_err(|error| error.into().into())
+}
+
+/// What one commit does. All of it happens, or nothing.
+#[derive(Default)]
+pub(super) struct Change<'a> {
+    /// New revisions, with the value of those that wrote one.
+    pub records: &'a [(Revision, Header, Option<Bytes>)],
+    /// Revisions that nobody can ask for any more.
+    pub dead: &'a [Revision],
+    /// The oldest revision that can be read, when it moved.
+    pub oldest: Option<Revision>,
+    /// Slower, but after a crash that comes before the next commit the file needs no repair.
+    pub quick_repair: bool,
+}
+
+/// What is found when a store is opened.
+pub(super) struct Found {
+    /// The oldest revision that can be read; zero when history is whole.
+    pub oldest: Revision,
+    /// Every header, in the order of the revisions.
+    pub headers: Vec<(Revision, Header)>,
+}
+
+/// An open engine.
+pub(super) struct Engine {
+    db: Database,
+    /// One count per snapshot, so that the engine is closed when nobody reads it.
+    in_use: Arc<()>,
+}
+
+impl Engine {
+    /// Makes a new store on an empty disk.
+    pub(super) fn create(disk: &dyn Disk, cache_bytes: usize) -> Result<Self, EngineError> {
+        guarded(|| {
+            let engine = Self::handle(disk, cache_bytes)?;
+            let transaction = redb(engine.db.begin_write())?;
+            redb(transaction.open_table(HEADERS))?;
+            redb(transaction.open_table(VALUES))?;
+            redb(redb(transaction.open_table(META))?.insert(FORMAT_KEY, FORMAT.as_bytes()))?;
+            redb(transaction.commit())?;
+            Ok(engine)
+        })
+    }
+
+    /// Opens a store that was made before, and refuses what is none.
+    pub(super) fn open(disk: &dyn Disk, cache_bytes: usize) -> Result<Self, EngineError> {
+        guarded(|| {
+            let engine = Self::handle(disk, cache_bytes)?;
+            let foreign = |what: &str| EngineError::Foreign(what.to_owned());
+            let transaction = redb(engine.db.begin_read())?;
+            let meta = transaction.open_table(META).map_err(|error| match error {
+                redb::TableError::Storage(error) => redb::Error::from(error).into(),
+                _ => foreign("an engine file without a format record"),
+            })?;
+            let format =
+                redb(meta.get(FORMAT_KEY))?.ok_or_else(|| foreign("an engine file without a format record"))?;
+            if format.value() != FORMAT.as_bytes() {
+                return Err(foreign(&String::from_utf8_lossy(format.value())));
+            }
+            Ok(engine)
+        })
+    }
+
+    fn handle(disk: &dyn Disk, cache_bytes: usize) -> Result<Self, EngineError> {
+        let backend = Boxed(disk.open()?);
+        let db = redb(Builder::new().set_cache_size(cache_bytes).create_with_backend(backend))?;
+        Ok(Engine { db, in_use: Arc::new(()) })
+    }
+
+    /// Reads all headers after `after`.
+    pub(super) fn load(&self, after: Revision) -> Result<Found, EngineError> {
+        guarded(|| {
+            let transaction = redb(self.db.begin_read())?;
+            let meta = redb(transaction.open_table(META))?;
+            let oldest = match redb(meta.get(OLDEST_KEY))? {
+                None => Revision::ZERO,
+                Some(record) => {
+                    let record: [u8; 8] = record
+                        .value()
+                        .try_into()
+                        .map_err(|_| EngineError::Corrupt("the record of the oldest revision is damaged".into()))?;
+                    Revision::new(u64::from_le_bytes(record))
+                }
+            };
+            let table = redb(transaction.open_table(HEADERS))?;
+            let mut headers = Vec::new();
+            if after.is_zero() {
+                headers.reserve(usize::try_from(redb(table.len())?).unwrap_or(0));
+            }
+            for entry in redb(table.range(after.next().get()..))? {
+                let (revision, record) = redb(entry)?;
+                let revision = Revision::new(revision.value());
+                headers.push((revision, Header::decode(revision, record.value())?));
+            }
+            Ok(Found { oldest, headers })
+        })
+    }
+
+    /// Does a change and returns when it is on stable storage.
+    pub(super) fn commit(&self, change: &Change<'_>) -> Result<(), EngineError> {
+        guarded(|| {
+            let mut transaction = redb(self.db.begin_write())?;
+            transaction.set_quick_repair(change.quick_repair);
+            {
+                let mut headers = redb(transaction.open_table(HEADERS))?;
+                let mut values = redb(transaction.open_table(VALUES))?;
+                for (revision, header, value) in change.records {
+                    redb(headers.insert(revision.get(), header.encode(*revision).as_slice()))?;
+                    if let Some(value) = value {
+                        let length = record::value_record_len(value);
+                        let mut place = redb(values.insert_reserve(revision.get(), length))?;
+                        record::encode_value(*revision, value, place.as_mut());
+                    }
+                }
+                for revision in change.dead {
+                    redb(headers.remove(revision.get()))?;
+                    redb(values.remove(revision.get()))?;
+                }
+                if let Some(oldest) = change.oldest {
+                    let mut meta = redb(transaction.open_table(META))?;
+                    redb(meta.insert(OLDEST_KEY, oldest.get().to_le_bytes().as_slice()))?;
+                }
+            }
+            redb(transaction.commit())
+        })
+    }
+
+    /// The values as they are now, readable while later commits happen.
+    pub(super) fn snapshot(&self) -> Result<Snapshot, EngineError> {
+        guarded(|| {
+            let transaction = redb(self.db.begin_read())?;
+            Ok(Snapshot { values: redb(transaction.open_table(VALUES))?, _in_use: self.in_use.clone() })
+        })
+    }
+
+    /// Waits until nobody holds a snapshot, then closes.
+    pub(super) fn close(self) {
+        /// A reader holds a snapshot for the time of one page or batch; longer than this is a
+        /// reader that was forgotten, and closing goes on without it.
+        const READERS_WAIT: Duration = Duration::from_secs(10);
+        const STEP: Duration = Duration::from_millis(1);
+        let mut waited = Duration::ZERO;
+        while Arc::strong_count(&self.in_use) > 1 && waited < READERS_WAIT {
+            std::thread::sleep(STEP);
+            waited += STEP;
+        }
+        // Closing writes, and so may panic on a damaged file.
+        let _ = catch_unwind(AssertUnwindSafe(move || drop(self.db)));
+    }
+}
+
+/// A view of all values at one moment. As long as it lives the pages it sees are not reused.
+pub(super) struct Snapshot {
+    values: ReadOnlyTable<u64, &'static [u8]>,
+    _in_use: Arc<()>,
+}
+
+impl Snapshot {
+    /// The value written at a revision that is known to have written one.
+    pub(super) fn value(&self, revision: Revision) -> Result<Bytes, EngineError> {
+        guarded(|| match redb(self.values.get(revision.get()))? {
+            Some(record) => Ok(record::decode_value(revision, record.value())?),
+            None => Err(EngineError::Corrupt(format!("the value of revision {revision} is missing"))),
+        })
+    }
+}

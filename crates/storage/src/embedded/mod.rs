@@ -1,0 +1,485 @@
+//! [`EmbeddedStorage`]: a durable store in a directory, with the semantics of the memory store.
+//!
+//! ```text
+//!   create ┐                one thread                        on disk (redb)
+//!   update ├─▶ Queue ─▶ Committer ─▶ one sync per batch ─▶  headers │ values
+//!   delete ┘     ▲           │ durable: then visible            ▲        ▲
+//!                │           ▼                                  │        │
+//!             answers    index (Mvcc), recent values, Hub   read whole  read one
+//!                                    │                      at open     by one
+//!   get, list, watch ────────────────┘ revision of each state ───────────┘
+//! ```
+//!
+//! What is on disk is the log: for each revision a small header and, apart from it, the value. The
+//! index (which key is at which revision, and the history within the retention window) is rebuilt
+//! from the headers when the store is opened, so there is no second structure that could
+//! contradict the log, and memory holds no values but the most recent.
+//!
+//! * **Group commit.** Writers queue; one thread takes all that wait, decides them one after the
+//!   other, writes them with one sync and then answers. A write is visible only when it is durable.
+//! * **History** is kept as [`Retention`] says, also over a restart: a watch resumes from any
+//!   retained revision. What leaves the window is removed from the disk along with later commits, a
+//!   few revisions each, so that compaction never stalls a writer.
+//! * **Disk full.** Writes fail with [`StoreFault::NoSpace`] before the disk is quite full
+//!   ([`RESERVE_BYTES`]); reads, watches, deletes and compaction go on, and writes do again when
+//!   there is room.
+//! * **Failing disk.** After a failed write the engine is opened again and asked whether the write
+//!   is there, so the answer to the writer is true; readers wait meanwhile.
+//!
+//! Get and short lists read the disk where they are called, which takes microseconds when the page
+//! is cached; longer lists do so in tokio's pool for blocking work.
+
+mod commit;
+mod dir;
+mod engine;
+#[cfg(test)]
+mod faults;
+mod plan;
+mod queue;
+mod recent;
+mod record;
+mod watch;
+
+use std::fmt;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use async_trait::async_trait;
+use bytes::Bytes;
+use listwatch_meta::{Key, KeyRange, Revision};
+use parking_lot::{Mutex, RwLock};
+use tokio::sync::{Semaphore, oneshot};
+
+use self::commit::{Clock, Committer};
+use self::dir::StoreDir;
+use self::engine::{Disk, Engine, EngineError, Snapshot};
+use self::plan::Length;
+use self::queue::{Denial, Queue, Request, Wish};
+use self::recent::Recent;
+use self::watch::{EmbeddedWatch, Place};
+use crate::error::{CreateError, DeleteError, ReadError, StoreFault, UpdateError, WatchError};
+use crate::hub::Hub;
+use crate::mvcc::{Mvcc, Stored};
+use crate::retention::{Keeper, Retention};
+use crate::types::{Capabilities, KeyValue, ListPage, ListQuery, Storage, StoreStats, VALUE_BYTES_MAX, Watch};
+
+/// [`EmbeddedOptions::cache_bytes`] by default.
+pub const CACHE_BYTES: usize = 8 << 20;
+
+/// [`EmbeddedOptions::reserve_bytes`] by default.
+pub const RESERVE_BYTES: u64 = 16 << 20;
+
+/// Writes that wait for the committer hold at most this many KiB of values, each write counting at
+/// least one. Writers that come when there is no room wait for it, in order.
+pub const WAITING_KIB_MAX: usize = 32 << 10;
+
+/// So many values are read from disk where they are asked for; more are read in tokio's pool for
+/// blocking work.
+const INLINE_READS_MAX: usize = 16;
+
+/// How an embedded store is run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct EmbeddedOptions {
+    /// How much history is kept.
+    pub retention: Retention,
+    /// The engine caches at most this many bytes of pages; the operating system caches more.
+    pub cache_bytes: usize,
+    /// Creates and updates fail with [`StoreFault::NoSpace`] when fewer bytes than this are free
+    /// on the file system, so that deletes and compaction, which need a little room to make room,
+    /// still work.
+    pub reserve_bytes: u64,
+}
+
+impl Default for EmbeddedOptions {
+    fn default() -> Self {
+        EmbeddedOptions { retention: Retention::default(), cache_bytes: CACHE_BYTES, reserve_bytes: RESERVE_BYTES }
+    }
+}
+
+/// Why a store could not be opened: one line that names the directory and what to do.
+#[derive(Debug, thiserror::Error)]
+pub enum OpenError {
+    /// The directory cannot be made, read or written.
+    #[error("cannot use {} as a store: {source}", path.display())]
+    Directory {
+        /// The directory.
+        path: PathBuf,
+        /// What the system says.
+        source: io::Error,
+    },
+    /// Another process, or another store of this one, has it open.
+    #[error(
+        "the store in {} is in use{}; stop that one first, or choose another directory",
+        path.display(), owner.map(|pid| format!(" by process {pid}")).unwrap_or_default()
+    )]
+    Locked {
+        /// The directory.
+        path: PathBuf,
+        /// The process that has it open, where known.
+        owner: Option<u32>,
+    },
+    /// The directory holds something else.
+    #[error("{} is no store and not empty, it holds {found}; choose an empty or a new directory", path.display())]
+    Foreign {
+        /// The directory.
+        path: PathBuf,
+        /// What was found there.
+        found: String,
+    },
+    /// The directory holds a store of another version.
+    #[error(
+        "the store in {} has a format that this version does not read ({found}); use the version that wrote it to \
+         export it", path.display()
+    )]
+    Format {
+        /// The directory.
+        path: PathBuf,
+        /// What its format record says.
+        found: String,
+    },
+    /// What the directory holds is damaged.
+    #[error("the store in {} is damaged: {detail}; restore it from a snapshot", path.display())]
+    Corrupt {
+        /// The directory.
+        path: PathBuf,
+        /// What is wrong.
+        detail: String,
+    },
+    /// There is no room to open it.
+    #[error("no space is left in {} to open the store", path.display())]
+    NoSpace {
+        /// The directory.
+        path: PathBuf,
+    },
+}
+
+/// A durable store in a directory. Every acknowledged write survives a crash of the process or of
+/// the machine.
+///
+/// # Example
+/// ```
+/// use listwatch_meta::Key;
+/// use listwatch_storage::{EmbeddedOptions, EmbeddedStorage, Storage};
+/// # let directory = tempfile::tempdir()?;
+/// # let path = directory.path().join("store");
+/// # tokio::runtime::Builder::new_current_thread().build()?.block_on(async {
+/// let key = Key::new("pods", Some("default"), "web")?;
+/// let store = EmbeddedStorage::open(&path, EmbeddedOptions::default())?;
+/// let created = store.create(&key, "{}".into(), None).await?;
+/// store.close().await;
+///
+/// let store = EmbeddedStorage::open(&path, EmbeddedOptions::default())?;
+/// let (found, _) = store.get(&key).await?;
+/// assert_eq!(found.map(|found| found.modified), Some(created));
+/// # Ok::<(), Box<dyn std::error::Error>>(()) })?;
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+pub struct EmbeddedStorage {
+    inner: Arc<Inner>,
+    disk: Arc<dyn Disk>,
+    committer: Mutex<Option<JoinHandle<()>>>,
+}
+
+impl fmt::Debug for EmbeddedStorage {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("EmbeddedStorage")
+    }
+}
+
+/// What the committer, readers and watchers share.
+struct Inner {
+    state: RwLock<State>,
+    hub: Hub,
+    queue: Queue,
+    /// Room for waiting writes, in KiB.
+    room: Arc<Semaphore>,
+}
+
+/// What readers see: everything that is durable, and nothing else.
+struct State {
+    mvcc: Mvcc<Length>,
+    recent: Recent,
+    /// The values on disk; never older than the index. Or why they cannot be read.
+    snapshot: Result<Arc<Snapshot>, StoreFault>,
+}
+
+impl State {
+    /// Why the disk cannot be read.
+    fn fault(&self) -> StoreFault {
+        self.snapshot.as_ref().err().cloned().unwrap_or(StoreFault::Closed)
+    }
+
+    fn snapshot(&self) -> Result<Arc<Snapshot>, StoreFault> {
+        self.snapshot.clone()
+    }
+}
+
+impl EmbeddedStorage {
+    /// Opens the store in a directory, and makes both where there is none. Blocks while it reads
+    /// the index: some 30 ms for 20,000 objects; after a crash under load, also while the engine
+    /// repairs the file.
+    ///
+    /// # Errors
+    /// See [`OpenError`]. Nothing of a foreign or damaged directory is changed.
+    pub fn open(path: impl AsRef<Path>, options: EmbeddedOptions) -> Result<Arc<Self>, OpenError> {
+        let dir = StoreDir::prepare(path.as_ref(), options.cache_bytes)?;
+        let disk = Arc::new(dir.disk());
+        let failed = |error| dir.failed(error);
+        let opened = Self::load(disk, options).map_err(failed)?;
+        dir.mark()?;
+        Ok(opened.start(Some(dir)))
+    }
+
+    /// Opens a store on a disk that holds one.
+    fn load(disk: Arc<dyn Disk>, options: EmbeddedOptions) -> Result<Committer, EngineError> {
+        let engine = Engine::open(&*disk, options.cache_bytes)?;
+        let found = engine.load(Revision::ZERO)?;
+        let oldest = found.oldest;
+        let mut keeper = Keeper::new(options.retention);
+        let rebuilt = plan::rebuild(oldest, found.headers, &mut keeper)?;
+        let snapshot = engine.snapshot()?;
+        let state =
+            State { recent: Recent::new(rebuilt.mvcc.current()), mvcc: rebuilt.mvcc, snapshot: Ok(Arc::new(snapshot)) };
+        let inner = Inner {
+            state: RwLock::new(state),
+            hub: Hub::default(),
+            queue: Queue::default(),
+            room: Arc::new(Semaphore::new(WAITING_KIB_MAX)),
+        };
+        Ok(Committer {
+            inner: Arc::new(inner),
+            disk,
+            clock: Clock::new(),
+            cache_bytes: options.cache_bytes,
+            reserve_bytes: options.reserve_bytes,
+            engine: Some(engine),
+            keeper,
+            deadlines: rebuilt.deadlines,
+            dead: rebuilt.dead.into(),
+            oldest_on_disk: oldest,
+            unrepaired: None,
+            failed: None,
+            reopened: None,
+            broken: false,
+        })
+    }
+
+    /// Closes the store: waits until queued writes are done and the directory is free. Watches
+    /// end; what comes later fails with [`StoreFault::Closed`]. Dropping the store does the same,
+    /// and blocks meanwhile.
+    pub async fn close(&self) {
+        self.inner.queue.close();
+        let committer = self.committer.lock().take();
+        if let Some(committer) = committer {
+            // A committer that panicked has logged it and closed the store all the same.
+            let _ = tokio::task::spawn_blocking(move || committer.join()).await;
+        }
+    }
+
+    /// Queues a write and waits until it is durable.
+    async fn write(&self, key: &Key, wish: Wish) -> Result<Revision, Denial> {
+        let closed = Denial::Fault(StoreFault::Closed);
+        let kib = match &wish {
+            Wish::Put { value, .. } => 1 + value.len() / 1024,
+            Wish::Delete { .. } => 1,
+        };
+        let kib = u32::try_from(kib).unwrap_or(u32::MAX);
+        let Ok(room) = self.inner.room.clone().acquire_many_owned(kib).await else { return Err(closed) };
+        let (answer, answered) = oneshot::channel();
+        let request = Request::Write { key: key.clone(), wish, answer, room };
+        if self.inner.queue.push(request).is_err() {
+            return Err(closed);
+        }
+        answered.await.unwrap_or(Err(closed))
+    }
+
+    /// The present state of a key.
+    fn read(&self, key: &Key) -> Result<(Option<KeyValue>, Revision), StoreFault> {
+        let (stored, revision, snapshot) = {
+            let state = self.inner.state.read();
+            let snapshot = state.snapshot()?;
+            let revision = state.mvcc.current();
+            let Some(stored) = state.mvcc.get(key.as_str()).copied() else { return Ok((None, revision)) };
+            if let Some(value) = state.recent.value(stored.modified) {
+                return Ok((Some(key_value(key, stored, value.clone())), revision));
+            }
+            (stored, revision, snapshot)
+        };
+        let value = snapshot.value(stored.modified)?;
+        Ok((Some(key_value(key, stored, value)), revision))
+    }
+
+    /// Is a key at another revision than expected already? Revisions only rise, so a write that
+    /// lost by now is lost for good, and needs no queue.
+    fn lost(&self, key: &Key, expected: Revision) -> bool {
+        let at = self.inner.state.read().mvcc.get(key.as_str()).map(|stored| stored.modified);
+        at != Some(expected)
+    }
+}
+
+impl Committer {
+    /// Starts the thread.
+    fn start(self, dir: Option<StoreDir>) -> Arc<EmbeddedStorage> {
+        let (inner, disk) = (self.inner.clone(), self.disk.clone());
+        let run = move || {
+            self.run();
+            // The directory is free only when the engine is closed.
+            drop(dir);
+        };
+        let committer = std::thread::Builder::new().name("listwatch-store".into()).spawn(run);
+        let committer = committer.expect("the system can start a thread");
+        Arc::new(EmbeddedStorage { inner, disk, committer: Mutex::new(Some(committer)) })
+    }
+}
+
+impl Drop for EmbeddedStorage {
+    fn drop(&mut self) {
+        self.inner.queue.close();
+        if let Some(committer) = self.committer.lock().take() {
+            let _ = committer.join();
+        }
+    }
+}
+
+fn key_value(key: &Key, stored: Stored<Length>, value: Bytes) -> KeyValue {
+    KeyValue { key: key.clone(), value, created: stored.created, modified: stored.modified }
+}
+
+fn check_size(key: &Key, value: &Bytes) -> Result<(), StoreFault> {
+    if value.len() > VALUE_BYTES_MAX {
+        return Err(StoreFault::TooLarge(format!(
+            "the value of {key} has {} bytes, the limit is {VALUE_BYTES_MAX}",
+            value.len()
+        )));
+    }
+    Ok(())
+}
+
+#[async_trait]
+impl Storage for EmbeddedStorage {
+    async fn get(&self, key: &Key) -> Result<(Option<KeyValue>, Revision), ReadError> {
+        Ok(self.read(key)?)
+    }
+
+    async fn list(&self, query: ListQuery) -> Result<ListPage, ReadError> {
+        let (found, snapshot, revision, remaining) = {
+            let state = self.inner.state.read();
+            let snapshot = state.snapshot()?;
+            let revision = query.at.filter(|at| !at.is_zero()).unwrap_or(state.mvcc.current());
+            let page = state.mvcc.list(&query.range, revision, query.limit)?;
+            let found: Vec<(Key, Stored<Length>)> =
+                page.items.into_iter().map(|(key, stored)| (key.clone(), *stored)).collect();
+            (found, snapshot, revision, page.remaining)
+        };
+        let inline = found.len() <= INLINE_READS_MAX;
+        let load = move || -> Result<Vec<KeyValue>, EngineError> {
+            found.iter().map(|(key, stored)| Ok(key_value(key, *stored, snapshot.value(stored.modified)?))).collect()
+        };
+        let items = if inline {
+            load()
+        } else {
+            let stopped = |_| StoreFault::Unavailable("the runtime is shutting down".to_owned());
+            tokio::task::spawn_blocking(load).await.map_err(stopped)?
+        };
+        let items = items.map_err(StoreFault::from)?;
+        Ok(ListPage { items, revision, more: remaining > 0, remaining: Some(remaining) })
+    }
+
+    async fn create(&self, key: &Key, value: Bytes, ttl: Option<Duration>) -> Result<Revision, CreateError> {
+        check_size(key, &value)?;
+        loop {
+            if let (Some(current), _) = self.read(key)? {
+                return Err(CreateError::AlreadyExists { key: key.clone(), current });
+            }
+            let wish = Wish::Put { expected: Revision::ZERO, value: value.clone(), ttl };
+            match self.write(key, wish).await {
+                Ok(revision) => return Ok(revision),
+                // Another created it just before. It may be gone again: then this one's turn comes.
+                Err(Denial::Lost) => {}
+                Err(Denial::Fault(fault)) => return Err(fault.into()),
+            }
+        }
+    }
+
+    async fn update(
+        &self,
+        key: &Key,
+        expected: Revision,
+        value: Bytes,
+        ttl: Option<Duration>,
+    ) -> Result<Revision, UpdateError> {
+        check_size(key, &value)?;
+        if !self.lost(key, expected) {
+            match self.write(key, Wish::Put { expected, value, ttl }).await {
+                Ok(revision) => return Ok(revision),
+                Err(Denial::Lost) => {}
+                Err(Denial::Fault(fault)) => return Err(fault.into()),
+            }
+        }
+        Err(UpdateError::Conflict { current: self.read(key)?.0 })
+    }
+
+    async fn delete(&self, key: &Key, expected: Revision) -> Result<Revision, DeleteError> {
+        if !self.lost(key, expected) {
+            match self.write(key, Wish::Delete { expected }).await {
+                Ok(revision) => return Ok(revision),
+                Err(Denial::Lost) => {}
+                Err(Denial::Fault(fault)) => return Err(fault.into()),
+            }
+        }
+        Err(DeleteError::Conflict { current: self.read(key)?.0 })
+    }
+
+    async fn watch(&self, range: KeyRange, after: Revision) -> Result<Watch, WatchError> {
+        let state = self.inner.state.read();
+        state.snapshot()?;
+        let id = self.inner.hub.join(range.clone(), after, state.mvcc.current());
+        drop(state);
+        let place = Arc::new(Place { inner: self.inner.clone(), id });
+        let asked = place.clone();
+        Ok(Watch::new(EmbeddedWatch::new(place, range), move || asked.inner.hub.ask_progress(asked.id)))
+    }
+
+    async fn current_revision(&self) -> Result<Revision, ReadError> {
+        let state = self.inner.state.read();
+        state.snapshot()?;
+        Ok(state.mvcc.current())
+    }
+
+    async fn compact(&self, revision: Revision) -> Result<(), ReadError> {
+        {
+            let state = self.inner.state.read();
+            state.snapshot()?;
+            let current = state.mvcc.current();
+            if revision > current {
+                return Err(ReadError::Future { requested: revision, current });
+            }
+        }
+        let (answer, answered) = oneshot::channel();
+        self.inner.queue.push(Request::Compact { to: revision, answer }).map_err(|_| StoreFault::Closed)?;
+        Ok(answered.await.unwrap_or(Err(StoreFault::Closed))?)
+    }
+
+    fn capabilities(&self) -> Capabilities {
+        Capabilities { progress_requests: true }
+    }
+
+    async fn health(&self) -> Result<(), StoreFault> {
+        self.inner.state.read().snapshot().map(|_| ())
+    }
+
+    async fn stats(&self) -> Result<StoreStats, StoreFault> {
+        let state = self.inner.state.read();
+        state.snapshot()?;
+        Ok(StoreStats {
+            description: "embedded (redb)".to_owned(),
+            revision: state.mvcc.current(),
+            oldest: state.mvcc.oldest(),
+            keys: Some(state.mvcc.live()),
+            disk_bytes: self.disk.used_bytes(),
+        })
+    }
+}

@@ -1,0 +1,296 @@
+//! What a batch of writes comes to, before anything is written: pure.
+//!
+//! The writes of a batch are decided one after the other, each upon the outcome of those before
+//! it, though none of them has happened yet. [`rebuild`] is the way back: from the headers on disk
+//! to the index in memory.
+
+use std::collections::{BTreeMap, HashMap};
+
+use bytes::Bytes;
+use listwatch_meta::{Key, Revision};
+
+use super::record::{Damaged, Header, Put};
+use crate::mvcc::{FIRST_REVISION, Mvcc, Stored};
+use crate::retention::Keeper;
+use crate::ttl::{Deadlines, Millis};
+
+/// The length of a value: what the index knows of it.
+pub(super) type Length = u32;
+
+/// One change that is to be written.
+pub(super) type Record = (Revision, Header, Option<Bytes>);
+
+/// A write lost: the key is not at the expected revision.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Lost;
+
+/// See the file's head.
+pub(super) struct Plan<'a> {
+    mvcc: &'a Mvcc<Length>,
+    /// Which record of this batch is a key's newest.
+    touched: HashMap<Key, usize>,
+    records: Vec<Record>,
+}
+
+impl<'a> Plan<'a> {
+    pub(super) fn new(mvcc: &'a Mvcc<Length>) -> Self {
+        Plan { mvcc, touched: HashMap::new(), records: Vec::new() }
+    }
+
+    /// Writes a key that is at `expected` (zero: not there).
+    ///
+    /// # Errors
+    /// [`Lost`] when the key is at another revision.
+    pub(super) fn put(
+        &mut self,
+        key: &Key,
+        expected: Revision,
+        value: Bytes,
+        deadline: Millis,
+    ) -> Result<Revision, Lost> {
+        let created = self.check(key, expected)?;
+        let revision = self.next();
+        // The caller refuses values that are larger than a u32 long before this.
+        let length = Length::try_from(value.len()).unwrap_or(Length::MAX);
+        let put = Put { created: created.unwrap_or(revision), deadline, length };
+        self.push(Header { key: key.clone(), put: Some(put), previous: expected }, Some(value));
+        Ok(revision)
+    }
+
+    /// Removes a key that is at `expected`.
+    ///
+    /// # Errors
+    /// [`Lost`] when the key is at another revision.
+    pub(super) fn delete(&mut self, key: &Key, expected: Revision) -> Result<Revision, Lost> {
+        if self.check(key, expected)?.is_none() {
+            return Err(Lost);
+        }
+        let revision = self.next();
+        self.push(Header { key: key.clone(), put: None, previous: expected }, None);
+        Ok(revision)
+    }
+
+    /// What the batch writes.
+    pub(super) fn into_records(self) -> Vec<Record> {
+        self.records
+    }
+
+    fn next(&self) -> Revision {
+        Revision::new(self.mvcc.current().get() + self.records.len() as u64 + 1)
+    }
+
+    fn push(&mut self, header: Header, value: Option<Bytes>) {
+        self.touched.insert(header.key.clone(), self.records.len());
+        self.records.push((self.next(), header, value));
+    }
+
+    /// The revision of a key's creation, when the key is at `expected`.
+    fn check(&self, key: &Key, expected: Revision) -> Result<Option<Revision>, Lost> {
+        let newest = match self.touched.get(key) {
+            Some(index) => {
+                let (revision, header, _) = &self.records[*index];
+                header.put.map(|put| (put.created, *revision))
+            }
+            None => self.mvcc.get(key.as_str()).map(|stored| (stored.created, stored.modified)),
+        };
+        match newest {
+            Some((created, modified)) if modified == expected => Ok(Some(created)),
+            None if expected.is_zero() => Ok(None),
+            _ => Err(Lost),
+        }
+    }
+}
+
+/// Adds a change that is on disk to the index.
+///
+/// # Errors
+/// The change does not follow from what the index holds.
+pub(super) fn apply(
+    mvcc: &mut Mvcc<Length>,
+    deadlines: &mut Deadlines,
+    keeper: &mut Keeper,
+    revision: Revision,
+    header: &Header,
+) -> Result<(), Damaged> {
+    if revision != mvcc.current().next() {
+        return Err(Damaged(format!("revision {} is missing", mvcc.current().next())));
+    }
+    let previous = mvcc.get(header.key.as_str()).copied();
+    let replaced = previous.map_or(Revision::ZERO, |stored| stored.modified);
+    let contradicts = |what: &str| Damaged(format!("revision {revision} of {} {what}", header.key));
+    if replaced != header.previous {
+        return Err(contradicts(&format!("replaces revision {}, the key is at {replaced}", header.previous)));
+    }
+    match header.put {
+        Some(put) => {
+            if put.created != previous.map_or(revision, |stored| stored.created) {
+                return Err(contradicts("has another revision of creation than the state before"));
+            }
+            mvcc.put(&header.key, put.length);
+        }
+        None => {
+            mvcc.delete(header.key.as_str()).ok_or_else(|| contradicts("removes nothing"))?;
+        }
+    }
+    deadlines.forget(header.previous);
+    set_deadline(deadlines, revision, header);
+    keeper.added(Keeper::cost(header.key.as_str().len(), previous.map_or(0, |stored| stored.value as usize)));
+    Ok(())
+}
+
+fn set_deadline(deadlines: &mut Deadlines, revision: Revision, header: &Header) {
+    if let Some(put) = header.put
+        && put.deadline > 0
+    {
+        deadlines.set(header.key.clone(), revision, put.deadline);
+    }
+}
+
+/// An index that was built from what is on disk.
+#[derive(Debug)]
+pub(super) struct Rebuilt {
+    pub mvcc: Mvcc<Length>,
+    pub deadlines: Deadlines,
+    /// Revisions on disk that nobody can ask for any more: their removal was not finished.
+    pub dead: Vec<Revision>,
+}
+
+/// Builds the index from the headers on disk, in the order of their revisions. `oldest` is the
+/// oldest revision that can be read.
+///
+/// # Errors
+/// A header is missing, or contradicts another.
+pub(super) fn rebuild(
+    oldest: Revision,
+    headers: Vec<(Revision, Header)>,
+    keeper: &mut Keeper,
+) -> Result<Rebuilt, Damaged> {
+    let base = oldest.max(FIRST_REVISION);
+    let mut rebuilt = Rebuilt { mvcc: Mvcc::new(oldest, base), deadlines: Deadlines::default(), dead: Vec::new() };
+    let mut headers = headers.into_iter().peekable();
+
+    // Up to the base only the last state of each key counts.
+    let mut states: BTreeMap<Key, (Revision, Header, Put)> = BTreeMap::new();
+    while let Some((revision, header)) = headers.next_if(|(revision, _)| *revision <= base) {
+        let key = header.key.clone();
+        let replaced = match header.put {
+            Some(put) => states.insert(key, (revision, header, put)),
+            None => {
+                rebuilt.dead.push(revision);
+                states.remove(&key)
+            }
+        };
+        rebuilt.dead.extend(replaced.map(|(revision, ..)| revision));
+    }
+    for (key, (revision, header, put)) in states {
+        set_deadline(&mut rebuilt.deadlines, revision, &header);
+        rebuilt.mvcc.restore(key, Stored { value: put.length, created: put.created, modified: revision });
+    }
+
+    for (revision, header) in headers {
+        apply(&mut rebuilt.mvcc, &mut rebuilt.deadlines, keeper, revision, &header)?;
+    }
+    Ok(rebuilt)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::retention::Retention;
+
+    fn key(name: &str) -> Key {
+        Key::new("pods", Some("ns"), name).unwrap()
+    }
+
+    fn keeper() -> Keeper {
+        Keeper::new(Retention::default())
+    }
+
+    #[test]
+    fn each_write_of_a_batch_sees_those_before_it() {
+        let mvcc = Mvcc::new(Revision::ZERO, FIRST_REVISION);
+        let mut plan = Plan::new(&mvcc);
+        let at = Revision::new;
+        assert_eq!(plan.put(&key("a"), at(0), "1".into(), 0), Ok(at(2)));
+        assert_eq!(plan.put(&key("a"), at(0), "2".into(), 0), Err(Lost), "the key is there by then");
+        assert_eq!(plan.put(&key("a"), at(2), "3".into(), 0), Ok(at(3)));
+        assert_eq!(plan.delete(&key("a"), at(2)), Err(Lost), "the key was changed by then");
+        assert_eq!(plan.delete(&key("a"), at(3)), Ok(at(4)));
+        assert_eq!(plan.delete(&key("a"), at(3)), Err(Lost), "the key is gone by then");
+        assert_eq!(plan.delete(&key("never"), at(0)), Err(Lost));
+        assert_eq!(plan.put(&key("a"), at(0), "4".into(), 0), Ok(at(5)));
+        let records = plan.into_records();
+        assert_eq!(records.iter().map(|(revision, ..)| revision.get()).collect::<Vec<_>>(), [2, 3, 4, 5]);
+        assert_eq!(records[3].1.put.unwrap().created, at(5), "a key that came back is new");
+    }
+
+    /// Random writes, split into batches; what is rebuilt from the disk is what was there.
+    #[test]
+    fn the_index_is_rebuilt_from_the_headers() {
+        let mut mvcc = Mvcc::new(Revision::ZERO, FIRST_REVISION);
+        let (mut deadlines, mut live_keeper) = (Deadlines::default(), keeper());
+        let mut disk: Vec<(Revision, Header)> = Vec::new();
+        for batch in 0..40_u64 {
+            let mut plan = Plan::new(&mvcc);
+            for n in 0..batch % 5 {
+                let key = key(&format!("k{}", (batch * 7 + n * 3) % 11));
+                let at = match plan.touched.get(&key) {
+                    Some(index) => Some(&plan.records[*index]).filter(|record| record.1.put.is_some()).map(|r| r.0),
+                    None => mvcc.get(key.as_str()).map(|stored| stored.modified),
+                };
+                let at = at.unwrap_or_default();
+                if !at.is_zero() && (batch + n) % 4 == 0 {
+                    plan.delete(&key, at).unwrap();
+                } else {
+                    plan.put(&key, at, vec![0; batch as usize].into(), (batch % 3) * 1000).unwrap();
+                }
+            }
+            for (revision, header, _) in plan.into_records() {
+                apply(&mut mvcc, &mut deadlines, &mut live_keeper, revision, &header).unwrap();
+                disk.push((revision, header));
+            }
+        }
+        for oldest in 0..=mvcc.current().get() {
+            let mut keeper = keeper();
+            let oldest = Revision::new(oldest);
+            let rebuilt = rebuild(oldest, disk.clone(), &mut keeper).unwrap();
+            assert_eq!(rebuilt.mvcc.current(), mvcc.current());
+            assert_eq!(rebuilt.mvcc.oldest(), oldest);
+            assert_eq!(rebuilt.deadlines.next(), deadlines.next());
+            for at in oldest.max(FIRST_REVISION).get()..=mvcc.current().get() {
+                let range = listwatch_meta::KeyRange::resource("pods");
+                let states = |mvcc: &Mvcc<Length>| {
+                    let page = mvcc.list(&range, Revision::new(at), 0).unwrap();
+                    page.items.iter().map(|(key, stored)| ((*key).clone(), **stored)).collect::<Vec<_>>()
+                };
+                assert_eq!(states(&rebuilt.mvcc), states(&mvcc), "at {at}, oldest {oldest}");
+            }
+            // What is dead is what no readable revision shows, and it may as well be gone.
+            let kept: Vec<_> = disk.iter().filter(|(at, _)| !rebuilt.dead.contains(at)).cloned().collect();
+            let again = rebuild(oldest, kept, &mut super::tests::keeper()).unwrap();
+            assert_eq!(again.mvcc.live(), mvcc.live());
+            assert_eq!(again.dead, []);
+        }
+    }
+
+    #[test]
+    fn a_gap_or_a_contradiction_is_damage() {
+        let put = |created, previous| Header {
+            key: key("a"),
+            put: Some(Put { created: Revision::new(created), deadline: 0, length: 1 }),
+            previous: Revision::new(previous),
+        };
+        let delete = |previous| Header { key: key("a"), put: None, previous: Revision::new(previous) };
+        let check = |headers: Vec<(u64, Header)>| {
+            let headers = headers.into_iter().map(|(revision, header)| (Revision::new(revision), header)).collect();
+            rebuild(Revision::ZERO, headers, &mut keeper()).map(|rebuilt| rebuilt.mvcc.current().get())
+        };
+        assert_eq!(check(vec![]), Ok(1));
+        assert_eq!(check(vec![(2, put(2, 0)), (3, put(2, 2)), (4, delete(3))]), Ok(4));
+        assert!(check(vec![(2, put(2, 0)), (4, put(2, 2))]).is_err(), "a revision is missing");
+        assert!(check(vec![(3, put(3, 0))]).is_err(), "the first revision is missing");
+        assert!(check(vec![(2, put(2, 0)), (3, put(2, 0))]).is_err(), "a state is not accounted for");
+        assert!(check(vec![(2, put(2, 0)), (3, put(3, 2))]).is_err(), "created does not fit");
+        assert!(check(vec![(2, delete(0))]).is_err(), "nothing to remove");
+    }
+}

@@ -1,0 +1,210 @@
+//! The stream of one watch: reads the shared history at its own pace. Values of recent changes are
+//! in memory; a watcher that lags reads the others from disk, a few at once where it stands and
+//! many in a task for blocking work.
+
+use std::collections::VecDeque;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll, Waker, ready};
+
+use bytes::Bytes;
+use futures_core::Stream;
+use listwatch_meta::{Key, KeyRange, Revision};
+use tokio::task::{JoinHandle, coop};
+
+use super::engine::{EngineError, Snapshot};
+use super::plan::Length;
+use super::{INLINE_READS_MAX, Inner, State};
+use crate::error::StoreFault;
+use crate::hub::{Turn, WatcherId};
+use crate::mvcc::{Entry, Stored};
+use crate::types::{KeyValue, StoreEvent, WatchItem};
+
+/// A watcher takes at most this many events from the history at a time: what a stalled watcher
+/// holds.
+const WATCH_BATCH: usize = 64;
+
+/// A watcher stops taking events when it has taken this many bytes of values.
+const WATCH_BATCH_BYTES: usize = 1 << 20;
+
+/// A watcher looks at no more than this many entries of history while it holds the lock.
+const WATCH_SCAN: usize = 4096;
+
+/// A watcher's membership in the hub; the last owner leaves.
+pub(super) struct Place {
+    pub inner: Arc<Inner>,
+    pub id: WatcherId,
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        self.inner.hub.leave(self.id);
+    }
+}
+
+/// See the file's head.
+pub(super) struct EmbeddedWatch {
+    place: Arc<Place>,
+    range: KeyRange,
+    /// Taken from history and not yet handed out; bounded by [`WATCH_BATCH`] and
+    /// [`WATCH_BATCH_BYTES`].
+    ready: VecDeque<WatchItem>,
+    loading: Option<JoinHandle<Result<Vec<StoreEvent>, EngineError>>>,
+    ended: bool,
+}
+
+/// An event whose values may still be on disk.
+struct Unloaded {
+    key: Key,
+    revision: Revision,
+    current: Option<Side>,
+    previous: Option<Side>,
+}
+
+/// One of the states of an event.
+struct Side {
+    stored: Stored<Length>,
+    value: Option<Bytes>,
+}
+
+impl Side {
+    fn load(self, key: &Key, snapshot: &Snapshot) -> Result<KeyValue, EngineError> {
+        let Stored { created, modified, .. } = self.stored;
+        let value = match self.value {
+            Some(value) => value,
+            None => snapshot.value(modified)?,
+        };
+        Ok(KeyValue { key: key.clone(), value, created, modified })
+    }
+}
+
+impl Unloaded {
+    fn new(state: &State, revision: Revision, entry: &Entry<Length>) -> Self {
+        let recent = &state.recent;
+        let current = entry.current.map(|stored| Side { stored, value: recent.value(revision).cloned() });
+        let previous = entry.previous.map(|stored| {
+            let value = recent.previous(revision).or_else(|| recent.value(stored.modified));
+            Side { stored, value: value.cloned() }
+        });
+        Unloaded { key: entry.key.clone(), revision, current, previous }
+    }
+
+    fn sides(&self) -> impl Iterator<Item = &Side> {
+        self.current.iter().chain(&self.previous)
+    }
+
+    fn load(self, snapshot: &Snapshot) -> Result<StoreEvent, EngineError> {
+        let Unloaded { key, revision, current, previous } = self;
+        let previous = previous.map(|side| side.load(&key, snapshot)).transpose()?;
+        Ok(match current {
+            Some(side) => StoreEvent::Put { current: side.load(&key, snapshot)?, previous },
+            None => StoreEvent::Delete { key, revision, previous },
+        })
+    }
+}
+
+impl EmbeddedWatch {
+    pub(super) fn new(place: Arc<Place>, range: KeyRange) -> Self {
+        EmbeddedWatch { place, range, ready: VecDeque::new(), loading: None, ended: false }
+    }
+
+    /// Takes the next events of the range from history. False when there was nothing to do.
+    fn refill(&mut self, waker: &Waker) -> bool {
+        let place = self.place.clone();
+        let state = place.inner.state.read();
+        match place.inner.hub.turn(place.id, waker) {
+            Turn::Read(after) if after < state.mvcc.oldest() => {
+                self.end(WatchItem::Expired { oldest: Some(state.mvcc.oldest()) });
+            }
+            Turn::Read(after) => {
+                let snapshot = match &state.snapshot {
+                    Ok(snapshot) => snapshot.clone(),
+                    Err(StoreFault::Closed) => {
+                        self.ended = true;
+                        return true;
+                    }
+                    Err(fault) => {
+                        self.end(WatchItem::Lost(fault.clone()));
+                        return true;
+                    }
+                };
+                let (events, read) = self.take(&state, after);
+                place.inner.hub.moved(place.id, (read < state.mvcc.current()).then_some(read));
+                // Reading the disk, and whoever waits for the lock, must not wait for each other.
+                drop(state);
+                self.load(events, snapshot);
+            }
+            Turn::Progress => self.ready.push_back(WatchItem::Progress(state.mvcc.current())),
+            Turn::Closed => self.ended = true,
+            Turn::Wait => return false,
+        }
+        true
+    }
+
+    /// Takes the next events after `after`, and says how far it looked.
+    fn take(&self, state: &State, after: Revision) -> (Vec<Unloaded>, Revision) {
+        let mut events = Vec::new();
+        let mut bytes = 0;
+        let mut read = after;
+        for (revision, entry) in state.mvcc.entries_after(after).take(WATCH_SCAN) {
+            if self.range.contains(entry.key.as_str()) {
+                if events.len() == WATCH_BATCH || bytes > WATCH_BATCH_BYTES {
+                    break;
+                }
+                let event = Unloaded::new(state, revision, entry);
+                bytes += event.sides().map(|side| side.stored.value as usize).sum::<usize>();
+                events.push(event);
+            }
+            read = revision;
+        }
+        (events, read)
+    }
+
+    fn load(&mut self, events: Vec<Unloaded>, snapshot: Arc<Snapshot>) {
+        let on_disk = events.iter().flat_map(Unloaded::sides).filter(|side| side.value.is_none()).count();
+        let load = move || events.into_iter().map(|event| event.load(&snapshot)).collect();
+        if on_disk <= INLINE_READS_MAX {
+            self.loaded(load());
+        } else {
+            self.loading = Some(tokio::task::spawn_blocking(load));
+        }
+    }
+
+    fn loaded(&mut self, events: Result<Vec<StoreEvent>, EngineError>) {
+        match events {
+            Ok(events) => self.ready.extend(events.into_iter().map(WatchItem::Event)),
+            Err(error) => self.end(WatchItem::Lost(error.into())),
+        }
+    }
+
+    fn end(&mut self, last: WatchItem) {
+        self.ready.push_back(last);
+        self.ended = true;
+    }
+}
+
+impl Stream for EmbeddedWatch {
+    type Item = WatchItem;
+
+    fn poll_next(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<WatchItem>> {
+        // A reader that drains a long history in one loop lets other tasks have their turn.
+        let budget = ready!(coop::poll_proceed(cx));
+        loop {
+            if let Some(item) = self.ready.pop_front() {
+                budget.made_progress();
+                return Poll::Ready(Some(item));
+            }
+            if self.ended {
+                return Poll::Ready(None);
+            }
+            if let Some(loading) = &mut self.loading {
+                let events = ready!(Pin::new(loading).poll(cx));
+                self.loading = None;
+                // Blocking work is lost only when the runtime shuts down.
+                self.loaded(events.unwrap_or_else(|_| Err(EngineError::Io("the runtime is shutting down".into()))));
+            } else if !self.refill(cx.waker()) {
+                return Poll::Pending;
+            }
+        }
+    }
+}
