@@ -4,7 +4,7 @@ use crate::args::Args;
 use crate::failure::Outcome;
 use crate::process::Run;
 use crate::steps::Steps;
-use crate::tidy;
+use crate::{tidy, tools};
 
 pub(crate) const HELP: &str = "\
 Runs, in this order: cargo fmt --check, the house rules (`cargo xtask help tidy`), clippy over the
@@ -50,17 +50,28 @@ pub(crate) fn source(steps: &mut Steps) {
 /// Unit, property and integration tests with nextest where it is there, else with cargo test;
 /// then the examples in the docs. Benches are built and run once each, unmeasured.
 pub(crate) fn tests(steps: &mut Steps) {
-    if crate::tools::nextest() {
-        steps.run("tests", "unit and integration", || {
-            show(Run::cargo().args(["nextest", "run", "--workspace", "--all-targets", "--no-fail-fast"]), "nextest")
-        });
-    } else {
-        steps.run("tests", "unit and integration", || {
-            show(Run::cargo().args(["test", "--workspace", "--all-targets", "--no-fail-fast"]), "cargo test")
-        });
+    let mut etcd = None;
+    let found = steps.run("tests", "an etcd for the store's tests", || {
+        let file = tools::find_or_fetch("etcd", "etcd-server")?;
+        let note = file.display().to_string();
+        etcd = Some(file);
+        Ok(note)
+    });
+    if !found {
+        return;
     }
+    let cargo = || Run::cargo().env("LISTWATCH_ETCD", etcd.clone().unwrap_or_default());
+    steps.run("tests", "unit and integration", || {
+        let tests = if tools::nextest() {
+            cargo().args(["nextest", "run", "--workspace", "--all-targets", "--no-fail-fast"])
+        } else {
+            println!("cargo-nextest is not there: cargo test does it, one test program after the other");
+            cargo().args(["test", "--workspace", "--all-targets", "--no-fail-fast"])
+        };
+        show(tests, "")
+    });
     steps.run("tests", "examples in the docs", || {
-        show(Run::cargo().args(["test", "--workspace", "--doc", "--no-fail-fast"]), "")
+        show(cargo().args(["test", "--workspace", "--doc", "--no-fail-fast"]), "")
     });
 }
 
@@ -80,6 +91,6 @@ pub(crate) fn fix(args: Args) -> Outcome<()> {
 
 /// Runs it on the terminal; the note goes into the table.
 pub(crate) fn show(run: Run, note: &str) -> Outcome<String> {
-    run.dir(&crate::tools::root()).show()?;
+    run.dir(&tools::root()).show()?;
     Ok(note.to_owned())
 }

@@ -1,0 +1,95 @@
+//! `codec`: what is paid per object and per event beside copying: reading an object's metadata as
+//! it leaves the store, matching a selector, cutting a watch stream into frames and reading them,
+//! and taking a list body apart.
+#![allow(missing_docs, reason = "criterion's macros make functions without a doc")]
+
+use std::hint::black_box;
+use std::time::Duration;
+
+use bytes::Bytes;
+use criterion::{Criterion, Throughput, criterion_group, criterion_main};
+use listwatch_benches::{key, shape, value};
+use listwatch_meta::{Change, LabelSelector, Object, Revision};
+use listwatch_wire::{JsonFrames, ListBody, ListDecoder, ListMeta, ListStyle, WatchEvent};
+
+/// As many events or items as one pass over a stream reads.
+const COUNT: usize = 256;
+
+/// What a socket hands over at once.
+const READ_BYTES: usize = 16 << 10;
+
+fn object(n: usize) -> Object {
+    let revision = Revision::new(n as u64 + 1);
+    Object::from_stored(key(n), revision, Change::Modified, &value(n, 7), &shape()).expect("an object")
+}
+
+fn objects(criterion: &mut Criterion) {
+    let (value, shape) = (value(1, 7), shape());
+    let mut group = criterion.benchmark_group("codec");
+    group.throughput(Throughput::Bytes(value.len() as u64));
+    group.bench_function("from_stored", |bencher| {
+        bencher.iter(|| {
+            Object::from_stored(key(1), Revision::new(8), Change::Added, black_box(&value), &shape).expect("an object")
+        });
+    });
+    group.throughput(Throughput::Elements(1));
+    let object = object(1);
+    for text in ["app=shop", "tier in (back,edge),app=shop,!canary"] {
+        let selector = LabelSelector::parse(text).expect("a selector");
+        group.bench_function(format!("matches {text}"), |bencher| {
+            bencher.iter(|| selector.matches(|name| black_box(&object).label(name)));
+        });
+    }
+    group.finish();
+}
+
+fn streams(criterion: &mut Criterion) {
+    let chunked = |bytes: Vec<u8>| -> Vec<Bytes> {
+        let bytes = Bytes::from(bytes);
+        (0..bytes.len()).step_by(READ_BYTES).map(|at| bytes.slice(at..bytes.len().min(at + READ_BYTES))).collect()
+    };
+    let mut group = criterion.benchmark_group("codec");
+    let stream: Vec<u8> = (0..COUNT).flat_map(|n| object(n).frame().to_vec()).collect();
+    group.throughput(Throughput::Bytes(stream.len() as u64));
+    let chunks = chunked(stream);
+    group.bench_function("read a watch", |bencher| {
+        bencher.iter(|| {
+            let (mut frames, mut events) = (JsonFrames::new(), 0);
+            for chunk in &chunks {
+                frames.feed(chunk.clone());
+                while let Some(frame) = frames.next_frame().expect("whole frames") {
+                    black_box(WatchEvent::decode_with_metadata(&frame).expect("an event"));
+                    events += 1;
+                }
+            }
+            assert_eq!(events, COUNT);
+        });
+    });
+
+    let meta = ListMeta { api_version: "v1".to_owned(), kind: "ConfigMapList".to_owned(), ..ListMeta::default() };
+    let body: Vec<u8> = ListBody::new(&meta, ListStyle::Typed, (0..COUNT).map(object)).flatten().collect();
+    group.throughput(Throughput::Bytes(body.len() as u64));
+    let chunks = chunked(body);
+    group.bench_function("read a list", |bencher| {
+        bencher.iter(|| {
+            let (mut decoder, mut items) = (ListDecoder::new(), 0);
+            for chunk in &chunks {
+                decoder.feed(chunk.clone());
+                while let Some(item) = decoder.next_item().expect("whole items") {
+                    black_box(item);
+                    items += 1;
+                }
+            }
+            decoder.finish().expect("a whole list");
+            assert_eq!(items, COUNT);
+        });
+    });
+    group.finish();
+}
+
+criterion_group! {
+    name = benches;
+    config = Criterion::default().sample_size(50).warm_up_time(Duration::from_secs(1)).measurement_time(Duration::from_secs(2));
+    targets = objects, streams
+}
+criterion_main!(benches);
