@@ -1,4 +1,4 @@
-//! Which etcd can be asked for its progress: [`Version`] and the rule that Kubernetes goes by.
+//! What may be expected of which etcd: [`Version`], and the defects that old ones have.
 
 use std::fmt;
 
@@ -32,6 +32,19 @@ impl Version {
             _ => true,
         }
     }
+
+    /// Does it keep a removal that happened at exactly the revision it is compacted to? Before
+    /// 3.4.36 and 3.5.18 (etcd #18089, and #19179 after a restart) it does not, and a watch that
+    /// begins right there misses the removal. Such a server is watched from one revision earlier,
+    /// which is either held as a whole or reported as compacted.
+    pub(super) fn keeps_removal_at_compaction(self) -> bool {
+        match (self.major, self.minor) {
+            (0..=2, _) | (3, 0..=3) => false,
+            (3, 4) => self.patch >= 36,
+            (3, 5) => self.patch >= 18,
+            _ => true,
+        }
+    }
 }
 
 impl fmt::Display for Version {
@@ -49,6 +62,20 @@ impl fmt::Debug for Version {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn old_servers_lose_a_removal_at_the_compacted_revision() {
+        for (text, expected) in [
+            ("3.4.35", false),
+            ("3.4.36", true),
+            ("3.5.17", false),
+            ("3.5.18", true),
+            ("3.6.0", true),
+            ("3.3.27", false),
+        ] {
+            assert_eq!(Version::parse(text).map(Version::keeps_removal_at_compaction), Some(expected), "{text}");
+        }
+    }
 
     #[test]
     fn progress_is_believed_from_the_fixed_versions_on() {

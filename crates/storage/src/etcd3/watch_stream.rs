@@ -255,10 +255,11 @@ impl Driver {
             }
             // Asked each time: a member may have been replaced by another version meanwhile.
             let version = endpoints.learn_version(index, OPEN_TIMEOUT).await?;
+            let begin = first_revision(after, version.is_some_and(Version::keeps_removal_at_compaction));
             let (start, end) = self.shared.keys.full_range(&self.range);
             let options = WatchOptions::new()
                 .with_range(end)
-                .with_start_revision(number(after).saturating_add(1))
+                .with_start_revision(begin)
                 .with_prev_key()
                 .with_progress_notify()
                 .with_fragment();
@@ -295,6 +296,14 @@ impl Driver {
         let reader = AbortOnDrop(tokio::spawn(reader.run()));
         Ok((Link { incoming: receiver, _reader: reader }, truthful))
     }
+}
+
+/// Where a watch of everything after `after` begins in etcd. With a server that may have lost a
+/// removal at the compacted revision it begins at `after` itself, which the fold drops again: then
+/// what follows cannot be the compacted revision.
+fn first_revision(after: Revision, keeps_removal_at_compaction: bool) -> i64 {
+    let early = number(after).max(1);
+    if keeps_removal_at_compaction { number(after).saturating_add(1) } else { early }
 }
 
 fn end_of(failure: Failure) -> End {
@@ -505,6 +514,20 @@ mod tests {
         check(0, Some(kv("/registry/pods/a/b", "{}", 5, 7)), None, "Unknowable(r7)");
         check(0, Some(kv("/registry/pods//b", "{}", 5, 5)), None, "Foreign(r5)");
         check(0, None, None, "Foreign(r0)");
+    }
+
+    #[test]
+    fn a_watch_begins_behind_its_place_or_on_it() {
+        for (after, keeps, expected) in [
+            (0, true, 1),
+            (0, false, 1),
+            (7, true, 8),
+            (7, false, 7),
+            (u64::MAX, true, i64::MAX),
+            (u64::MAX, false, i64::MAX),
+        ] {
+            assert_eq!(first_revision(Revision::new(after), keeps), expected, "after {after}, keeps {keeps}");
+        }
     }
 
     #[test]

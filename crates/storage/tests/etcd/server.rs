@@ -1,0 +1,210 @@
+//! Real etcd processes for tests: found, started, stopped, killed, and never left behind.
+
+use std::io::{BufRead, BufReader};
+use std::net::TcpListener;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use tempfile::TempDir;
+
+/// A member has to answer within this time after its start.
+const START_PATIENCE: Duration = Duration::from_secs(30);
+
+/// What the environment offers.
+pub(crate) enum Etcd {
+    /// A binary to start.
+    Binary(PathBuf),
+    /// `LISTWATCH_SKIP_ETCD=1`: somebody decided that these tests do not run here.
+    Skipped,
+}
+
+/// Finds an etcd binary: `LISTWATCH_ETCD`, else `etcd` on the PATH.
+///
+/// # Panics
+/// When there is none, with what to do: a test that silently does not run proves nothing.
+pub(crate) fn find() -> Etcd {
+    if std::env::var_os("LISTWATCH_SKIP_ETCD").is_some_and(|value| value == "1") {
+        return Etcd::Skipped;
+    }
+    if let Some(path) = std::env::var_os("LISTWATCH_ETCD") {
+        let path = PathBuf::from(path);
+        assert!(path.is_file(), "LISTWATCH_ETCD names {}, which is no file", path.display());
+        return Etcd::Binary(path);
+    }
+    let on_path = std::env::var_os("PATH")
+        .and_then(|paths| std::env::split_paths(&paths).map(|dir| dir.join("etcd")).find(|path| path.is_file()));
+    on_path.map(Etcd::Binary).expect(
+        "no etcd found: install one (Debian: apt-get install etcd-server; or https://github.com/etcd-io/etcd/releases), \
+         or set LISTWATCH_ETCD to a binary, or LISTWATCH_SKIP_ETCD=1 to go without these tests",
+    )
+}
+
+/// `LISTWATCH_ETCD_PLAIN=1`: the binary embeds etcd's server and takes no flags for clusters and TLS.
+pub(crate) fn is_plain() -> bool {
+    let plain = std::env::var_os("LISTWATCH_ETCD_PLAIN").is_some_and(|value| value == "1");
+    if plain {
+        eprintln!("skipped: LISTWATCH_ETCD_PLAIN=1");
+    }
+    plain
+}
+
+/// A running cluster that somebody else keeps: `LISTWATCH_ETCD_ENDPOINTS`.
+pub(crate) fn foreign_endpoints() -> Option<Vec<String>> {
+    let endpoints = std::env::var("LISTWATCH_ETCD_ENDPOINTS").ok()?;
+    Some(endpoints.split(',').map(|endpoint| endpoint.trim().to_owned()).collect())
+}
+
+/// Where one member lives. Its processes come and go.
+pub(crate) struct Member {
+    binary: PathBuf,
+    arguments: Vec<String>,
+    dir: TempDir,
+    /// `http://127.0.0.1:port` or `https://…`.
+    pub(crate) url: String,
+    process: Option<Process>,
+}
+
+/// An etcd below a shell that kills it as soon as our end of its pipe closes, so that a test
+/// process that is killed leaves nothing behind.
+struct Process {
+    shell: Child,
+    pid: u32,
+}
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        drop(self.shell.stdin.take());
+        let _ = self.shell.wait();
+    }
+}
+
+impl Member {
+    /// Starts a cluster of one.
+    pub(crate) fn start_one(binary: &Path, extra: &[&str]) -> Member {
+        let mut members = Self::prepare(binary, 1, extra);
+        let mut member = members.remove(0);
+        member.start();
+        member
+    }
+
+    /// Starts a cluster.
+    pub(crate) fn start_cluster(binary: &Path, size: usize) -> Vec<Member> {
+        let mut members = Self::prepare(binary, size, &[]);
+        for member in &mut members {
+            member.launch();
+        }
+        for member in &mut members {
+            member.wait_until_it_answers();
+        }
+        members
+    }
+
+    fn prepare(binary: &Path, size: usize, extra: &[&str]) -> Vec<Member> {
+        let tls = extra.iter().any(|argument| argument.starts_with("--cert-file"));
+        let scheme = if tls { "https" } else { "http" };
+        let ports = free_ports(size * 2);
+        let peers: Vec<_> = (0..size).map(|n| format!("m{n}=http://127.0.0.1:{}", ports[size + n])).collect();
+        let peers = peers.join(",");
+        (0..size)
+            .map(|n| {
+                let dir = tempfile::Builder::new().prefix("listwatch-etcd-").tempdir().expect("a temporary directory");
+                let url = format!("{scheme}://127.0.0.1:{}", ports[n]);
+                let peer = format!("http://127.0.0.1:{}", ports[size + n]);
+                let mut arguments: Vec<String> = [
+                    ("--name", format!("m{n}")),
+                    ("--data-dir", dir.path().join("data").display().to_string()),
+                    ("--listen-client-urls", url.clone()),
+                    ("--advertise-client-urls", url.clone()),
+                    ("--listen-peer-urls", peer.clone()),
+                    ("--log-level", "warn".to_owned()),
+                ]
+                .into_iter()
+                .map(|(flag, value)| format!("{flag}={value}"))
+                .collect();
+                if size > 1 {
+                    arguments.push(format!("--initial-advertise-peer-urls={peer}"));
+                    arguments.push(format!("--initial-cluster={peers}"));
+                }
+                arguments.extend(extra.iter().map(|&argument| argument.to_owned()));
+                Member { binary: binary.to_owned(), arguments, dir, url, process: None }
+            })
+            .collect()
+    }
+
+    /// Starts the member on the data it has, and waits until it answers.
+    pub(crate) fn start(&mut self) {
+        self.launch();
+        self.wait_until_it_answers();
+    }
+
+    fn launch(&mut self) {
+        assert!(self.process.is_none(), "it runs already");
+        let log = self.dir.path().join("log");
+        let script = r#"exec 3<&0
+log="$1"; shift
+"$@" </dev/null 3<&- >>"$log" 2>&1 &
+etcd=$!
+( read -r _ <&3; kill -9 $etcd ) >/dev/null 2>&1 &
+echo $etcd
+wait $etcd"#;
+        let mut shell = Command::new("sh")
+            .args(["-c", script, "etcd-keeper"])
+            .arg(log)
+            .arg(&self.binary)
+            .args(&self.arguments)
+            // Debian's build wants to be told that it is not on one of its tested architectures.
+            .env("ETCD_UNSUPPORTED_ARCH", std::env::consts::ARCH.replace("x86_64", "amd64").replace("aarch64", "arm64"))
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .expect("a shell");
+        let mut line = String::new();
+        let stdout = shell.stdout.take().expect("a pipe");
+        BufReader::new(stdout).read_line(&mut line).expect("the shell says etcd's process id");
+        let pid = line.trim().parse().expect("a process id");
+        self.process = Some(Process { shell, pid });
+    }
+
+    fn wait_until_it_answers(&mut self) {
+        let address = self.url.split("//").nth(1).expect("a URL");
+        let deadline = Instant::now() + START_PATIENCE;
+        while std::net::TcpStream::connect(address).is_err() {
+            let exited = self.process.as_mut().expect("a running member").shell.try_wait().expect("a child");
+            assert!(exited.is_none() && Instant::now() < deadline, "etcd does not start:\n{}", self.log());
+            std::thread::sleep(Duration::from_millis(20));
+        }
+    }
+
+    /// What the member wrote to its log.
+    pub(crate) fn log(&self) -> String {
+        std::fs::read_to_string(self.dir.path().join("log")).unwrap_or_default()
+    }
+
+    /// `SIGKILL`: it is gone at once, as in a crash. Its data stays.
+    pub(crate) fn kill(&mut self) {
+        self.process = None;
+    }
+
+    /// `SIGSTOP`: its sockets stay open and nobody answers.
+    pub(crate) fn stop(&self) {
+        self.signal("STOP");
+    }
+
+    /// `SIGCONT`.
+    pub(crate) fn resume(&self) {
+        self.signal("CONT");
+    }
+
+    fn signal(&self, name: &str) {
+        let pid = self.process.as_ref().expect("a running member").pid;
+        let status = Command::new("sh").args(["-c", &format!("kill -{name} {pid}")]).status().expect("a shell");
+        assert!(status.success(), "kill -{name} {pid}");
+    }
+}
+
+fn free_ports(count: usize) -> Vec<u16> {
+    // All at once, so that they differ.
+    let listeners: Vec<_> = (0..count).map(|_| TcpListener::bind("127.0.0.1:0").expect("a free port")).collect();
+    listeners.iter().map(|listener| listener.local_addr().expect("a bound socket").port()).collect()
+}
