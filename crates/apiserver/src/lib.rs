@@ -1,6 +1,326 @@
-//! A Kubernetes API server for list-watch.
+//! A Kubernetes API server for list-watch, as a tower `Service` and as a server that listens.
+//!
+//! ```text
+//!            ┌───────────────────────── ApiServer ─────────────────────────┐
+//!  Request ─▶│ service ─▶ request ─▶ read, watch ──▶ cacher ──▶ storage     │
+//!            │    │         │                                    ▲         │
+//!            │    │         └──────▶ write ──────────────────────┘         │
+//!            │    └ discovery, openapi, health    registry: what is served │
+//!            └─────────────────────────────────────────────────────────────┘
+//!  server: listeners, TLS, HTTP/1.1 and HTTP/2         pki: certificates, token, kubeconfig
+//! ```
+//!
+//! The server keeps objects in any [`listwatch_storage::Storage`] and answers reads from one watch
+//! cache per resource, started when somebody first asks for it.
+//!
+//! # In a test process
+//! ```
+//! use http_body_util::BodyExt as _;
+//! use listwatch_apiserver::ApiServer;
+//!
+//! # tokio::runtime::Runtime::new()?.block_on(async {
+//! // No port, no TLS, nothing on disk: up in milliseconds.
+//! let server = ApiServer::builder().build().await?;
+//! // `kube::Client::new(server.service(), "default")` takes it as it is; here by hand:
+//! let request = http::Request::get("/api/v1/namespaces/default").body(http_body_util::Empty::<bytes::Bytes>::new())?;
+//! let response = server.service().handle(request).await;
+//! assert_eq!(response.status(), 200);
+//! let namespace = response.into_body().collect().await?.to_bytes();
+//! assert!(namespace.starts_with(b"{\"kind\":\"Namespace\",\"apiVersion\":\"v1\""));
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! # })?;
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+//!
+//! # On a port
+//! ```no_run
+//! # async fn example() -> Result<(), Box<dyn std::error::Error>> {
+//! let server = listwatch_apiserver::ApiServer::builder().build().await?;
+//! let served = server.serve_on_free_port().await?;
+//! std::fs::write("kubeconfig", served.kubeconfig())?; // for kubectl, client-go, anything
+//! # Ok(())
+//! # }
+//! ```
 #![forbid(unsafe_code)]
 
+mod auth;
 mod backend;
+mod body;
+pub mod discovery;
+mod documents;
+mod health;
+mod namespaces;
+pub mod openapi;
+pub mod pki;
+mod pretty;
+mod read;
 pub mod registry;
+mod request;
+mod respond;
+mod server;
+mod service;
+pub mod table;
+mod view;
+mod watch;
 mod write;
+mod yaml;
+
+use std::io;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use listwatch_cacher::Limits;
+use listwatch_storage::{MemoryStorage, Storage};
+use tokio::task::JoinHandle;
+
+pub use crate::auth::Auth;
+use crate::backend::Backend;
+pub use crate::body::Body;
+use crate::health::Finding;
+use crate::pki::{Pki, PkiError};
+pub use crate::server::Serving;
+pub use crate::service::{ApiService, REQUEST_BODY_BYTES_MAX};
+
+/// A watch whose client names no timeout lasts between this and twice this
+/// (`--min-request-timeout`).
+const MIN_REQUEST_TIMEOUT: Duration = Duration::from_secs(1800);
+
+/// A running API server. Cheap to clone; the built-in loops end when the last clone is dropped or
+/// [`ApiServer::shutdown`] is called.
+#[derive(Clone)]
+pub struct ApiServer {
+    shared: Arc<Shared>,
+    loops: Arc<Loops>,
+}
+
+/// What all requests of one server share.
+pub(crate) struct Shared {
+    pub(crate) backend: Arc<Backend>,
+    pub(crate) auth: Auth,
+    pub(crate) min_request_timeout: Duration,
+    stopping: AtomicBool,
+}
+
+struct Loops(Vec<JoinHandle<()>>);
+
+impl Drop for Loops {
+    fn drop(&mut self) {
+        self.0.iter().for_each(JoinHandle::abort);
+    }
+}
+
+impl std::fmt::Debug for ApiServer {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("ApiServer")
+    }
+}
+
+/// Settings of an [`ApiServer`]; every one has a default that suits a test process.
+#[derive(Clone)]
+pub struct Builder {
+    storage: Option<Arc<dyn Storage>>,
+    auth: Auth,
+    watch_cache: bool,
+    min_request_timeout: Duration,
+    limits: Limits,
+}
+
+impl std::fmt::Debug for Builder {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Builder").field("auth", &self.auth).field("watch_cache", &self.watch_cache).finish()
+    }
+}
+
+/// Why a server could not be built.
+#[derive(Debug, thiserror::Error)]
+pub enum BuildError {
+    /// The store does not answer.
+    #[error(transparent)]
+    Store(#[from] listwatch_storage::StoreFault),
+    /// The namespaces every cluster has could not be made.
+    #[error("cannot create the initial namespaces: {0}")]
+    Namespaces(String),
+}
+
+/// Why a server could not listen.
+#[derive(Debug, thiserror::Error)]
+pub enum ServeError {
+    /// The address cannot be bound.
+    #[error("cannot listen on {address}: {source}")]
+    Bind {
+        /// The address asked for.
+        address: SocketAddr,
+        /// What the system says.
+        source: io::Error,
+    },
+    /// The certificates cannot be made.
+    #[error(transparent)]
+    Pki(#[from] PkiError),
+}
+
+impl Builder {
+    /// Where objects live. Default: in memory.
+    #[must_use]
+    pub fn storage(mut self, storage: Arc<dyn Storage>) -> Self {
+        self.storage = Some(storage);
+        self
+    }
+
+    /// Who may ask. Default: everybody ([`Auth::Open`]).
+    #[must_use]
+    pub fn auth(mut self, auth: Auth) -> Self {
+        self.auth = auth;
+        self
+    }
+
+    /// Answer reads and watches from a cache per resource (the default), or straight from the
+    /// store.
+    #[must_use]
+    pub fn watch_cache(mut self, on: bool) -> Self {
+        self.watch_cache = on;
+        self
+    }
+
+    /// A watch whose client names no timeout lasts between this and twice this. Default: 30 minutes.
+    #[must_use]
+    pub fn min_request_timeout(mut self, timeout: Duration) -> Self {
+        self.min_request_timeout = timeout;
+        self
+    }
+
+    /// The bounds of every watch cache.
+    #[must_use]
+    pub fn cache_limits(mut self, limits: Limits) -> Self {
+        self.limits = limits;
+        self
+    }
+
+    /// Builds the server on the current tokio runtime: creates the namespaces every cluster has and
+    /// starts the built-in loops.
+    ///
+    /// # Errors
+    /// [`BuildError`] when the store does not answer.
+    ///
+    /// # Panics
+    /// Outside a tokio runtime.
+    pub async fn build(self) -> Result<ApiServer, BuildError> {
+        let storage = self.storage.unwrap_or_else(|| MemoryStorage::new());
+        storage.health().await?;
+        let registry = registry::Registry::builtin();
+        let backend = Arc::new(Backend::new(storage, registry, self.watch_cache, self.limits));
+        namespaces::ensure_system_namespaces(&backend)
+            .await
+            .map_err(|status| BuildError::Namespaces(status.message))?;
+        let loops = vec![tokio::spawn(namespaces::run(Arc::clone(&backend)))];
+        let shared = Arc::new(Shared {
+            backend,
+            auth: self.auth,
+            min_request_timeout: self.min_request_timeout,
+            stopping: AtomicBool::new(false),
+        });
+        Ok(ApiServer { shared, loops: Arc::new(Loops(loops)) })
+    }
+}
+
+/// A server that listens on a free port of the loopback, with a kubeconfig to reach it.
+#[derive(Debug)]
+pub struct TestServer {
+    serving: Serving,
+    kubeconfig: String,
+}
+
+impl TestServer {
+    /// The address bound.
+    pub fn address(&self) -> SocketAddr {
+        self.serving.address()
+    }
+
+    /// A kubeconfig with the CA and a token inside.
+    pub fn kubeconfig(&self) -> &str {
+        &self.kubeconfig
+    }
+}
+
+impl ApiServer {
+    /// Begins to describe a server.
+    pub fn builder() -> Builder {
+        Builder {
+            storage: None,
+            auth: Auth::default(),
+            watch_cache: true,
+            min_request_timeout: MIN_REQUEST_TIMEOUT,
+            limits: Limits::default(),
+        }
+    }
+
+    /// The server as a service from requests to responses.
+    pub fn service(&self) -> ApiService {
+        ApiService::new(Arc::clone(&self.shared))
+    }
+
+    /// Serves HTTPS on an address that was bound already: HTTP/2 and HTTP/1.1 by ALPN.
+    ///
+    /// # Errors
+    /// What the system says when the listener cannot be used.
+    pub fn serve(&self, listener: std::net::TcpListener, pki: &Pki) -> io::Result<Serving> {
+        server::serve(self.service(), listener, Some(pki.tls()))
+    }
+
+    /// Serves plain HTTP (HTTP/1.1, and HTTP/2 by prior knowledge). For loopback only: nothing
+    /// protects the credentials on the wire.
+    ///
+    /// # Errors
+    /// What the system says when the listener cannot be used.
+    pub fn serve_plain(&self, listener: std::net::TcpListener) -> io::Result<Serving> {
+        server::serve(self.service(), listener, None)
+    }
+
+    /// Serves HTTPS on a free port of 127.0.0.1 with a CA and a token of its own, for a client in
+    /// another process. The server ends when the result is dropped.
+    ///
+    /// The token in the kubeconfig opens the server only if it was built with [`Auth::Token`];
+    /// with [`Auth::Open`] everybody on this machine is let in.
+    ///
+    /// # Errors
+    /// [`ServeError`] when no port is free or no certificate can be made.
+    pub async fn serve_on_free_port(&self) -> Result<TestServer, ServeError> {
+        let address = SocketAddr::from(([127, 0, 0, 1], 0));
+        let bound = |source| ServeError::Bind { address, source };
+        let pki = Pki::in_memory(&[])?;
+        let listener = std::net::TcpListener::bind(address).map_err(bound)?;
+        let serving = self.serve(listener, &pki).map_err(bound)?;
+        let kubeconfig = pki.kubeconfig(&format!("https://{}", serving.address()));
+        Ok(TestServer { serving, kubeconfig })
+    }
+
+    /// Begins the end: readiness fails, watches end cleanly, the built-in loops stop. Requests that
+    /// run are let finish; [`Serving::shutdown`] waits for them.
+    pub fn shutdown(&self) {
+        self.shared.stopping.store(true, Ordering::Relaxed);
+        self.loops.0.iter().for_each(JoinHandle::abort);
+        for (_, cacher) in self.shared.backend.running_cachers() {
+            cacher.stop(None);
+        }
+    }
+}
+
+impl Shared {
+    /// What the health checks of an endpoint find.
+    pub(crate) async fn findings(&self, endpoint: &str) -> Vec<Finding> {
+        let well = |name| Finding { name, problem: None };
+        let store = self.backend.storage().health().await.err().map(|fault| fault.to_string());
+        let mut findings = vec![well("ping"), well("log"), Finding { name: "etcd", problem: store.clone() }];
+        if endpoint == "readyz" {
+            let stopping = self.stopping.load(Ordering::Relaxed);
+            findings.push(Finding { name: "etcd-readiness", problem: store });
+            findings.push(well("informer-sync"));
+            findings.push(Finding {
+                name: "shutdown",
+                problem: stopping.then(|| "process is shutting down".to_owned()),
+            });
+        }
+        findings
+    }
+}

@@ -1,1 +1,26 @@
-//! placeholder
+//! Kubernetes list-watch: the facade that re-exports every layer, and the home of the `listwatch`
+//! binary.
+//!
+//! ```text
+//!  etcd, embedded ─▶ storage ─▶ cacher ─▶ apiserver ─▶ wire ══TCP══▶ wire ─▶ client ─▶ your code
+//! ```
+//!
+//! Each layer is a crate of its own and worth depending on alone; this one saves the names.
+//!
+//! # A controller test without a cluster
+//! ```
+//! # tokio::runtime::Runtime::new()?.block_on(async {
+//! let server = listwatch::apiserver::ApiServer::builder().build().await?;
+//! let _service = server.service(); // kube::Client::new(service, "default")
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! # })?;
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+#![forbid(unsafe_code)]
+
+pub use listwatch_apiserver as apiserver;
+pub use listwatch_cacher as cacher;
+pub use listwatch_client as client;
+pub use listwatch_meta as meta;
+pub use listwatch_storage as storage;
+pub use listwatch_wire as wire;

@@ -4,7 +4,7 @@
 //! `{"v":"meta.k8s.io/v1","rv":<revision>,"start":"<key behind the collection's prefix>"}`.
 //! A negative `rv` resumes at the latest state, which is what an expired token is exchanged for.
 
-use base64::Engine as _;
+use base64::{DecodeError, Engine as _};
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use serde::{Deserialize, Serialize};
 
@@ -58,7 +58,14 @@ impl ContinueToken {
     /// [`InvalidContinueToken`] when the text is no token of this server or would reach outside
     /// its collection.
     pub fn decode(text: &str) -> Result<Self, InvalidContinueToken> {
-        let bytes = URL_SAFE_NO_PAD.decode(text).map_err(|error| InvalidContinueToken(error.to_string()))?;
+        let bytes = URL_SAFE_NO_PAD.decode(text).map_err(|error| {
+            // Go names the place and nothing else.
+            let at = match error {
+                DecodeError::InvalidByte(at, _) | DecodeError::InvalidLastSymbol(at, _) => at,
+                DecodeError::InvalidLength(_) | DecodeError::InvalidPadding => text.len().saturating_sub(1),
+            };
+            InvalidContinueToken(format!("illegal base64 data at input byte {at}"))
+        })?;
         let encoded: Encoded =
             serde_json::from_slice(&bytes).map_err(|error| InvalidContinueToken(error.to_string()))?;
         if encoded.v != VERSION {

@@ -270,12 +270,6 @@ impl<'a> LabelParser<'a> {
             }
         };
         if let LabelOperator::In(values) | LabelOperator::NotIn(values) = &operator {
-            if values.is_empty() {
-                return invalid(
-                    "values: Invalid value: []string{}: for 'in', 'notin' operators, values set can't be empty"
-                        .to_owned(),
-                );
-            }
             for (position, value) in values.iter().enumerate() {
                 validate_label_value(value).map_err(|why| {
                     InvalidSelector(format!("values[{position}][{key}]: Invalid value: {value:?}: {why}"))
@@ -331,7 +325,8 @@ impl<'a> LabelParser<'a> {
                     expect_value = true;
                 }
                 Some(Token::Close) => {
-                    if expect_value {
+                    // `()` is the empty value too.
+                    if expect_value || values.is_empty() {
                         values.insert(String::new());
                     }
                     return Ok(values);
@@ -607,6 +602,8 @@ mod tests {
             ("app>1", false),
             ("empty=", true),
             ("empty in (,)", true),
+            ("empty in ()", true),
+            ("app in ()", false),
             ("in in (in)", false),
             ("example.com/app!=x", true),
         ] {

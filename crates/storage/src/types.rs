@@ -123,9 +123,15 @@ pub enum WatchItem {
 /// After [`WatchItem::Expired`] or [`WatchItem::Lost`] the stream ends. It never ends without one
 /// of them, except when the store was closed.
 pub struct Watch {
-    items: Pin<Box<dyn Stream<Item = WatchItem> + Send>>,
-    progress: Box<dyn Fn() + Send + Sync>,
+    items: ItemStream,
+    progress: ProgressRequest,
 }
+
+/// The items of a [`Watch`].
+pub type ItemStream = Pin<Box<dyn Stream<Item = WatchItem> + Send>>;
+
+/// What [`Watch::request_progress`] does.
+pub type ProgressRequest = Box<dyn Fn() + Send + Sync>;
 
 impl Watch {
     /// A watch from its stream of items and what [`Watch::request_progress`] does.
@@ -141,6 +147,11 @@ impl Watch {
     /// happens.
     pub fn request_progress(&self) {
         (self.progress)();
+    }
+
+    /// The stream of items and what [`Watch::request_progress`] does, for who wraps a watch.
+    pub fn into_parts(self) -> (ItemStream, ProgressRequest) {
+        (self.items, self.progress)
     }
 
     /// The next item; `None` after the end.

@@ -109,6 +109,16 @@ impl ListMeta {
     }
 }
 
+/// How objects of a built-in type begin, as they are stored.
+fn type_meta(kind: &str, api_version: &str) -> Vec<u8> {
+    let mut head = String::from("{\"kind\":");
+    push_json_string(&mut head, kind);
+    head.push_str(",\"apiVersion\":");
+    push_json_string(&mut head, api_version);
+    head.push(',');
+    head.into_bytes()
+}
+
 /// A list body, chunk by chunk: an iterator of bytes over an iterator of objects.
 ///
 /// Holds at most one chunk of [`CHUNK_BYTES`] and one item; objects are taken from `items` only
@@ -121,6 +131,8 @@ pub struct ListBody<I> {
     tail: Option<Bytes>,
     first: bool,
     chunk_bytes: usize,
+    /// What every item of a typed list begins with and Go leaves out: the list names the type.
+    type_meta: Vec<u8>,
 }
 
 impl<I: Iterator<Item = Object>> ListBody<I> {
@@ -131,7 +143,12 @@ impl<I: Iterator<Item = Object>> ListBody<I> {
 
     /// As [`ListBody::new`], with chunks of another size.
     pub fn with_chunk_bytes(meta: &ListMeta, style: ListStyle, items: I, chunk_bytes: usize) -> Self {
-        ListBody { items, next: Some(meta.head(style)), tail: Some(meta.tail(style)), first: true, chunk_bytes }
+        let type_meta = match (style, meta.kind.strip_suffix("List")) {
+            (ListStyle::Typed, Some(kind)) => type_meta(kind, &meta.api_version),
+            _ => Vec::new(),
+        };
+        let (next, tail) = (Some(meta.head(style)), Some(meta.tail(style)));
+        ListBody { items, next, tail, first: true, chunk_bytes, type_meta }
     }
 }
 
@@ -159,13 +176,15 @@ impl<I: Iterator<Item = Object>> Iterator for ListBody<I> {
             if !std::mem::take(&mut self.first) {
                 chunk.put_u8(b',');
             }
-            let json = item.json_slice();
-            if json.len() >= SHARED_ITEM_BYTES {
-                self.next = Some(item.json());
-                return Some(chunk.freeze()).filter(|chunk| !chunk.is_empty()).or_else(|| self.next.take());
+            let mut json = item.json_slice();
+            // An item that begins otherwise was written by somebody else; it stays as it is.
+            let cut = if !self.type_meta.is_empty() && json.starts_with(&self.type_meta) { self.type_meta.len() } else { 0 };
+            if cut > 0 {
+                chunk.put_u8(b'{');
+                json = &json[cut..];
             }
-            if chunk.len() + json.len() > self.chunk_bytes {
-                self.next = Some(item.json());
+            if json.len() >= SHARED_ITEM_BYTES || chunk.len() + json.len() > self.chunk_bytes {
+                self.next = Some(item.json().slice(cut..));
                 return Some(chunk.freeze()).filter(|chunk| !chunk.is_empty()).or_else(|| self.next.take());
             }
             chunk.put_slice(json);

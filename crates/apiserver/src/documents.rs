@@ -1,0 +1,190 @@
+//! Discovery, OpenAPI, version and index: which document a path and its headers ask for
+//! ([`answer`]). The documents themselves are made by [`crate::discovery`] and [`crate::openapi`].
+
+use bytes::Bytes;
+use listwatch_meta::Status;
+use listwatch_wire::query::Query;
+use time::OffsetDateTime;
+use time::macros::format_description;
+
+use crate::discovery::{AGGREGATED_CONTENT_TYPE, Discovery, Document, VersionInfo};
+use crate::openapi;
+use crate::registry::Registry;
+use crate::request::Route;
+
+/// A document with what its headers say.
+#[derive(Debug, Default)]
+pub(crate) struct Answer {
+    pub(crate) content_type: &'static str,
+    pub(crate) body: Bytes,
+    pub(crate) etag: Option<String>,
+    pub(crate) cache_control: Option<&'static str>,
+    pub(crate) expires: Option<String>,
+    /// Look there instead (301).
+    pub(crate) location: Option<String>,
+}
+
+const JSON: &str = "application/json";
+
+impl Answer {
+    pub(crate) fn json(body: Bytes) -> Self {
+        Answer { content_type: JSON, body, ..Answer::default() }
+    }
+
+    pub(crate) fn document(content_type: &'static str, document: &Document) -> Self {
+        Answer { content_type, body: document.body.clone(), etag: Some(document.etag.clone()), ..Answer::default() }
+    }
+}
+
+/// How long a document that names its own hash may be kept, in seconds.
+const IMMUTABLE_SECONDS: i64 = 365 * 24 * 3600;
+
+impl Answer {
+    /// The request named the hash of these bytes: they never change.
+    fn immutable(mut self) -> Self {
+        let expires = OffsetDateTime::now_utc() + time::Duration::seconds(IMMUTABLE_SECONDS);
+        // RFC 9110 IMF-fixdate.
+        let format =
+            format_description!("[weekday repr:short], [day] [month repr:short] [year] [hour]:[minute]:[second] GMT");
+        self.cache_control = Some("public, immutable");
+        self.expires = expires.format(format).ok();
+        self
+    }
+}
+
+/// What the client sent that decides between forms of a document.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Asked<'a> {
+    /// The `Accept` header, all its lines joined.
+    pub(crate) accept: Option<&'a str>,
+    /// The `Host` header, for documents that name the server.
+    pub(crate) host: Option<&'a str>,
+    pub(crate) query: &'a Query<'a>,
+}
+
+/// The document a route leads to.
+///
+/// # Errors
+/// 404 for a group or version that is not served, 406 when no form of the document is acceptable.
+pub(crate) fn answer(registry: &Registry, route: &Route, asked: Asked<'_>) -> Result<Answer, Status> {
+    let discovery = registry.discovery();
+    match route {
+        Route::Version => Ok(Answer::json(VersionInfo::current().body())),
+        Route::Index => Ok(Answer::json(index(registry))),
+        Route::CoreVersions => {
+            let host = asked.host.unwrap_or("127.0.0.1:6443");
+            aggregated_or(asked.accept, discovery.aggregated_api(), || Discovery::api(host))
+        }
+        Route::Groups => aggregated_or(asked.accept, discovery.aggregated_apis(), || discovery.apis()),
+        Route::Group(group) => discovery.group(group).map(Answer::json).ok_or_else(Status::no_such_resource),
+        Route::GroupVersion { group, version } => {
+            discovery.resources(group, version).map(Answer::json).ok_or_else(Status::no_such_resource)
+        }
+        Route::OpenApiV2 => {
+            let (content_type, document) = registry.openapi().v2(asked.accept).ok_or_else(not_acceptable)?;
+            Ok(Answer::document(content_type, &document))
+        }
+        Route::OpenApiV3Index => Ok(Answer::document(JSON, registry.openapi().v3_index())),
+        Route::OpenApiV3(path) => Ok(match registry.openapi().v3(path, asked.query.get("hash")) {
+            openapi::Answer::Document { document, immutable } => {
+                let answer = Answer::document(JSON, document);
+                if immutable { answer.immutable() } else { answer }
+            }
+            openapi::Answer::Moved(location) => Answer { location: Some(location), ..Answer::default() },
+            openapi::Answer::Unknown => Answer::json(Bytes::new()),
+        }),
+        Route::Resource(_) | Route::Health { .. } => Err(Status::internal("not a document")),
+    }
+}
+
+/// The aggregated form when the client asks for it first, else the legacy one.
+fn aggregated_or(
+    accept: Option<&str>,
+    aggregated: &Document,
+    legacy: impl FnOnce() -> Bytes,
+) -> Result<Answer, Status> {
+    match discovery_form(accept) {
+        Some(Form::Aggregated) => Ok(Answer::document(AGGREGATED_CONTENT_TYPE, aggregated)),
+        Some(Form::Legacy) => Ok(Answer::json(legacy())),
+        None => Err(not_acceptable()),
+    }
+}
+
+fn not_acceptable() -> Status {
+    Status::failure(
+        406,
+        listwatch_meta::status::reason::NOT_ACCEPTABLE,
+        "only the following media types are accepted: application/json",
+    )
+}
+
+#[derive(Debug, PartialEq, Eq)]
+enum Form {
+    Aggregated,
+    Legacy,
+}
+
+/// The first form of discovery that the `Accept` header takes. The removed `v2beta1` form is passed
+/// over, so a client that offers plain JSON behind it gets the legacy document.
+fn discovery_form(accept: Option<&str>) -> Option<Form> {
+    let accept = accept.map(str::trim).filter(|accept| !accept.is_empty());
+    let Some(accept) = accept else {
+        return Some(Form::Legacy);
+    };
+    accept.split(',').find_map(|clause| {
+        let mut parameters = clause.split(';').map(str::trim);
+        let media_type = parameters.next().unwrap_or_default();
+        let parameters: Vec<&str> = parameters.collect();
+        let has = |parameter: &str| parameters.contains(&parameter);
+        match media_type {
+            "application/json" if has("as=APIGroupDiscoveryList") => {
+                (has("g=apidiscovery.k8s.io") && has("v=v2")).then_some(Form::Aggregated)
+            }
+            "application/json" | "application/*" | "*/*" => Some(Form::Legacy),
+            _ => None,
+        }
+    })
+}
+
+/// `/`: the paths that answer.
+fn index(registry: &Registry) -> Bytes {
+    let mut paths: Vec<String> =
+        ["/api", "/apis", "/healthz", "/livez", "/openapi/v2", "/openapi/v3", "/readyz", "/version"]
+            .map(str::to_owned)
+            .to_vec();
+    for resource in registry.resources() {
+        if resource.group.is_empty() {
+            paths.push(format!("/api/{}", resource.version));
+        } else {
+            paths.push(format!("/apis/{}", resource.group));
+            paths.push(format!("/apis/{}/{}", resource.group, resource.version));
+        }
+    }
+    paths.sort();
+    paths.dedup();
+    serde_json::to_vec(&serde_json::json!({ "paths": paths })).expect("strings").into()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_first_acceptable_form_of_discovery_wins() {
+        let v2 = "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList";
+        let beta = "application/json;g=apidiscovery.k8s.io;v=v2beta1;as=APIGroupDiscoveryList";
+        for (accept, expected) in [
+            (None, Some(Form::Legacy)),
+            (Some(""), Some(Form::Legacy)),
+            (Some("*/*"), Some(Form::Legacy)),
+            (Some("application/json"), Some(Form::Legacy)),
+            (Some(v2), Some(Form::Aggregated)),
+            (Some(&*format!("{beta},{v2},application/json")), Some(Form::Aggregated)),
+            (Some(&*format!("{beta}, application/json")), Some(Form::Legacy)),
+            (Some(beta), None),
+            (Some("text/html"), None),
+        ] {
+            assert_eq!(discovery_form(accept), expected, "{accept:?}");
+        }
+    }
+}

@@ -1,0 +1,130 @@
+//! Reads: get, list and watch of one resource. From what the client asked to what the cache is
+//! asked, and from its answer to a response.
+
+use std::time::Duration;
+
+use http::Response;
+use listwatch_cacher::Scope;
+use listwatch_meta::{ListOptions, ResourceVersion, Status};
+use listwatch_wire::query::{Query, list_options};
+use rand::Rng as _;
+use tokio::time::Instant;
+
+use crate::Shared;
+use crate::body::Body;
+use crate::registry::Subresource;
+use crate::request::ResourceRoute;
+use crate::respond;
+use crate::service::Asker;
+use crate::view::{ListView, ObjectView, WatchView};
+use crate::watch::WatchStream;
+use crate::write;
+
+/// The longest a watch may last, whatever the client asks: a bound for arithmetic, far beyond any
+/// use.
+const WATCH_TIMEOUT_SECONDS_MAX: u64 = 365 * 24 * 3600;
+
+/// GET of one object or subresource.
+pub(crate) async fn get(
+    shared: &Shared,
+    route: &ResourceRoute,
+    query: &Query<'_>,
+    asker: &Asker,
+) -> Result<Response<Body>, Status> {
+    let resource = &route.resource;
+    let name = route.name.as_deref().unwrap_or_default();
+    let subresource = route.subresource.as_deref().and_then(|name| resource.subresource(name));
+    let view = match subresource {
+        // A Scale is no object of the resource: it has no columns.
+        Some(Subresource::Scale { .. }) => ObjectView::plain(asker)?,
+        _ => ObjectView::negotiate(asker, resource)?,
+    };
+    let version = ResourceVersion::new(query.get("resourceVersion").unwrap_or_default());
+    let at = ListOptions { resource_version: version, ..ListOptions::default() }.get()?;
+    let key = resource.key(route.namespace.as_deref(), name)?;
+    let found = shared.backend.cacher(resource).get(&key, at).await.map_err(|error| error.status(resource.gr()))?;
+    let object = found.ok_or_else(|| Status::not_found(resource.gr(), name))?;
+    if let Some(Subresource::Scale { .. }) = subresource {
+        return view.json(200, write::scale::scale_of(resource, &object)?);
+    }
+    view.object(200, resource, &object)
+}
+
+/// GET of a collection.
+pub(crate) async fn list(
+    shared: &Shared,
+    route: &ResourceRoute,
+    query: &Query<'_>,
+    asker: &Asker,
+) -> Result<Response<Body>, Status> {
+    let resource = &route.resource;
+    let view = ListView::negotiate(asker, resource)?;
+    let request = list_options(query)?.0.list(&resource.shape)?;
+    let cacher = shared.backend.cacher(resource);
+    let list = cacher.list(&scope(route)?, &request).await.map_err(|error| error.status(resource.gr()))?;
+    respond::list(list, resource, &view)
+}
+
+/// GET of a collection that asks for changes.
+pub(crate) async fn watch(
+    shared: &Shared,
+    route: &ResourceRoute,
+    query: &Query<'_>,
+    asker: &Asker,
+) -> Result<Response<Body>, Status> {
+    let resource = &route.resource;
+    let view = WatchView::negotiate(asker, resource)?;
+    let (options, _) = list_options(query)?;
+    let request = options.watch(&resource.shape, route.legacy_watch)?;
+    let scope = scope(route)?;
+    if let (Scope::Object { name, .. }, Some(pinned)) = (&scope, request.fields.requires_exact("metadata.name"))
+        && pinned != name
+    {
+        return Err(Status::bad_request("fieldSelector metadata.name doesn't match requested name"));
+    }
+    let deadline = Instant::now() + timeout(request.timeout_seconds, shared.min_request_timeout);
+    let cacher = shared.backend.cacher(resource);
+    let watcher = cacher.watch(&scope, &request, deadline).await.map_err(|error| error.status(resource.gr()))?;
+    let content_type = view.content_type();
+    let stream = WatchStream::new(watcher, std::sync::Arc::clone(resource), view);
+    Ok(respond::ok(content_type, Body::watch(stream)))
+}
+
+/// How long a watch lasts: what the client asked, or a random time between the server's minimum
+/// and twice that, so that watches begun together do not end together.
+fn timeout(asked: Option<i64>, minimum: Duration) -> Duration {
+    match asked {
+        // Zero means "not given" and was filtered out; a negative time is over at once.
+        Some(seconds) => Duration::from_secs(u64::try_from(seconds).unwrap_or(0).min(WATCH_TIMEOUT_SECONDS_MAX)),
+        None => minimum.mul_f64(1.0 + rand::rng().random::<f64>()),
+    }
+}
+
+fn scope(route: &ResourceRoute) -> Result<Scope, Status> {
+    Ok(match (&route.name, &route.namespace) {
+        (Some(name), namespace) => {
+            // A name that cannot be in a key names nothing.
+            route.resource.key(namespace.as_deref(), name)?;
+            Scope::Object { namespace: namespace.clone(), name: name.clone() }
+        }
+        (None, Some(namespace)) => Scope::Namespace(namespace.clone()),
+        (None, None) => Scope::All,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_watch_lasts_as_long_as_asked_or_between_the_minimum_and_twice_that() {
+        let minimum = Duration::from_secs(1800);
+        assert_eq!(timeout(Some(7), minimum), Duration::from_secs(7));
+        assert_eq!(timeout(Some(-7), minimum), Duration::ZERO);
+        assert_eq!(timeout(Some(i64::MAX), minimum), Duration::from_secs(WATCH_TIMEOUT_SECONDS_MAX));
+        for _ in 0..100 {
+            let chosen = timeout(None, minimum);
+            assert!(minimum <= chosen && chosen < 2 * minimum, "{chosen:?}");
+        }
+    }
+}

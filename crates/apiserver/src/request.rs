@@ -1,0 +1,332 @@
+//! From method and path to what is meant: [`route`], a pure function over the registry.
+//!
+//! The rules are those of `pkg/endpoints/request/requestinfo.go` (how a path splits) and of
+//! `pkg/endpoints/installer.go` (which methods a path takes).
+//!
+//! ```text
+//!  /api/v1[/watch]/namespaces/{ns}/{resource}[/{name}[/{subresource}]]
+//!  /apis/{group}/{version}[/watch]/{resource}[/{name}[/{subresource}]]
+//! ```
+
+use std::sync::Arc;
+
+use http::Method;
+use listwatch_meta::Status;
+use percent_encoding::percent_decode_str;
+
+use crate::registry::{Registry, Resource};
+use crate::write::WriteVerb;
+
+/// What a request is about.
+#[derive(Debug, Clone)]
+pub(crate) enum Route {
+    /// An object or a collection of a served resource.
+    Resource(ResourceRoute),
+    /// `/healthz`, `/livez`, `/readyz`, each with an optional single check.
+    Health { endpoint: &'static str, check: Option<String> },
+    /// `/version`.
+    Version,
+    /// `/` and `/index.html`: the list of paths.
+    Index,
+    /// `/api`.
+    CoreVersions,
+    /// `/apis`.
+    Groups,
+    /// `/apis/{group}`.
+    Group(String),
+    /// `/api/{version}`, `/apis/{group}/{version}`.
+    GroupVersion { group: String, version: String },
+    /// `/openapi/v2`.
+    OpenApiV2,
+    /// `/openapi/v3`.
+    OpenApiV3Index,
+    /// `/openapi/v3/{path}`.
+    OpenApiV3(String),
+}
+
+/// An object or a collection, and what to do with it.
+#[derive(Debug, Clone)]
+pub(crate) struct ResourceRoute {
+    pub(crate) resource: Arc<Resource>,
+    pub(crate) verb: Verb,
+    pub(crate) namespace: Option<String>,
+    pub(crate) name: Option<String>,
+    pub(crate) subresource: Option<String>,
+    /// The deprecated `/watch/` prefix was used.
+    pub(crate) legacy_watch: bool,
+}
+
+/// What to do; whether a collection GET is a list or a watch is for the query to say.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Verb {
+    /// GET of one object or subresource.
+    Get,
+    /// GET of a collection: list, or watch when the query asks for it.
+    Collection,
+    /// Anything that changes something.
+    Write(WriteVerb),
+}
+
+/// Why a path leads nowhere.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) enum NoRoute {
+    /// Outside every API group: `404 page not found` as plain text.
+    PageNotFound,
+    /// Inside an API group: a Status.
+    Status(Box<Status>),
+    /// The path cannot be taken apart at all; 500 as plain text.
+    Unparsable(String),
+}
+
+impl From<Status> for NoRoute {
+    fn from(status: Status) -> Self {
+        NoRoute::Status(Box::new(status))
+    }
+}
+
+/// Finds out what a request means.
+///
+/// # Errors
+/// [`NoRoute`] with what the client is told.
+pub(crate) fn route(registry: &Registry, method: &Method, path: &str) -> Result<Route, NoRoute> {
+    let segments = segments(path)?;
+    let parts: Vec<&str> = segments.iter().map(String::as_str).collect();
+    match parts.as_slice() {
+        [] | ["index.html"] => read_only(method, Route::Index),
+        ["healthz", check @ ..] => health(method, "healthz", check),
+        ["livez", check @ ..] => health(method, "livez", check),
+        ["readyz", check @ ..] => health(method, "readyz", check),
+        ["version"] => read_only(method, Route::Version),
+        ["openapi", "v2"] => read_only(method, Route::OpenApiV2),
+        ["openapi", "v3"] => read_only(method, Route::OpenApiV3Index),
+        ["openapi", "v3", rest @ ..] => read_only(method, Route::OpenApiV3(rest.join("/"))),
+        ["api"] => read_only(method, Route::CoreVersions),
+        ["apis"] => read_only(method, Route::Groups),
+        ["apis", group] if registry.resources().iter().any(|r| r.group == *group) => {
+            read_only(method, Route::Group((*group).to_owned()))
+        }
+        ["api", version, rest @ ..] => group_version(registry, method, "", version, rest),
+        ["apis", group, version, rest @ ..] => group_version(registry, method, group, version, rest),
+        _ => Err(NoRoute::PageNotFound),
+    }
+}
+
+fn read_only(method: &Method, route: Route) -> Result<Route, NoRoute> {
+    // HEAD is a GET whose body is not sent; the connection layer drops the body.
+    if method == Method::GET || method == Method::HEAD { Ok(route) } else { Err(Status::method_not_allowed().into()) }
+}
+
+fn health(method: &Method, endpoint: &'static str, check: &[&str]) -> Result<Route, NoRoute> {
+    let check = match check {
+        [] => None,
+        [single] => Some((*single).to_owned()),
+        // `poststarthook/<name>` is one check with a slash in its name.
+        several => Some(several.join("/")),
+    };
+    read_only(method, Route::Health { endpoint, check })
+}
+
+fn group_version(
+    registry: &Registry,
+    method: &Method,
+    group: &str,
+    version: &str,
+    rest: &[&str],
+) -> Result<Route, NoRoute> {
+    if !registry.has_group_version(group, version) {
+        // A known group answers for all its paths; an unknown one has nobody to answer.
+        let known = registry.resources().iter().any(|r| r.group == group && !r.custom);
+        return Err(if known { Status::no_such_resource().into() } else { NoRoute::PageNotFound });
+    }
+    let (legacy_watch, rest) = match rest {
+        [] => {
+            let route = Route::GroupVersion { group: group.to_owned(), version: version.to_owned() };
+            return read_only(method, route);
+        }
+        ["watch"] => {
+            let path = if group.is_empty() {
+                format!("/api/{version}/watch")
+            } else {
+                format!("/apis/{group}/{version}/watch")
+            };
+            let why = format!("failed to create RequestInfo: unable to determine kind and namespace from url, {path}");
+            return Err(NoRoute::Unparsable(format!("Internal Server Error: {path:?}: {why}")));
+        }
+        ["watch", rest @ ..] => (true, rest),
+        rest => (false, rest),
+    };
+    // `namespaces/{ns}/{resource}...` is a place in a namespace, except that status and finalize
+    // are subresources of the Namespace object itself.
+    let (namespace, rest) = match rest {
+        ["namespaces", namespace, subresource] if group.is_empty() && matches!(*subresource, "status" | "finalize") => {
+            (None, vec!["namespaces", namespace, subresource])
+        }
+        ["namespaces", namespace, rest @ ..] if !rest.is_empty() => (Some(*namespace), rest.to_vec()),
+        rest => (None, rest.to_vec()),
+    };
+    let not_found = || NoRoute::from(Status::no_such_resource());
+    let [plural, place @ ..] = rest.as_slice() else {
+        return Err(not_found());
+    };
+    let resource = registry.find(group, version, plural).ok_or_else(|| {
+        // An unknown plural in a group of definitions falls through to the end of the chain.
+        let custom = registry.resources().iter().any(|r| r.custom && r.group == group);
+        if custom { NoRoute::PageNotFound } else { not_found() }
+    })?;
+    let (name, subresource) = match place {
+        [] => (None, None),
+        [name] => (Some(*name), None),
+        [name, subresource] => (Some(*name), Some(*subresource)),
+        _ => return Err(not_found()),
+    };
+    // A namespaced object needs its namespace; a cluster-scoped resource must not have one.
+    let misplaced = if resource.namespaced { name.is_some() && namespace.is_none() } else { namespace.is_some() };
+    if misplaced {
+        return Err(not_found());
+    }
+    if let Some(subresource) = subresource
+        && (resource.subresource(subresource).is_none() || legacy_watch)
+    {
+        return Err(not_found());
+    }
+    let verb = verb(method, resource, namespace, name, subresource, legacy_watch)?;
+    Ok(Route::Resource(ResourceRoute {
+        resource: Arc::clone(resource),
+        verb,
+        namespace: namespace.map(str::to_owned),
+        name: name.map(str::to_owned),
+        subresource: subresource.map(str::to_owned),
+        legacy_watch,
+    }))
+}
+
+fn verb(
+    method: &Method,
+    resource: &Resource,
+    namespace: Option<&str>,
+    name: Option<&str>,
+    subresource: Option<&str>,
+    legacy_watch: bool,
+) -> Result<Verb, NoRoute> {
+    let get = *method == Method::GET || (*method == Method::HEAD && resource.custom);
+    if legacy_watch {
+        return if get { Ok(Verb::Collection) } else { Err(Status::method_not_allowed().into()) };
+    }
+    // Writes to a collection need to know the namespace.
+    let collection_is_writable = name.is_none() && (namespace.is_some() || !resource.namespaced);
+    let posted_to = matches!(subresource, Some("binding" | "eviction"));
+    match (method.as_str(), name, subresource) {
+        ("GET" | "HEAD", Some(_), _) if get && !posted_to => Ok(Verb::Get),
+        ("GET" | "HEAD", None, _) if get => Ok(Verb::Collection),
+        ("POST", None, _) if collection_is_writable => Ok(Verb::Write(WriteVerb::Create)),
+        ("POST", Some(_), Some(_)) if posted_to => Ok(Verb::Write(WriteVerb::Create)),
+        ("PUT", Some(_), _) if !posted_to => Ok(Verb::Write(WriteVerb::Update)),
+        ("PATCH", Some(_), _) if !posted_to && subresource != Some("finalize") => Ok(Verb::Write(WriteVerb::Patch)),
+        ("DELETE", Some(_), None) => Ok(Verb::Write(WriteVerb::Delete)),
+        ("DELETE", None, _) if collection_is_writable && resource.plural != "namespaces" => {
+            Ok(Verb::Write(WriteVerb::DeleteCollection))
+        }
+        _ => Err(Status::method_not_allowed().into()),
+    }
+}
+
+/// The decoded path elements, without leading and trailing slashes.
+fn segments(path: &str) -> Result<Vec<String>, NoRoute> {
+    let trimmed = path.trim_matches('/');
+    if trimmed.is_empty() {
+        return Ok(Vec::new());
+    }
+    trimmed
+        .split('/')
+        .map(|segment| {
+            let decoded = percent_decode_str(segment).decode_utf8().map_err(|_| NoRoute::PageNotFound)?;
+            if decoded.is_empty() || decoded.contains('/') {
+                return Err(NoRoute::PageNotFound);
+            }
+            Ok(decoded.into_owned())
+        })
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// `GET path` → a short text of where it leads.
+    fn check(line: &str, expected: &str) {
+        let registry = Registry::builtin();
+        let (method, path) = line.split_once(' ').unwrap();
+        let routed = match route(&registry, &method.parse().unwrap(), path) {
+            Ok(Route::Resource(r)) => format!(
+                "{:?} {}{} ns={} name={} sub={}",
+                r.verb,
+                if r.legacy_watch { "watch/" } else { "" },
+                r.resource.gr(),
+                r.namespace.as_deref().unwrap_or("-"),
+                r.name.as_deref().unwrap_or("-"),
+                r.subresource.as_deref().unwrap_or("-"),
+            ),
+            Ok(other) => format!("{other:?}"),
+            Err(NoRoute::Status(status)) => format!("{} {}", status.code, status.message),
+            Err(NoRoute::PageNotFound) => "404 page not found".to_owned(),
+            Err(NoRoute::Unparsable(why)) => format!("500 {why}"),
+        };
+        assert_eq!(routed, expected, "{line}");
+    }
+
+    #[test]
+    fn paths_lead_where_kubernetes_leads_them() {
+        check("GET /api/v1/pods", "Collection pods ns=- name=- sub=-");
+        check("GET /api/v1/namespaces/a/pods/", "Collection pods ns=a name=- sub=-");
+        check("GET /api/v1/namespaces/a/pods/x", "Get pods ns=a name=x sub=-");
+        check("GET /api/v1/namespaces/a/pods/x/status", "Get pods ns=a name=x sub=status");
+        check("GET /api/v1/namespaces", "Collection namespaces ns=- name=- sub=-");
+        check("GET /api/v1/namespaces/a", "Get namespaces ns=- name=a sub=-");
+        check("PUT /api/v1/namespaces/a/finalize", "Write(Update) namespaces ns=- name=a sub=finalize");
+        check("PATCH /api/v1/namespaces/a/status", "Write(Patch) namespaces ns=- name=a sub=status");
+        check("POST /apis/apps/v1/namespaces/a/deployments", "Write(Create) deployments.apps ns=a name=- sub=-");
+        check(
+            "DELETE /apis/apps/v1/namespaces/a/deployments",
+            "Write(DeleteCollection) deployments.apps ns=a name=- sub=-",
+        );
+        check(
+            "PATCH /apis/apps/v1/namespaces/a/deployments/d/scale",
+            "Write(Patch) deployments.apps ns=a name=d sub=scale",
+        );
+        check("POST /api/v1/namespaces/a/pods/x/binding", "Write(Create) pods ns=a name=x sub=binding");
+        check(
+            "GET /apis/rbac.authorization.k8s.io/v1/clusterroles/system%3Anode",
+            "Get clusterroles.rbac.authorization.k8s.io ns=- name=system:node sub=-",
+        );
+        check("GET /api/v1/watch/pods", "Collection watch/pods ns=- name=- sub=-");
+        check("GET /api/v1/watch/namespaces/a/pods/x", "Collection watch/pods ns=a name=x sub=-");
+        check("GET /readyz/poststarthook/x", "Health { endpoint: \"readyz\", check: Some(\"poststarthook/x\") }");
+    }
+
+    #[test]
+    fn what_is_not_served_is_refused_in_the_right_words() {
+        let missing = "404 the server could not find the requested resource";
+        let method = "405 the server does not allow this method on the requested resource";
+        check("GET /api/v1/nonsense", missing);
+        check("GET /api/v1/pods/x", missing);
+        check("GET /api/v1/namespaces/a/nodes", missing);
+        check("GET /api/v1/namespaces/a/pods/x/nonsense", missing);
+        check("POST /api/v1/pods", method);
+        check("DELETE /api/v1/pods", method);
+        check("DELETE /api/v1/namespaces", method);
+        check("HEAD /api/v1/pods", method);
+        check("OPTIONS /api/v1/pods", method);
+        check("POST /api/v1/namespaces/a/pods/x", method);
+        check("GET /apis/nonsense", "404 page not found");
+        check("GET /apis/nonsense/v1/things", "404 page not found");
+        check("GET /api/v2/pods", missing);
+        check("GET /apis/apps/v9", missing);
+        check("GET /nonsense", "404 page not found");
+        check("GET /api/v1/namespaces/a%2Fb/pods", "404 page not found");
+        check(
+            "GET /api/v1/watch",
+            "500 Internal Server Error: \"/api/v1/watch\": failed to create RequestInfo: unable to determine kind and namespace from url, /api/v1/watch",
+        );
+        check("POST /version", method);
+    }
+}

@@ -1,0 +1,63 @@
+//! Responses that succeeded: the one place where codes, headers and bodies meet.
+
+use std::sync::Arc;
+
+use http::header::CONTENT_TYPE;
+use http::{HeaderValue, Response, StatusCode};
+use listwatch_cacher::List;
+use listwatch_meta::{Object, Status};
+
+use crate::body::Body;
+use crate::registry::Resource;
+use crate::service::add_warnings;
+use crate::view::{ListView, ObjectView};
+use crate::write::{WriteBody, WriteResponse};
+
+/// A 200 with this body.
+pub(crate) fn ok(content_type: &'static str, body: Body) -> Response<Body> {
+    let mut response = Response::new(body);
+    response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static(content_type));
+    response
+}
+
+/// A list in the view that was negotiated.
+///
+/// # Errors
+/// 500 when it cannot be shown in that view.
+pub(crate) fn list(list: List, resource: &Arc<Resource>, view: &ListView) -> Result<Response<Body>, Status> {
+    view.list(resource, list)
+}
+
+/// What a write answers, in the view that was negotiated.
+///
+/// # Errors
+/// 500 when it cannot be shown in that view.
+pub(crate) fn written(
+    written: WriteResponse,
+    resource: &Arc<Resource>,
+    view: &ObjectView,
+) -> Result<Response<Body>, Status> {
+    let mut response = match written.body {
+        WriteBody::Object(object) => view.object(written.code, resource, &object)?,
+        WriteBody::Json(json) => view.json(written.code, json)?,
+        WriteBody::Status(status) => view.json(written.code, status.to_json().into())?,
+        WriteBody::List(objects) => view.json(written.code, removed(resource, &objects))?,
+    };
+    *response.status_mut() = StatusCode::from_u16(written.code).unwrap_or(StatusCode::OK);
+    add_warnings(response.headers_mut(), &written.warnings);
+    Ok(response)
+}
+
+/// The list that a deletecollection answers.
+fn removed(resource: &Resource, objects: &[Object]) -> bytes::Bytes {
+    let head = format!(
+        "{{\"kind\":{:?},\"apiVersion\":{:?},\"metadata\":{{}},\"items\":[",
+        resource.list_kind,
+        resource.api_version()
+    );
+    let items: Vec<&[u8]> = objects.iter().map(Object::json_slice).collect();
+    let mut body = head.into_bytes();
+    body.extend_from_slice(&items.join(&b','));
+    body.extend_from_slice(b"]}");
+    body.into()
+}

@@ -1,0 +1,361 @@
+//! The path of a request through the crate: [`ApiService`], a tower service.
+//!
+//! ```text
+//!  Request ─▶ audit id ─▶ route ─▶ auth ─▶ read / watch / write / discovery ─▶ Response
+//!              │            │        └ 401       └ Status                        ▲
+//!              └────────────┴──────────────── every answer carries the id ───────┘
+//! ```
+
+use std::convert::Infallible;
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use bytes::{Buf, Bytes};
+use http::header::{
+    ACCEPT, ALLOW, CACHE_CONTROL, CONNECTION, CONTENT_TYPE, ETAG, EXPIRES, HOST, HeaderName, HeaderValue,
+    IF_NONE_MATCH, LOCATION, RETRY_AFTER, USER_AGENT, VARY, WARNING,
+};
+use http::{HeaderMap, Method, Request, Response, StatusCode, Version};
+use http_body_util::{BodyExt as _, LengthLimitError, Limited};
+use listwatch_meta::Status;
+use listwatch_wire::media_type::{Negotiated, wants_pretty};
+use listwatch_wire::query::{Extra, Query};
+
+use crate::Shared;
+use crate::body::Body;
+use crate::documents::{self, Answer, Asked};
+use crate::health;
+use crate::read;
+use crate::request::{NoRoute, ResourceRoute, Route, Verb, route};
+use crate::respond;
+use crate::view::ObjectView;
+use crate::write::{self, WriteRequest};
+
+/// Bytes of a request body taken; more is a 413 (`MaxRequestBodyBytes`).
+pub const REQUEST_BODY_BYTES_MAX: usize = 3 * 1024 * 1024;
+/// How long anything but a watch may take, unless the request asks for less (`--request-timeout`).
+const REQUEST_TIMEOUT: Duration = Duration::from_secs(60);
+
+const AUDIT_ID: HeaderName = HeaderName::from_static("audit-id");
+const NOSNIFF: HeaderName = HeaderName::from_static("x-content-type-options");
+
+/// The API server as a service from requests to responses: cheap to clone, needs no network.
+///
+/// Implements [`tower_service::Service`] for any request body, so that `kube::Client::new` takes
+/// it as it is.
+#[derive(Clone)]
+pub struct ApiService {
+    shared: Arc<Shared>,
+}
+
+impl std::fmt::Debug for ApiService {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("ApiService")
+    }
+}
+
+impl<B> tower_service::Service<Request<B>> for ApiService
+where
+    B: http_body::Body + Send + 'static,
+    B::Data: Buf + Send,
+    B::Error: Into<Box<dyn std::error::Error + Send + Sync>>,
+{
+    type Response = Response<Body>;
+    type Error = Infallible;
+    type Future = Pin<Box<dyn Future<Output = Result<Response<Body>, Infallible>> + Send>>;
+
+    fn poll_ready(&mut self, _cx: &mut Context<'_>) -> Poll<Result<(), Infallible>> {
+        Poll::Ready(Ok(()))
+    }
+
+    fn call(&mut self, request: Request<B>) -> Self::Future {
+        let service = self.clone();
+        Box::pin(async move { Ok(service.handle(request).await) })
+    }
+}
+
+impl ApiService {
+    pub(crate) fn new(shared: Arc<Shared>) -> Self {
+        ApiService { shared }
+    }
+
+    /// Answers one request. Never fails: what goes wrong is in the response.
+    pub async fn handle<B>(&self, request: Request<B>) -> Response<Body>
+    where
+        B: http_body::Body + Send + 'static,
+        B::Data: Buf + Send,
+        B::Error: Into<Box<dyn std::error::Error + Send + Sync>>,
+    {
+        let audit_id = audit_id(request.headers());
+        let version = request.version();
+        let head_only = request.method() == Method::HEAD;
+        let mut response = Box::pin(self.answer(request)).await;
+        let headers = response.headers_mut();
+        headers.insert(AUDIT_ID, audit_id);
+        headers.entry(CACHE_CONTROL).or_insert(HeaderValue::from_static("no-cache, private"));
+        if version == Version::HTTP_2 {
+            headers.remove(CONNECTION);
+        }
+        if head_only {
+            *response.body_mut() = Body::empty();
+        }
+        response
+    }
+
+    async fn answer<B>(&self, request: Request<B>) -> Response<Body>
+    where
+        B: http_body::Body + Send + 'static,
+        B::Data: Buf + Send,
+        B::Error: Into<Box<dyn std::error::Error + Send + Sync>>,
+    {
+        let (parts, body) = request.into_parts();
+        let query = Query::parse(parts.uri.query().unwrap_or_default());
+        let asker = Asker::new(&parts.headers, &query);
+        let registry = self.shared.backend.registry();
+        let routed = route(&registry, &parts.method, parts.uri.path());
+
+        let open = matches!(routed, Ok(Route::Health { .. } | Route::Version));
+        if !open && !self.shared.auth.allows(&parts.headers) {
+            return asker.status(&Status::unauthorized());
+        }
+        match routed {
+            Ok(Route::Resource(route)) => self.resource(route, &parts.headers, &query, &asker, body).await,
+            Ok(Route::Health { endpoint, check }) => self.health(endpoint, check.as_deref(), &query).await,
+            Ok(route) => self.document(route, &parts.headers, &query, &asker),
+            Err(NoRoute::Status(status)) => asker.status(&status),
+            Err(NoRoute::PageNotFound) => text(StatusCode::NOT_FOUND, "404 page not found\n".to_owned()),
+            Err(NoRoute::Unparsable(why)) => text(StatusCode::INTERNAL_SERVER_ERROR, format!("{why}\n")),
+        }
+    }
+
+    async fn resource<B>(
+        &self,
+        route: ResourceRoute,
+        headers: &HeaderMap,
+        query: &Query<'_>,
+        asker: &Asker,
+        body: B,
+    ) -> Response<Body>
+    where
+        B: http_body::Body + Send + 'static,
+        B::Data: Buf + Send,
+        B::Error: Into<Box<dyn std::error::Error + Send + Sync>>,
+    {
+        if route.verb == Verb::Collection && (route.legacy_watch || query.bool("watch") == Some(true)) {
+            // A watch has a deadline of its own, far behind the request timeout.
+            let answer = read::watch(&self.shared, &route, query, asker).await;
+            return answer.unwrap_or_else(|status| asker.status(&status));
+        }
+        let timeout = match request_timeout(query) {
+            Ok(timeout) => timeout,
+            Err(status) => return asker.status(&status),
+        };
+        let work = async {
+            match route.verb {
+                Verb::Get => read::get(&self.shared, &route, query, asker).await,
+                Verb::Collection => read::list(&self.shared, &route, query, asker).await,
+                Verb::Write(verb) => {
+                    let body = collect(body).await?;
+                    let request = WriteRequest {
+                        verb,
+                        resource: &route.resource,
+                        namespace: route.namespace.as_deref(),
+                        name: route.name.as_deref(),
+                        subresource: route.subresource.as_deref(),
+                        query,
+                        content_type: header(headers, &CONTENT_TYPE),
+                        user_agent: header(headers, &USER_AGENT),
+                        body,
+                    };
+                    let view = ObjectView::negotiate(asker, &route.resource)?;
+                    let written = write::write(&self.shared.backend, request).await?;
+                    respond::written(written, &route.resource, &view)
+                }
+            }
+        };
+        match tokio::time::timeout(timeout, work).await {
+            Ok(Ok(response)) => response,
+            Ok(Err(status)) => asker.status(&status),
+            Err(_) => asker.status(&Status::timeout("request did not complete within the allotted timeout")),
+        }
+    }
+
+    async fn health(&self, endpoint: &str, check: Option<&str>, query: &Query<'_>) -> Response<Body> {
+        let findings = self.shared.findings(endpoint).await;
+        let (code, body) = health::report(
+            endpoint,
+            &findings,
+            check,
+            query.get("verbose").is_some(),
+            &query.all("exclude").map(str::to_owned).collect::<Vec<_>>(),
+        );
+        text(StatusCode::from_u16(code).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR), body)
+    }
+
+    /// Discovery, OpenAPI, version: documents made from the registry.
+    fn document(&self, route: Route, headers: &HeaderMap, query: &Query<'_>, asker: &Asker) -> Response<Body> {
+        let asked = Asked { accept: asker.accept(), host: header(headers, &HOST), query };
+        let answer = match documents::answer(&self.shared.backend.registry(), &route, asked) {
+            Ok(answer) => answer,
+            Err(status) => return asker.status(&status),
+        };
+        document_response(answer, headers)
+    }
+}
+
+fn document_response(answer: Answer, headers: &HeaderMap) -> Response<Body> {
+    if let Some(location) = answer.location {
+        let mut response = Response::new(Body::empty());
+        *response.status_mut() = StatusCode::MOVED_PERMANENTLY;
+        insert(response.headers_mut(), LOCATION, &location);
+        return response;
+    }
+    let unchanged = answer.etag.is_some() && header(headers, &IF_NONE_MATCH) == answer.etag.as_deref();
+    let mut response = Response::new(if unchanged { Body::empty() } else { Body::full(answer.body) });
+    if unchanged {
+        *response.status_mut() = StatusCode::NOT_MODIFIED;
+    }
+    let out = response.headers_mut();
+    insert(out, CONTENT_TYPE, answer.content_type);
+    if let Some(etag) = answer.etag {
+        insert(out, ETAG, &etag);
+        out.insert(VARY, HeaderValue::from_static("Accept"));
+    }
+    if let Some(cache_control) = answer.cache_control {
+        insert(out, CACHE_CONTROL, cache_control);
+    }
+    if let Some(expires) = answer.expires {
+        insert(out, EXPIRES, &expires);
+    }
+    response
+}
+
+/// Who asks, as far as the form of the answer goes: media types, and whether human eyes will read.
+pub(crate) struct Asker {
+    accept: Option<String>,
+    user_agent: Option<String>,
+    pretty: Option<String>,
+    include_object: Option<String>,
+}
+
+impl Asker {
+    fn new(headers: &HeaderMap, query: &Query<'_>) -> Self {
+        let accept: Vec<&str> = headers.get_all(ACCEPT).iter().filter_map(|value| value.to_str().ok()).collect();
+        Asker {
+            accept: (!accept.is_empty()).then(|| accept.join(",")),
+            user_agent: header(headers, &USER_AGENT).map(str::to_owned),
+            pretty: query.get("pretty").map(str::to_owned),
+            include_object: query.get("includeObject").map(str::to_owned),
+        }
+    }
+
+    /// The `Accept` header, all its lines joined.
+    pub(crate) fn accept(&self) -> Option<&str> {
+        self.accept.as_deref()
+    }
+
+    pub(crate) fn user_agent(&self) -> Option<&str> {
+        self.user_agent.as_deref()
+    }
+
+    /// `?pretty=` as sent.
+    pub(crate) fn pretty(&self) -> Option<&str> {
+        self.pretty.as_deref()
+    }
+
+    /// `?includeObject=` as sent.
+    pub(crate) fn include_object(&self) -> Option<&str> {
+        self.include_object.as_deref()
+    }
+
+    /// A failure, as a response. Always JSON, also for who asked for something else.
+    pub(crate) fn status(&self, status: &Status) -> Response<Body> {
+        let pretty = wants_pretty(self.pretty(), &Negotiated::JSON, self.user_agent());
+        let mut body = if pretty { serde_json::to_vec_pretty(status) } else { serde_json::to_vec(status) }
+            .expect("a Status has no map with non-string keys");
+        body.push(b'\n');
+        let mut response = respond::ok("application/json", Body::full(body));
+        *response.status_mut() = StatusCode::from_u16(status.code).unwrap_or(StatusCode::OK);
+        if let Some(seconds) = status.retry_after_seconds() {
+            response.headers_mut().insert(RETRY_AFTER, HeaderValue::from(seconds));
+        }
+        response
+    }
+}
+
+/// Adds the warnings of a write: `Warning: 299 - "text"`, each once (`WarningRecorder`).
+pub(crate) fn add_warnings(headers: &mut HeaderMap, warnings: &[String]) {
+    for (position, warning) in warnings.iter().enumerate() {
+        if warnings[..position].contains(warning) {
+            continue;
+        }
+        let text: String = warning.chars().filter(|c| !c.is_control()).collect();
+        let text = text.replace('\\', "\\\\").replace('"', "\\\"");
+        if let Ok(value) = HeaderValue::from_bytes(format!("299 - \"{text}\"").as_bytes()) {
+            headers.append(WARNING, value);
+        }
+    }
+}
+
+async fn collect<B>(body: B) -> Result<Bytes, Status>
+where
+    B: http_body::Body + Send + 'static,
+    B::Data: Buf + Send,
+    B::Error: Into<Box<dyn std::error::Error + Send + Sync>>,
+{
+    match Limited::new(body, REQUEST_BODY_BYTES_MAX).collect().await {
+        Ok(collected) => Ok(collected.to_bytes()),
+        Err(error) if error.is::<LengthLimitError>() => Err(Status::request_entity_too_large(REQUEST_BODY_BYTES_MAX)),
+        Err(error) => Err(Status::bad_request(format!("unable to read the request body: {error}"))),
+    }
+}
+
+/// How long a request may take: `?timeout=` as a Go duration, at most the server's own limit.
+fn request_timeout(query: &Query<'_>) -> Result<Duration, Status> {
+    let extra = Extra { timeout: query.get("timeout").map(str::to_owned), ..Extra::default() };
+    Ok(extra.timeout()?.map_or(REQUEST_TIMEOUT, |asked| asked.min(REQUEST_TIMEOUT)))
+}
+
+fn audit_id(headers: &HeaderMap) -> HeaderValue {
+    headers
+        .get(&AUDIT_ID)
+        .filter(|value| !value.is_empty())
+        .cloned()
+        .unwrap_or_else(|| HeaderValue::from_str(&uuid::Uuid::new_v4().to_string()).expect("a UUID is plain ASCII"))
+}
+
+fn header<'a>(headers: &'a HeaderMap, name: &HeaderName) -> Option<&'a str> {
+    headers.get(name).and_then(|value| value.to_str().ok())
+}
+
+fn insert(headers: &mut HeaderMap, name: HeaderName, value: &str) {
+    if let Ok(value) = HeaderValue::from_str(value) {
+        headers.insert(name, value);
+    }
+}
+
+fn text(code: StatusCode, body: String) -> Response<Body> {
+    let mut response = Response::new(Body::full(body));
+    *response.status_mut() = code;
+    let headers = response.headers_mut();
+    headers.insert(CONTENT_TYPE, HeaderValue::from_static("text/plain; charset=utf-8"));
+    headers.insert(NOSNIFF, HeaderValue::from_static("nosniff"));
+    headers.remove(ALLOW);
+    response
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn warnings_are_quoted_and_not_repeated() {
+        let mut headers = HeaderMap::new();
+        add_warnings(&mut headers, &["a \"b\"".to_owned(), "a \"b\"".to_owned(), "c\n".to_owned()]);
+        let values: Vec<&str> = headers.get_all(WARNING).iter().map(|value| value.to_str().unwrap()).collect();
+        assert_eq!(values, ["299 - \"a \\\"b\\\"\"", "299 - \"c\""]);
+    }
+}

@@ -1,0 +1,53 @@
+//! The command line: what can be asked, and who does it.
+
+mod serve;
+mod watch;
+
+use clap::{Parser, Subcommand};
+
+/// Kubernetes list-watch: a small API server that real clients cannot tell from kube-apiserver
+/// where lists and watches are concerned, and a client that watches any API server.
+#[derive(Debug, Parser)]
+#[command(version, propagate_version = true, arg_required_else_help = true, after_help = EXAMPLES)]
+pub(crate) struct Cli {
+    #[command(subcommand)]
+    command: Command,
+}
+
+const EXAMPLES: &str = "\
+Examples:
+  listwatch serve                                   an API server on https://127.0.0.1:6443
+  listwatch serve --in-memory --bind 127.0.0.1:0    a throw-away one on a free port
+  listwatch watch pods -A                           print changes, also after the server restarts";
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    /// Run an API server
+    Serve(Box<serve::Serve>),
+    /// Print the changes of a resource as they happen
+    Watch(Box<watch::Watch>),
+}
+
+/// Does what was asked.
+///
+/// # Errors
+/// One line for the user.
+pub(crate) fn run(cli: Cli) -> Result<(), Box<dyn std::error::Error>> {
+    match cli.command {
+        Command::Serve(serve) => serve.run(),
+        Command::Watch(watch) => watch.run(),
+    }
+}
+
+/// Logs to standard error, so that standard output stays for the banner and for results.
+fn start_logging(level: &str) -> Result<(), Box<dyn std::error::Error>> {
+    use std::io::IsTerminal as _;
+    let filter = tracing_subscriber::EnvFilter::try_new(level)
+        .map_err(|error| format!("--log-level {level}: {error} (try error, warn, info, debug or trace)"))?;
+    tracing_subscriber::fmt()
+        .with_env_filter(filter)
+        .with_ansi(std::io::stderr().is_terminal())
+        .with_writer(std::io::stderr)
+        .init();
+    Ok(())
+}

@@ -1,0 +1,219 @@
+//! `listwatch serve`: flags, wiring, banner, and an end in order.
+
+use std::net::{IpAddr, SocketAddr, TcpListener};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use clap::{Args, builder::BoolishValueParser};
+use listwatch_apiserver::pki::{Pki, write_private};
+use listwatch_apiserver::{ApiServer, Auth, Serving};
+use listwatch_storage::{MemoryStorage, Storage};
+
+type Failure = Box<dyn std::error::Error>;
+
+/// History in etcd is kept for one to two of these (`--etcd-compaction-interval`).
+#[cfg(feature = "etcd3")]
+const COMPACTION_INTERVAL: std::time::Duration = std::time::Duration::from_secs(300);
+
+/// Run an API server
+#[derive(Debug, Args)]
+#[command(after_help = EXAMPLES)]
+pub(crate) struct Serve {
+    /// Address and port to listen on; port 0 takes a free one
+    #[arg(long, value_name = "ADDR:PORT", default_value = "127.0.0.1:6443")]
+    bind: SocketAddr,
+
+    /// Where the embedded store, the certificates and the admin kubeconfig are kept
+    #[arg(long, value_name = "DIR", default_value = "listwatch-data")]
+    data_dir: PathBuf,
+
+    /// Keep objects in memory only: everything is gone when the server ends
+    #[arg(long, conflicts_with = "etcd_servers")]
+    in_memory: bool,
+
+    /// Keep objects in etcd v3 at these endpoints instead of the embedded store
+    #[arg(long, value_name = "URL[,URL]", value_delimiter = ',')]
+    etcd_servers: Vec<String>,
+
+    /// Prefix of every key in etcd
+    #[arg(long, value_name = "PREFIX", default_value = "/registry")]
+    etcd_prefix: String,
+
+    /// Certificate authority that signed etcd's certificate (PEM)
+    #[arg(long, value_name = "FILE")]
+    etcd_cafile: Option<PathBuf>,
+
+    /// Client certificate shown to etcd (PEM)
+    #[arg(long, value_name = "FILE", requires = "etcd_keyfile")]
+    etcd_certfile: Option<PathBuf>,
+
+    /// Key of the client certificate shown to etcd (PEM)
+    #[arg(long, value_name = "FILE", requires = "etcd_certfile")]
+    etcd_keyfile: Option<PathBuf>,
+
+    /// Where to write the admin kubeconfig [default: admin.kubeconfig in the data directory]
+    #[arg(long, value_name = "FILE")]
+    kubeconfig_out: Option<PathBuf>,
+
+    /// Serve lists and watches from a cache per resource; false serves straight from the store
+    #[arg(long, value_name = "BOOL", default_value = "true", value_parser = BoolishValueParser::new(), action = clap::ArgAction::Set)]
+    watch_cache: bool,
+
+    /// What to log on standard error: error, warn, info, debug, trace, or a filter such as
+    /// info,listwatch_cacher=debug
+    #[arg(long, value_name = "LEVEL", default_value = "info")]
+    log_level: String,
+}
+
+const EXAMPLES: &str = "\
+Examples:
+  listwatch serve
+      durable, in ./listwatch-data, on https://127.0.0.1:6443
+  listwatch serve --in-memory --bind 127.0.0.1:0 --kubeconfig-out /tmp/kubeconfig
+      for a test: nothing is kept, a free port, the kubeconfig where the test wants it
+  listwatch serve --etcd-servers http://127.0.0.1:2379
+      objects in etcd, readable with: etcdctl get --prefix /registry/
+  kubectl --kubeconfig listwatch-data/admin.kubeconfig get pods -A -w
+      any Kubernetes client works with the kubeconfig written at start";
+
+impl Serve {
+    /// Serves until a signal says stop.
+    pub(crate) fn run(self) -> Result<(), Failure> {
+        super::start_logging(&self.log_level)?;
+        tokio::runtime::Builder::new_multi_thread().enable_all().build()?.block_on(self.serve())
+    }
+
+    async fn serve(self) -> Result<(), Failure> {
+        // First what fails fastest: a taken port is told before any store is opened.
+        let listener = TcpListener::bind(self.bind)
+            .map_err(|error| format!("cannot listen on {}: {error} (choose another with --bind)", self.bind))?;
+        let address = listener.local_addr()?;
+        let pki = self.pki()?;
+        let (storage, description) = self.storage().await?;
+        let server = ApiServer::builder()
+            .storage(storage)
+            .auth(Auth::Token(pki.token().to_owned()))
+            .watch_cache(self.watch_cache)
+            .build()
+            .await?;
+        let serving = server.serve(listener, &pki)?;
+
+        let url = format!("https://{}", reachable(address));
+        let kubeconfig = self.kubeconfig_path(address);
+        write_private(&kubeconfig, pki.kubeconfig(&url).as_bytes())?;
+        print_banner(&url, &description, &std::path::absolute(&kubeconfig).unwrap_or(kubeconfig), pki.token());
+
+        stop_signal().await?;
+        stop(&server, serving).await;
+        Ok(())
+    }
+
+    fn pki(&self) -> Result<Pki, Failure> {
+        let addresses: Vec<IpAddr> = vec![self.bind.ip()];
+        if self.in_memory {
+            return Ok(Pki::in_memory(&addresses)?);
+        }
+        std::fs::create_dir_all(&self.data_dir)
+            .map_err(|error| format!("cannot create the data directory {}: {error}", self.data_dir.display()))?;
+        Ok(Pki::load_or_create(&self.data_dir, &addresses)?)
+    }
+
+    async fn storage(&self) -> Result<(Arc<dyn Storage>, String), Failure> {
+        if self.in_memory {
+            return Ok((MemoryStorage::new(), "memory (gone when the server ends)".to_owned()));
+        }
+        if self.etcd_servers.is_empty() {
+            return embedded(&self.data_dir).await;
+        }
+        self.etcd().await
+    }
+
+    #[cfg(feature = "etcd3")]
+    async fn etcd(&self) -> Result<(Arc<dyn Storage>, String), Failure> {
+        use listwatch_storage::etcd3::{Etcd3, Etcd3Options};
+        let mut options = Etcd3Options::new(self.etcd_servers.iter().cloned());
+        options.prefix.clone_from(&self.etcd_prefix);
+        options.ca_file.clone_from(&self.etcd_cafile);
+        options.cert_file.clone_from(&self.etcd_certfile);
+        options.key_file.clone_from(&self.etcd_keyfile);
+        let etcd = Etcd3::connect(options).await?;
+        etcd.start_compactor(COMPACTION_INTERVAL);
+        let version = etcd.stats().await.map_or_else(|_| "etcd".to_owned(), |stats| stats.description);
+        let description = format!("{version} at {}, below {}", self.etcd_servers.join(", "), self.etcd_prefix);
+        Ok((etcd, description))
+    }
+
+    #[cfg(not(feature = "etcd3"))]
+    async fn etcd(&self) -> Result<(Arc<dyn Storage>, String), Failure> {
+        Err("this build has no etcd support; build it with --features etcd3".into())
+    }
+
+    fn kubeconfig_path(&self, address: SocketAddr) -> PathBuf {
+        match &self.kubeconfig_out {
+            Some(path) => path.clone(),
+            // Nothing else of a throw-away server is kept, and several may run at once.
+            None if self.in_memory => std::env::temp_dir().join(format!("listwatch-{}.kubeconfig", address.port())),
+            None => self.data_dir.join("admin.kubeconfig"),
+        }
+    }
+}
+
+#[cfg(feature = "embedded")]
+async fn embedded(directory: &Path) -> Result<(Arc<dyn Storage>, String), Failure> {
+    use listwatch_storage::embedded::{EmbeddedStorage, Options};
+    let path = directory.join("store");
+    // Opening reads the index from disk; the runtime has nothing else to do yet.
+    let store = EmbeddedStorage::open(&path, Options::default())?;
+    Ok((store, format!("embedded, durable, in {}", directory.display())))
+}
+
+#[cfg(not(feature = "embedded"))]
+async fn embedded(_directory: &Path) -> Result<(Arc<dyn Storage>, String), Failure> {
+    Err("this build has no embedded store; give --etcd-servers or --in-memory, or build it with --features embedded"
+        .into())
+}
+
+/// An address a client can connect to: "any" is reached through the loopback.
+fn reachable(address: SocketAddr) -> SocketAddr {
+    match address.ip() {
+        IpAddr::V4(ip) if ip.is_unspecified() => SocketAddr::from(([127, 0, 0, 1], address.port())),
+        IpAddr::V6(ip) if ip.is_unspecified() => SocketAddr::from((std::net::Ipv6Addr::LOCALHOST, address.port())),
+        _ => address,
+    }
+}
+
+fn print_banner(url: &str, storage: &str, kubeconfig: &Path, token: &str) {
+    // The token is in the kubeconfig, which only its owner may read; a log must not hold it.
+    debug_assert!(!token.is_empty());
+    println!("listwatch {} serves the Kubernetes API", env!("CARGO_PKG_VERSION"));
+    println!("  address     {url}");
+    println!("  storage     {storage}");
+    println!("  kubeconfig  export KUBECONFIG={}", kubeconfig.display());
+    println!("  try         kubectl get namespaces --watch");
+    println!("  stop        Ctrl-C");
+}
+
+/// Waits for Ctrl-C or a termination signal.
+async fn stop_signal() -> Result<(), Failure> {
+    #[cfg(unix)]
+    {
+        use tokio::signal::unix::{SignalKind, signal};
+        let mut terminate = signal(SignalKind::terminate())?;
+        tokio::select! {
+            interrupted = tokio::signal::ctrl_c() => interrupted?,
+            _ = terminate.recv() => {}
+        }
+    }
+    #[cfg(not(unix))]
+    tokio::signal::ctrl_c().await?;
+    Ok(())
+}
+
+async fn stop(server: &ApiServer, serving: Serving) {
+    eprintln!("listwatch: stopping; a second signal stops at once");
+    server.shutdown();
+    tokio::select! {
+        () = serving.shutdown() => {}
+        _ = stop_signal() => {}
+    }
+}

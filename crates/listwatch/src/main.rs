@@ -1,0 +1,19 @@
+//! The `listwatch` command: `serve` and `watch`.
+
+mod cli;
+
+use std::process::ExitCode;
+
+use clap::Parser as _;
+
+fn main() -> ExitCode {
+    let command = cli::Cli::parse();
+    match cli::run(command) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            // One line that says what to do; the log has the rest.
+            eprintln!("listwatch: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}

@@ -1,0 +1,303 @@
+//! Who watches: a client too simple to be wrong, that lists, watches, reads slowly, loses its
+//! connection, moves to the other server, and writes down everything it was told ([`Trace`]).
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use bytes::Bytes;
+use http::Request;
+use http_body_util::{BodyExt as _, Empty};
+use listwatch_apiserver::{ApiService, Body};
+use listwatch_meta::Revision;
+use rand::rngs::StdRng;
+use rand::{Rng as _, SeedableRng as _};
+use serde_json::Value;
+use tokio::sync::watch;
+use tokio::task::JoinHandle;
+
+use crate::traffic::TIERS;
+use crate::truth::{State, parse};
+
+/// What an observer does.
+#[derive(Debug, Clone)]
+pub struct ObserverPlan {
+    /// Only this namespace.
+    pub namespace: Option<&'static str>,
+    /// Only objects with this tier.
+    pub tier: Option<&'static str>,
+    /// Begin with a WatchList instead of a list.
+    pub watch_list: bool,
+    /// Ask for bookmarks.
+    pub bookmarks: bool,
+    /// Longest pause before a read, in virtual milliseconds.
+    pub pause_ms_max: u64,
+    /// The connection is cut after about so many events; 0 never.
+    pub cut_after: usize,
+    /// `timeoutSeconds` of the watches.
+    pub timeout_seconds: u64,
+}
+
+impl ObserverPlan {
+    /// Draws a plan.
+    pub fn draw(rng: &mut StdRng) -> Self {
+        ObserverPlan {
+            namespace: rng.random_bool(0.3).then_some("default"),
+            tier: rng.random_bool(0.5).then(|| TIERS[rng.random_range(0..TIERS.len())]),
+            watch_list: rng.random_bool(0.5),
+            bookmarks: rng.random_bool(0.7),
+            pause_ms_max: if rng.random_bool(0.4) { 2_000 } else { 0 },
+            cut_after: if rng.random_bool(0.5) { 15 } else { 0 },
+            timeout_seconds: rng.random_range(5..120),
+        }
+    }
+}
+
+/// One thing an observer was told.
+#[derive(Debug, Clone)]
+pub enum Told {
+    /// `ADDED`, `MODIFIED`.
+    Put {
+        /// `namespace/name`.
+        object: String,
+        /// The event's type.
+        kind: String,
+        /// Its resource version.
+        revision: Revision,
+        /// Its content.
+        state: State,
+    },
+    /// `DELETED`.
+    Deleted {
+        /// `namespace/name`.
+        object: String,
+        /// Its resource version.
+        revision: Revision,
+    },
+    /// `BOOKMARK`.
+    Bookmark {
+        /// Its resource version.
+        revision: Revision,
+        /// It ends the initial events.
+        initial_events_end: bool,
+    },
+}
+
+/// Where one watch began and what it was told until it ended.
+#[derive(Debug, Clone)]
+pub struct Segment {
+    /// The state the watch began with, at its revision; `None` when the watch brought it itself.
+    pub start: Option<Revision>,
+    /// A list's items, when the segment began with one.
+    pub listed: Option<(Revision, BTreeMap<String, (Revision, State)>)>,
+    /// What came.
+    pub told: Vec<Told>,
+    /// The watch ended with `410 Expired`.
+    pub expired: bool,
+}
+
+/// Everything one observer was told.
+#[derive(Debug, Clone)]
+pub struct Trace {
+    /// What it asked for.
+    pub plan: ObserverPlan,
+    /// Its watches in order.
+    pub segments: Vec<Segment>,
+    /// What it believes at the end, and as of which revision.
+    pub belief: BTreeMap<String, (Revision, State)>,
+    /// The revision the belief is good for.
+    pub as_of: Revision,
+}
+
+/// A running observer.
+#[derive(Debug)]
+pub struct Observer {
+    until: watch::Sender<Option<Revision>>,
+    task: JoinHandle<Trace>,
+}
+
+impl Observer {
+    /// Begins to observe.
+    pub fn start(plan: ObserverPlan, services: Vec<ApiService>, seed: u64) -> Self {
+        let (until, stop) = watch::channel(None);
+        let eyes = Eyes { services, rng: StdRng::seed_from_u64(seed), stop };
+        Observer { until, task: tokio::spawn(eyes.look(plan)) }
+    }
+
+    /// Lets the observer go on until it has seen everything up to `last`, and takes its trace.
+    pub async fn finish(self, last: Revision) -> Trace {
+        let _ = self.until.send(Some(last));
+        self.task.await.expect("an observer does not panic")
+    }
+}
+
+struct Eyes {
+    services: Vec<ApiService>,
+    rng: StdRng,
+    stop: watch::Receiver<Option<Revision>>,
+}
+
+impl Eyes {
+    async fn look(mut self, plan: ObserverPlan) -> Trace {
+        let mut trace =
+            Trace { plan: plan.clone(), segments: Vec::new(), belief: BTreeMap::new(), as_of: Revision::ZERO };
+        let mut resume = None;
+        while !self.satisfied(&trace).await {
+            let from = match resume.take() {
+                Some(revision) => Some(revision),
+                None if plan.watch_list => None,
+                None => match self.list(&plan, &mut trace).await {
+                    Some(revision) => Some(revision),
+                    None => {
+                        self.rest().await;
+                        continue;
+                    }
+                },
+            };
+            resume = self.watch(&plan, from, &mut trace).await;
+            self.rest().await;
+        }
+        trace
+    }
+
+    /// Has the end come, and has this observer seen it? At the end one consistent list tells an
+    /// observer without bookmarks that nothing more is to come for it.
+    async fn satisfied(&mut self, trace: &Trace) -> bool {
+        let until = *self.stop.borrow();
+        matches!(until, Some(last) if trace.as_of >= last)
+    }
+
+    async fn rest(&mut self) {
+        let ms = self.rng.random_range(1..300);
+        tokio::time::sleep(Duration::from_millis(ms)).await;
+    }
+
+    fn path(plan: &ObserverPlan) -> String {
+        let scope = plan.namespace.map_or_else(String::new, |namespace| format!("namespaces/{namespace}/"));
+        let selector = plan.tier.map_or_else(String::new, |tier| format!("labelSelector=tier%3D{tier}&"));
+        format!("/api/v1/{scope}configmaps?{selector}")
+    }
+
+    async fn ask(&mut self, uri: String) -> Option<Body> {
+        let service = self.services[self.rng.random_range(0..self.services.len())].clone();
+        let request = Request::get(uri).body(Empty::<Bytes>::new()).expect("a request");
+        let response = service.handle(request).await;
+        response.status().is_success().then(|| response.into_body())
+    }
+
+    async fn list(&mut self, plan: &ObserverPlan, trace: &mut Trace) -> Option<Revision> {
+        let body = self.ask(Self::path(plan)).await?.collect().await.ok()?.to_bytes();
+        let list: Value = serde_json::from_slice(&body).expect("a list is JSON");
+        let revision = version(&list);
+        let items: BTreeMap<_, _> = list["items"]
+            .as_array()
+            .expect("items")
+            .iter()
+            .map(|item| (name(item), (version(item), parse(item.to_string().as_bytes()))))
+            .collect();
+        trace.belief = items.clone();
+        trace.as_of = revision;
+        trace.segments.push(Segment {
+            start: Some(revision),
+            listed: Some((revision, items)),
+            told: Vec::new(),
+            expired: false,
+        });
+        Some(revision)
+    }
+
+    /// Watches until the stream ends, is cut, or the end has come; returns where to resume.
+    async fn watch(&mut self, plan: &ObserverPlan, from: Option<Revision>, trace: &mut Trace) -> Option<Revision> {
+        let mut uri = format!("{}watch=true&timeoutSeconds={}", Self::path(plan), plan.timeout_seconds);
+        // A WatchList needs its end mark, or nobody knows when the state is whole.
+        let bookmarks = plan.bookmarks || from.is_none();
+        uri.push_str(&format!("&allowWatchBookmarks={bookmarks}"));
+        match from {
+            Some(revision) => uri.push_str(&format!("&resourceVersion={revision}")),
+            None => uri.push_str("&sendInitialEvents=true&resourceVersionMatch=NotOlderThan"),
+        }
+        let Some(mut body) = self.ask(uri).await else {
+            return from;
+        };
+        let cut = match plan.cut_after {
+            0 => usize::MAX,
+            about => self.rng.random_range(1..=about * 2),
+        };
+        let mut segment = Segment { start: from, listed: None, told: Vec::new(), expired: false };
+        let mut initial = from.is_none().then(BTreeMap::new);
+        let mut seen = from;
+        'stream: loop {
+            if plan.pause_ms_max > 0 {
+                tokio::time::sleep(Duration::from_millis(self.rng.random_range(0..plan.pause_ms_max))).await;
+            }
+            let frame = tokio::select! {
+                frame = body.frame() => frame,
+                // The end may come while nothing happens any more: ask once more, then leave.
+                _ = tokio::time::sleep(Duration::from_secs(200)) => None,
+            };
+            let Some(Ok(frame)) = frame else { break };
+            let data = frame.into_data().expect("data frames only");
+            for line in data.split(|byte| *byte == b'\n').filter(|line| !line.is_empty()) {
+                let event: Value = serde_json::from_slice(line).expect("a chunk holds whole events");
+                let object = &event["object"];
+                let told = match event["type"].as_str().expect("a type") {
+                    "ERROR" => {
+                        segment.expired = object["code"] == 410;
+                        trace.segments.push(segment.clone());
+                        return if object["code"] == 410 { None } else { seen };
+                    }
+                    "BOOKMARK" => Told::Bookmark {
+                        revision: version(object),
+                        initial_events_end: object["metadata"]["annotations"]["k8s.io/initial-events-end"] == "true",
+                    },
+                    "DELETED" => Told::Deleted { object: name(object), revision: version(object) },
+                    kind => Told::Put {
+                        object: name(object),
+                        kind: kind.to_owned(),
+                        revision: version(object),
+                        state: parse(object.to_string().as_bytes()),
+                    },
+                };
+                let state = initial.as_mut().unwrap_or(&mut trace.belief);
+                match &told {
+                    Told::Put { object, revision, state: content, .. } => {
+                        state.insert(object.clone(), (*revision, content.clone()));
+                    }
+                    Told::Deleted { object, .. } => {
+                        state.remove(object);
+                    }
+                    Told::Bookmark { initial_events_end: true, .. } => {
+                        trace.belief = initial.take().expect("one end mark in a watch");
+                    }
+                    Told::Bookmark { .. } => {}
+                }
+                let (Told::Put { revision, .. } | Told::Deleted { revision, .. } | Told::Bookmark { revision, .. }) =
+                    told;
+                if initial.is_none() {
+                    seen = Some(revision);
+                    trace.as_of = revision;
+                }
+                segment.told.push(told);
+            }
+            let finished = matches!(*self.stop.borrow(), Some(last) if trace.as_of >= last);
+            if finished || segment.told.len() >= cut {
+                break 'stream;
+            }
+        }
+        trace.segments.push(segment);
+        // The end has come, and this view may never be told: look once.
+        if self.stop.borrow().is_some_and(|last| trace.as_of < last) {
+            return None;
+        }
+        seen
+    }
+}
+
+fn version(object: &Value) -> Revision {
+    let text = object["metadata"]["resourceVersion"].as_str().expect("every object and list has a version");
+    Revision::new(text.parse().expect("a number"))
+}
+
+fn name(object: &Value) -> String {
+    let part = |field: &str| object["metadata"][field].as_str().expect("a name").to_owned();
+    format!("{}/{}", part("namespace"), part("name"))
+}
