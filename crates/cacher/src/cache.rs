@@ -13,13 +13,16 @@
 //! difference as events, so that watchers go on:
 //!
 //! * An object that is new or changed is an event at its own revision, which is above O.
-//! * An object that is gone was deleted at some revision up to L: the event carries L.
+//! * An object that is gone was deleted at some revision after O: the event carries O + 1. (With L
+//!   instead, several events could carry L, and a client that resumes from the first of them would
+//!   miss the others.)
 //! * An object that was deleted and created anew in between is a `DELETED` right below the
 //!   revision of its creation, then an `ADDED`.
 //! * Watchers that are under way cross the step: whatever place before it they stand at, their
 //!   state becomes that of the list. What came and went within the step they never see.
-//! * A new watch must begin after L: whoever holds a revision between O and L may hold an object
-//!   that came and went unseen, and is told `410 Expired`.
+//! * A new watch must begin at L or later: whoever holds a revision between O and L may hold an
+//!   object that came and went unseen, or has seen only a part of the difference, and is told
+//!   `410 Expired`. Watchers that take bookmarks get one at L, so that they need not hear it.
 //!
 //! If the list contradicts the cache (a different state at the same or an older revision, or a
 //! store that went back in time), what watchers were told was wrong: the cache starts over, and all
@@ -384,10 +387,10 @@ impl Cache {
         if !old.is_empty() && listed_at == self.revision {
             return None; // nothing happened, and yet something is gone
         }
-        let mut gone: Vec<&Object> = old.into_values().collect();
-        gone.sort_by(|a, b| a.key().cmp(b.key()));
-        steps.extend(gone.into_iter().map(|object| (listed_at, Step::Remove(object.key().clone()))));
-        steps.sort_by_key(|(revision, _)| *revision);
+        let removed = self.revision.next();
+        steps.extend(old.into_values().map(|object| (removed, Step::Remove(object.key().clone()))));
+        // Where revisions tie, what goes makes room first, in key order.
+        steps.sort_by(|(a, first), (b, second)| a.cmp(b).then_with(|| first.order().cmp(&second.order())));
         Some(steps)
     }
 }
@@ -407,4 +410,13 @@ enum Planned {
 enum Step {
     Put(Object),
     Remove(Key),
+}
+
+impl Step {
+    fn order(&self) -> (bool, &Key) {
+        match self {
+            Step::Remove(key) => (false, key),
+            Step::Put(object) => (true, object.key()),
+        }
+    }
 }

@@ -190,7 +190,10 @@ impl Driver {
         let plan = shared.cache.read().plan_list(listing, start_over);
         let relist = shared.cache.write().handle_list(now(), plan, &mut self.told);
         match relist {
-            Relist::Continued => self.tell(),
+            Relist::Continued => {
+                self.tell();
+                shared.hub.lock().handle_relist(now());
+            }
             Relist::StartedOver => {
                 let (revision, floor, end) = {
                     let cache = shared.cache.read();
@@ -310,15 +313,12 @@ impl Driver {
         let Driver { shared, wakers, .. } = self;
         shared.pins.lock().handle_timeout(now);
         shared.cache.write().handle_timeout(now);
-        let (start, floor) = {
-            let cache = shared.cache.read();
-            (cache.history().start(), cache.history().floor())
-        };
+        let edge = shared.cache.read().history().edge();
         let hub = shared.hub.lock();
         if hub.detached() > 0 {
             hub.for_each(|cell| {
                 let mut mailbox = cell.lock();
-                if mailbox.handle_eviction(start, |seen| shared.expired(seen, floor)) {
+                if mailbox.handle_eviction(edge, |seen| shared.expired(seen, edge.floor)) {
                     wakers.extend(mailbox.take_waker());
                 }
             });

@@ -279,7 +279,16 @@ impl Handle {
             }
             Route::Former(revision) => match self.former(revision, situation.progress).await? {
                 Some(snapshot) => (snapshot, revision),
-                None => return self.list_store(&filter, request).await,
+                None => {
+                    let list = self.list_store(&filter, request).await;
+                    return list.map_err(|error| match error {
+                        // The wait did not help: waiting again may.
+                        ReadError::TooLarge { requested, current, .. } => {
+                            ReadError::TooLarge { requested, current, retry_after_seconds: 1 }
+                        }
+                        error => error,
+                    });
+                }
             },
             Route::Store | Route::NotReady => return self.list_store(&filter, request).await,
         };
@@ -303,7 +312,13 @@ impl Handle {
             if !progress {
                 return Ok(None);
             }
-            shared.reach(revision).await?;
+            // What the cache does not reach in time the store may have: a page may come from a
+            // list that the store answered.
+            match shared.reach(revision).await {
+                Ok(()) => {}
+                Err(ReadError::TooLarge { .. }) => return Ok(None),
+                Err(error) => return Err(error),
+            }
         }
         let Some(former) = shared.cache.read().former(revision) else { return Ok(None) };
         let snapshot = former.rebuild(&shared.config.shape);

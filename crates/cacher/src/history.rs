@@ -34,6 +34,15 @@ pub(crate) struct History {
     counters: Arc<Counters>,
 }
 
+/// Where the window begins.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Edge {
+    /// The place of the oldest event that is held.
+    pub(crate) start: u64,
+    /// The oldest revision that a watch may begin after.
+    pub(crate) floor: Revision,
+}
+
 /// The place is not in the window any more.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Gone;
@@ -49,9 +58,9 @@ impl History {
         self.start + self.events.len() as u64
     }
 
-    /// The place of the oldest event that is held.
-    pub(crate) fn start(&self) -> u64 {
-        self.start
+    /// Where the window begins.
+    pub(crate) fn edge(&self) -> Edge {
+        Edge { start: self.start, floor: self.floor }
     }
 
     /// The oldest revision that a watch may begin after.
@@ -132,7 +141,7 @@ impl History {
         if skip >= self.events.len() {
             return Ok(Vec::new());
         }
-        Ok(self.events.range(skip..self.events.len().min(skip + limit)).cloned().collect())
+        Ok(self.events.range(skip..self.events.len().min(skip.saturating_add(limit))).cloned().collect())
     }
 
     /// The event at a place, if it is held.

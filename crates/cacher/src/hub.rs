@@ -180,6 +180,8 @@ impl<W> Hub<W> {
         if self.timers.first().is_none_or(|(timer, _)| *timer > now) {
             return;
         }
+        // What is set anew is not served in the same go, however soon it is due.
+        let mut again = Vec::new();
         while let Some((timer, id)) = self.timers.first().copied() {
             let Some(entry) = &mut self.watchers[id as usize] else { break };
             // The driver is awake: bookmarks that are due in a moment go out now.
@@ -199,13 +201,28 @@ impl<W> Hub<W> {
             }
             entry.bookmark = bookmark::next_due(timer.max(now), entry.deadline, limits);
             entry.timer = entry.bookmark.unwrap_or(entry.deadline);
-            self.timers.insert((entry.timer, id));
+            again.push((entry.timer, id));
         }
+        self.timers.extend(again);
     }
 
     /// Calls `visit` for every watcher.
     pub(crate) fn for_each(&self, mut visit: impl FnMut(&W)) {
         self.watchers.iter().flatten().for_each(|entry| visit(&entry.handle));
+    }
+
+    /// The state took a step whose inside is unknown: whoever takes bookmarks gets one right away,
+    /// and can resume behind it.
+    pub(crate) fn handle_relist(&mut self, now: Instant) {
+        for (id, entry) in self.watchers.iter_mut().enumerate() {
+            if let Some(entry) = entry
+                && entry.bookmark.is_some()
+            {
+                self.timers.remove(&(entry.timer, id as u32));
+                (entry.timer, entry.bookmark) = (now, Some(now));
+                self.timers.insert((now, id as u32));
+            }
+        }
     }
 
     /// Nobody can go on: all are detached.

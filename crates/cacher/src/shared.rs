@@ -273,7 +273,7 @@ impl Shared {
         let cache = self.cache.read();
         let history = cache.history();
         // A place that is gone already is as slow as the oldest one that is not.
-        if let Some(event) = slowest.and_then(|place| history.get(place.max(history.start()))) {
+        if let Some(event) = slowest.and_then(|place| history.get(place.max(history.edge().start))) {
             stats.slowest_lag_revisions = cache.revision().get() - event.revision().previous().get();
             stats.slowest_lag = now.saturating_duration_since(event.at);
         }

@@ -141,10 +141,10 @@ impl CachedWatch {
         let read = {
             let cache = shared.cache.read();
             let history = cache.history();
-            history.read(place, CATCH_UP_EVENTS).map_err(|_| history.floor())
+            history.read(place, CATCH_UP_EVENTS).map_err(|_| history.edge())
         };
         match read {
-            Err(floor) => self.cell.lock().handle_gone(place, |seen| shared.expired(seen, floor)),
+            Err(edge) => self.cell.lock().handle_gone(place, edge, |seen| shared.expired(seen, edge.floor)),
             Ok(events) if events.is_empty() => {
                 let mut hub = shared.hub.lock();
                 // Nothing is dispatched while the hub is locked: either everything dispatched so

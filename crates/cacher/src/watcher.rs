@@ -34,6 +34,7 @@ use std::task::Waker;
 use listwatch_meta::{Change, Object, Revision, Status};
 
 use crate::delivery::SharedEvent;
+use crate::history::Edge;
 use crate::limits::IDLE_QUEUE_CAPACITY;
 use crate::snapshot::ListItems;
 
@@ -172,11 +173,11 @@ impl Mailbox {
         }
     }
 
-    /// Nothing before `start` is held any more. A watcher that is still at its initial state and
+    /// The window has moved. A watcher that is still at its initial state and
     /// could not go on behind it is closed now, so that its snapshot is not kept for nothing; one
     /// that lags costs nothing and finds out by itself. True when it was closed.
-    pub(crate) fn handle_eviction(&mut self, start: u64, goodbye: impl FnOnce(Revision) -> Status) -> bool {
-        let late = matches!(&self.state, State::Replay(replay) if replay.place < start);
+    pub(crate) fn handle_eviction(&mut self, edge: Edge, goodbye: impl FnOnce(Revision) -> Status) -> bool {
+        let late = matches!(&self.state, State::Replay(replay) if replay.place < edge.start) && edge.floor > self.floor;
         if late {
             let goodbye = goodbye(self.last);
             self.handle_close(Some(goodbye));
@@ -251,9 +252,16 @@ impl Mailbox {
         self.queue.len() - before
     }
 
-    /// The place is no longer in the history.
-    pub(crate) fn handle_gone(&mut self, place: u64, goodbye: impl FnOnce(Revision) -> Status) {
-        if matches!(self.state, State::Lagging { place: expected } if expected == place) {
+    /// The place is no longer in the history: the end, unless all that has left is older than what
+    /// this watcher begins behind.
+    pub(crate) fn handle_gone(&mut self, place: u64, edge: Edge, goodbye: impl FnOnce(Revision) -> Status) {
+        let State::Lagging { place: expected } = &mut self.state else { return };
+        if *expected != place {
+            return;
+        }
+        if edge.floor <= self.floor {
+            *expected = edge.start;
+        } else {
             let goodbye = goodbye(self.last);
             self.handle_close(Some(goodbye));
         }
@@ -339,6 +347,10 @@ mod tests {
         }
     }
 
+    fn edge(start: u64, floor: u64) -> Edge {
+        Edge { start, floor: Revision::new(floor) }
+    }
+
     fn live(floor: u64) -> Mailbox {
         let mut mailbox = Mailbox::from_history(7, Revision::new(floor));
         assert!(mailbox.handle_attached(7));
@@ -406,13 +418,16 @@ mod tests {
         let goodbye = |seen: Revision| Status::expired_watch(seen.get(), 9);
         let replay = Replay { items: ListItems::ready(Vec::new()), end: None, place: 7 };
         let mut replaying = Mailbox::replay(replay, Revision::new(3));
-        assert!(!replaying.handle_eviction(7, goodbye));
-        assert!(replaying.handle_eviction(8, goodbye));
+        assert!(!replaying.handle_eviction(edge(7, 9), goodbye));
+        assert!(!replaying.handle_eviction(edge(8, 3), goodbye), "what has left is not its business");
+        assert!(replaying.handle_eviction(edge(8, 9), goodbye));
         assert_eq!(drain(&mut replaying), ["goodbye 410", "end"]);
 
         let mut lagging = Mailbox::from_history(7, Revision::new(3));
-        assert!(!lagging.handle_eviction(8, goodbye));
-        lagging.handle_gone(7, goodbye);
+        assert!(!lagging.handle_eviction(edge(8, 9), goodbye));
+        lagging.handle_gone(7, edge(8, 3), goodbye);
+        assert_eq!(drain(&mut lagging), ["history 8"]);
+        lagging.handle_gone(8, edge(9, 9), goodbye);
         assert_eq!(drain(&mut lagging), ["goodbye 410", "end"]);
     }
 
@@ -431,7 +446,7 @@ mod tests {
         mailbox.handle_close(None);
         mailbox.handle_history(7, &[event(7)], |_| Some(Change::Added));
         assert!(!mailbox.handle_attached(7));
-        mailbox.handle_gone(7, |_| Status::expired_list());
+        mailbox.handle_gone(7, edge(9, 9), |_| Status::expired_list());
         assert_eq!(drain(&mut mailbox), ["end"]);
     }
 }

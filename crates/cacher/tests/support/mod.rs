@@ -1,5 +1,5 @@
 //! What the tests of this crate share: a store with a hand on its watches, and shorthands.
-#![allow(dead_code, reason = "each test binary uses its own part")]
+#![allow(dead_code, unreachable_pub, reason = "each test binary uses its own part")]
 
 pub mod checker;
 pub mod store;

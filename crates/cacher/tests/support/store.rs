@@ -200,7 +200,7 @@ impl Stream for TestWatch {
             }
         }
         let watch = self.watch.clone();
-        let polled = Pin::new(&mut *watch.lock()).poll_next(cx);
-        polled
+        let mut watch = watch.lock();
+        Pin::new(&mut *watch).poll_next(cx)
     }
 }
