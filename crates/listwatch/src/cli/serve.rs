@@ -160,10 +160,10 @@ impl Serve {
 
 #[cfg(feature = "embedded")]
 async fn embedded(directory: &Path) -> Result<(Arc<dyn Storage>, String), Failure> {
-    use listwatch_storage::embedded::{EmbeddedStorage, Options};
+    use listwatch_storage::{EmbeddedOptions, EmbeddedStorage};
     let path = directory.join("store");
     // Opening reads the index from disk; the runtime has nothing else to do yet.
-    let store = EmbeddedStorage::open(&path, Options::default())?;
+    let store = EmbeddedStorage::open(&path, EmbeddedOptions::default())?;
     Ok((store, format!("embedded, durable, in {}", directory.display())))
 }
 
