@@ -7,6 +7,7 @@ mod args;
 mod bench;
 mod check;
 mod cleanup;
+mod codegen;
 mod e2e;
 mod failure;
 mod process;
@@ -54,6 +55,12 @@ const VERBS: &[Verb] = &[
         run: test::run,
     },
     Verb { name: "e2e", line: "the built server against real kubectl, curl and etcd", help: e2e::HELP, run: e2e::run },
+    Verb {
+        name: "codegen",
+        line: "the table of Kubernetes' types that protobuf needs, from their public definitions",
+        help: codegen::HELP,
+        run: codegen::run,
+    },
     Verb { name: "bench", line: "which bench answers which question; runs them", help: bench::HELP, run: bench::run },
 ];
 

@@ -139,7 +139,8 @@ fn machine_paths(text: &str) -> Vec<String> {
 
 /// Documents outlive code: what they name has to be there.
 fn cited(path: &str, text: &str, tree: &Tree) -> Vec<String> {
-    let here = path.rsplit_once('/').map_or("", |(dir, _)| dir);
+    // The document's folder, with its slash; nothing for one at the root.
+    let here = path.rfind('/').map_or("", |slash| &path[..=slash]);
     let packages = tree.packages();
     let mut complaints = Vec::new();
     let mut fenced = false;
@@ -158,7 +159,7 @@ fn cited(path: &str, text: &str, tree: &Tree) -> Vec<String> {
         for target in links(line) {
             let file = target.split('#').next().unwrap_or_default();
             let outside = file.is_empty() || file.contains("://") || file.starts_with("mailto:");
-            if !outside && !tree.exists(&format!("{here}/{file}")) {
+            if !outside && !tree.exists(&format!("{here}{file}")) {
                 complaints.push(format!("{number}: links to {target}, which does not exist"));
             }
         }
@@ -168,7 +169,7 @@ fn cited(path: &str, text: &str, tree: &Tree) -> Vec<String> {
             if is_path
                 && !file.contains(['*', '{', '<', ' ', '…'])
                 && !tree.exists(file)
-                && !tree.exists(&format!("{here}/{file}"))
+                && !tree.exists(&format!("{here}{file}"))
             {
                 complaints.push(format!("{number}: names {file}, which does not exist"));
             }
