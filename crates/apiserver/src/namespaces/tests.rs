@@ -1,0 +1,212 @@
+//! The agenda as a plain value, and whole deletions over the memory store.
+
+use listwatch_cacher::Limits;
+use listwatch_meta::{ObjectShape, Revision};
+use listwatch_storage::{MemoryStorage, Storage};
+
+use super::*;
+use crate::registry::Registry;
+
+fn namespace(name: &str, deleting: bool) -> Object {
+    let deletion = if deleting { r#","deletionTimestamp":"2024-01-01T00:00:00Z""# } else { "" };
+    let value = format!(r#"{{"metadata":{{"name":"{name}"{deletion}}}}}"#);
+    let key = Key::new("namespaces", None, name).unwrap();
+    let shape = ObjectShape::new(false, Vec::new());
+    Object::from_stored(key, Revision::new(1), Change::Modified, value.as_bytes(), &shape).unwrap()
+}
+
+#[test]
+fn the_agenda_backs_off_and_forgets() {
+    let start = Instant::now();
+    let at = |millis: u64| start + Duration::from_millis(millis);
+    let mut agenda = Agenda::default();
+    agenda.see(&namespace("quiet", false), Change::Added, at(0));
+    assert_eq!(agenda.start(at(0)), None, "only what is being deleted is looked at");
+
+    agenda.see(&namespace("n", true), Change::Modified, at(0));
+    assert_eq!(agenda.start(at(0)).as_deref(), Some("n"));
+    assert_eq!(agenda.start(at(0)), None, "one look at a time");
+    agenda.finish("n", Pass::Again, at(0));
+    assert_eq!((agenda.start(at(99)), agenda.due()), (None, Some(at(100))));
+    agenda.see(&namespace("n", true), Change::Modified, at(50));
+    assert_eq!(agenda.due(), Some(at(100)), "our own condition update must not shorten the wait");
+    assert_eq!(agenda.start(at(100)).as_deref(), Some("n"));
+    agenda.finish("n", Pass::Again, at(100));
+    assert_eq!(agenda.due(), Some(at(300)), "the wait doubles");
+    for _ in 0..40 {
+        agenda.start(agenda.due().unwrap()).unwrap();
+        agenda.finish("n", Pass::Again, at(0));
+    }
+    assert_eq!(agenda.due(), Some(at(0) + RETRY_MAX), "and has an end");
+
+    assert_eq!(agenda.start(at(60_000)).as_deref(), Some("n"));
+    agenda.finish("n", Pass::Done, at(60_000));
+    assert_eq!(agenda.due(), None);
+
+    agenda.see(&namespace("gone", true), Change::Modified, at(0));
+    agenda.see(&namespace("gone", true), Change::Deleted, at(1));
+    assert_eq!(agenda.due(), None, "what is gone needs no look");
+
+    agenda.see(&namespace("again", true), Change::Modified, at(0));
+    agenda.start(at(0)).unwrap();
+    agenda.see(&namespace("again", true), Change::Modified, at(1));
+    agenda.finish("again", Pass::Done, at(1));
+    assert!(agenda.due().is_some(), "what changed during the look is looked at again");
+}
+
+struct World {
+    backend: Arc<Backend>,
+}
+
+impl World {
+    fn over(storage: Arc<dyn Storage>) -> Self {
+        World { backend: Arc::new(Backend::new(storage, Registry::builtin(), true, Limits::default())) }
+    }
+
+    async fn send(&self, verb: WriteVerb, path: (&str, &str, &str), namespace: Option<&str>, name: Option<&str>, body: &str) {
+        let registry = self.backend.registry();
+        let request = WriteRequest {
+            verb,
+            resource: registry.find(path.0, path.1, path.2).unwrap(),
+            namespace,
+            name,
+            subresource: None,
+            query: &Query::default(),
+            content_type: (verb == WriteVerb::Patch).then_some("application/merge-patch+json"),
+            user_agent: None,
+            body: Bytes::copy_from_slice(body.as_bytes()),
+        };
+        write::write(&self.backend, request).await.unwrap();
+    }
+
+    async fn get(&self, path: &str) -> Option<Value> {
+        let key = Key::from_path(path).unwrap();
+        let (found, _) = self.backend.storage().get(&key).await.unwrap();
+        found.map(|found| serde_json::from_slice(&found.value).unwrap())
+    }
+
+    /// Waits until a key holds what is wanted, by watching the store.
+    async fn until(&self, path: &str, wanted: impl Fn(Option<&Value>) -> bool) {
+        let key = Key::from_path(path).unwrap();
+        let range = listwatch_meta::KeyRange::single(&key);
+        let (_, now) = self.backend.storage().get(&key).await.unwrap();
+        let mut watch = self.backend.storage().watch(range, now).await.unwrap();
+        let waiting = async {
+            while !wanted(self.get(path).await.as_ref()) {
+                watch.next().await.expect("the store is open");
+            }
+        };
+        tokio::time::timeout(Duration::from_secs(20), waiting).await.expect("the namespace loop came to nothing");
+    }
+}
+
+const NAMESPACES: (&str, &str, &str) = ("", "v1", "namespaces");
+const MAPS: (&str, &str, &str) = ("", "v1", "configmaps");
+const DEPLOYMENTS: (&str, &str, &str) = ("apps", "v1", "deployments");
+
+#[tokio::test]
+async fn every_cluster_has_its_namespaces_however_many_servers_start() {
+    let storage = MemoryStorage::new();
+    let servers: Vec<_> = (0..4).map(|_| World::over(storage.clone())).collect();
+    let starts: Vec<_> = servers
+        .iter()
+        .map(|world| {
+            let backend = Arc::clone(&world.backend);
+            tokio::spawn(async move { ensure_system_namespaces(&backend).await })
+        })
+        .collect();
+    for start in starts {
+        start.await.unwrap().unwrap();
+    }
+    let revision = storage.current_revision().await.unwrap();
+    ensure_system_namespaces(&servers[0].backend).await.unwrap();
+    assert_eq!(storage.current_revision().await.unwrap(), revision, "a second start writes nothing");
+    for name in SYSTEM_NAMESPACES {
+        let namespace = servers[0].get(&format!("/namespaces/{name}")).await.unwrap();
+        assert_eq!(namespace["spec"]["finalizers"], json!(["kubernetes"]));
+        assert_eq!(namespace["status"]["phase"], "Active");
+    }
+}
+
+/// A namespace `n` with a few objects in it, of which one has a finalizer.
+async fn furnished(world: &World) {
+    world.send(WriteVerb::Create, NAMESPACES, None, None, r#"{"metadata":{"name":"n"}}"#).await;
+    world.send(WriteVerb::Create, NAMESPACES, None, None, r#"{"metadata":{"name":"nn"}}"#).await;
+    let create = async |path, body: &str| world.send(WriteVerb::Create, path, Some("n"), None, body).await;
+    create(MAPS, r#"{"metadata":{"name":"a"}}"#).await;
+    create(MAPS, r#"{"metadata":{"name":"held","finalizers":["x.io/y"]}}"#).await;
+    create(DEPLOYMENTS, r#"{"metadata":{"name":"w"},"spec":{}}"#).await;
+    create(("", "v1", "services"), r#"{"metadata":{"name":"s"},"spec":{}}"#).await;
+    world.send(WriteVerb::Create, MAPS, Some("nn"), None, r#"{"metadata":{"name":"neighbour"}}"#).await;
+}
+
+#[tokio::test]
+async fn a_namespace_is_emptied_and_goes() {
+    let world = World::over(MemoryStorage::new());
+    furnished(&world).await;
+    let running = tokio::spawn(run(Arc::clone(&world.backend)));
+    world.send(WriteVerb::Delete, NAMESPACES, None, Some("n"), "").await;
+
+    // What is held up stays, and the conditions say so.
+    let remains = |namespace: Option<&Value>| {
+        let conditions = namespace.and_then(|namespace| namespace["status"]["conditions"].as_array());
+        conditions.is_some_and(|conditions| {
+            let message = |kind: &str| {
+                let found = conditions.iter().find(|condition| condition["type"] == kind && condition["status"] == "True");
+                found.and_then(|condition| condition["message"].as_str()).map(str::to_owned)
+            };
+            message("NamespaceContentRemaining").as_deref()
+                == Some("Some resources are remaining: configmaps. has 1 resource instances")
+                && message("NamespaceFinalizersRemaining").as_deref()
+                    == Some("Some content in the namespace has finalizers remaining: x.io/y in 1 resource instances")
+        })
+    };
+    world.until("/namespaces/n", remains).await;
+    assert_eq!(world.get("/configmaps/n/a").await, None);
+    assert_eq!(world.get("/deployments/n/w").await, None);
+    assert_eq!(world.get("/services/specs/n/s").await, None);
+
+    let free = r#"{"metadata":{"finalizers":null}}"#;
+    world.send(WriteVerb::Patch, MAPS, Some("n"), Some("held"), free).await;
+    world.until("/namespaces/n", |namespace| namespace.is_none()).await;
+    assert!(world.get("/configmaps/nn/neighbour").await.is_some(), "a neighbour was emptied too");
+    running.abort();
+}
+
+#[tokio::test]
+async fn a_restart_takes_up_where_the_last_server_stopped() {
+    let storage = MemoryStorage::new();
+    let world = World::over(storage.clone());
+    furnished(&world).await;
+    world.send(WriteVerb::Delete, NAMESPACES, None, Some("n"), "").await;
+    world.send(WriteVerb::Patch, MAPS, Some("n"), Some("held"), r#"{"metadata":{"finalizers":null}}"#).await;
+    // Nobody ran the loop until now; several servers start it at once.
+    let servers: Vec<_> = (0..3).map(|_| World::over(storage.clone())).collect();
+    let loops: Vec<_> = servers.iter().map(|world| tokio::spawn(run(Arc::clone(&world.backend)))).collect();
+    world.until("/namespaces/n", |namespace| namespace.is_none()).await;
+    assert_eq!(world.get("/configmaps/n/a").await, None);
+    assert!(world.get("/namespaces/nn").await.is_some());
+    loops.iter().for_each(tokio::task::JoinHandle::abort);
+}
+
+#[tokio::test]
+async fn a_namespace_with_a_finalizer_of_its_own_waits_for_it() {
+    let world = World::over(MemoryStorage::new());
+    let body = r#"{"metadata":{"name":"n","finalizers":["x.io/y"]}}"#;
+    world.send(WriteVerb::Create, NAMESPACES, None, None, body).await;
+    let running = tokio::spawn(run(Arc::clone(&world.backend)));
+    world.send(WriteVerb::Delete, NAMESPACES, None, Some("n"), "").await;
+    world.until("/namespaces/n", |namespace| namespace.is_some_and(|n| n["spec"].get("finalizers").is_none())).await;
+    world.send(WriteVerb::Patch, NAMESPACES, None, Some("n"), r#"{"metadata":{"finalizers":null}}"#).await;
+    assert_eq!(world.get("/namespaces/n").await, None);
+    running.abort();
+}
+
+#[test]
+fn conditions_move_only_when_they_change() {
+    let mut conditions = vec![json!({"type": "X", "status": "True", "lastTransitionTime": "then"})];
+    set_condition(&mut conditions, Condition("X", true, "R", "m".to_owned()), "now");
+    assert_eq!(conditions[0]["lastTransitionTime"], "then");
+    set_condition(&mut conditions, Condition("X", false, "R", "m".to_owned()), "now");
+    assert_eq!(conditions[0]["lastTransitionTime"], "now");
+}

@@ -1,0 +1,339 @@
+//! From a request body to an object of the expected kind: media type, syntax, kind, shape, strict
+//! findings.
+//!
+//! Texts: `pkg/endpoints/handlers/{create,update,rest}.go`, apimachinery `runtime` errors.
+
+use listwatch_meta::Status;
+use listwatch_wire::media_type::{Encoding, Served, negotiate_body};
+use serde_json::{Map, Value};
+
+use super::document::Document;
+use super::options::FieldValidation;
+use super::{go, metadata};
+use crate::registry::{Registry, Resource};
+
+/// So many bytes of a body that cannot be understood are quoted in the answer.
+const QUOTED_BYTES_MAX: usize = 30;
+
+/// The kind that a body must be of.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Expected<'a> {
+    pub(super) group: &'a str,
+    pub(super) version: &'a str,
+    pub(super) kind: &'a str,
+}
+
+impl<'a> Expected<'a> {
+    /// The kind of a resource's objects.
+    pub(super) fn of(resource: &'a Resource) -> Self {
+        Expected { group: &resource.group, version: &resource.version, kind: &resource.kind }
+    }
+
+    /// `v1`, `apps/v1`.
+    pub(super) fn api_version(&self) -> String {
+        if self.group.is_empty() { self.version.to_owned() } else { format!("{}/{}", self.group, self.version) }
+    }
+}
+
+/// An object as a client sent it.
+#[derive(Debug)]
+pub(super) struct Decoded {
+    /// With `kind`, `apiVersion` and an object `metadata` in front.
+    pub(super) object: Map<String, Value>,
+    pub(super) warnings: Vec<String>,
+}
+
+/// True when the body's media type is YAML.
+///
+/// # Errors
+/// 415 when it is neither JSON nor YAML.
+pub(super) fn body_is_yaml(content_type: Option<&str>) -> Result<bool, Status> {
+    Ok(negotiate_body(content_type, &Served::BUILTIN_JSON)? == Encoding::Yaml)
+}
+
+/// Decodes the body of a create or an update.
+///
+/// # Errors
+/// 415 for an unknown media type, 400 for everything that is no object of the expected kind.
+pub(super) fn decode(
+    registry: &Registry,
+    expected: Expected<'_>,
+    content_type: Option<&str>,
+    body: &[u8],
+    validation: FieldValidation,
+) -> Result<Decoded, Status> {
+    let yaml = body_is_yaml(content_type)?;
+    let unrecognized = |why: &str| {
+        let summary = summary(body);
+        Status::bad_request(format!(
+            "the object provided is unrecognized (must be of type {}): {why} ({summary})",
+            expected.kind
+        ))
+    };
+    let document = if yaml { Document::from_yaml(body) } else { Document::from_json(body) };
+    let document = document.map_err(|why| {
+        unrecognized(&if yaml { why } else { format!("couldn't get version/kind; json parse error: {why}") })
+    })?;
+    let cannot_read = |value: &Value, target: &str| {
+        let found = go::json_kind(value);
+        unrecognized(&format!("couldn't get version/kind; json parse error: json: cannot unmarshal {found} into Go {target}"))
+    };
+    let object = match document.value {
+        Value::Object(object) => object,
+        Value::Null => Map::new(),
+        other => {
+            let target = r#"value of type struct { APIVersion string "json:\"apiVersion,omitempty\""; Kind string "json:\"kind,omitempty\"" }"#;
+            return Err(cannot_read(&other, target));
+        }
+    };
+    for name in ["apiVersion", "kind"] {
+        match object.get(name) {
+            None | Some(Value::String(_) | Value::Null) => {}
+            Some(other) => return Err(cannot_read(other, &format!("struct field .{name} of type string"))),
+        }
+    }
+    let api_version = metadata::text(&object, "apiVersion");
+    if api_version.matches('/').count() > 1 {
+        return Err(unrecognized(&format!("unexpected GroupVersion string: {api_version}")));
+    }
+    check_kind(registry, expected, &object)?;
+    let object = ordered(object, expected)?;
+
+    let mut findings: Vec<String> =
+        document.duplicates.iter().map(|path| format!("duplicate field {path:?}")).collect();
+    if let Some(Value::Object(metadata)) = object.get("metadata") {
+        findings.extend(metadata::unknown_fields(metadata).map(|path| format!("unknown field {path:?}")));
+    }
+    let warnings = match validation {
+        FieldValidation::Ignore => Vec::new(),
+        FieldValidation::Warn => findings,
+        FieldValidation::Strict if findings.is_empty() => Vec::new(),
+        FieldValidation::Strict => {
+            let why = format!("strict decoding error: {}", findings.join(", "));
+            return Err(cannot_handle(&object, expected, &why));
+        }
+    };
+    Ok(Decoded { object, warnings })
+}
+
+/// Checks `kind` and `apiVersion`, where they are given.
+pub(super) fn check_kind(
+    registry: &Registry,
+    expected: Expected<'_>,
+    object: &Map<String, Value>,
+) -> Result<(), Status> {
+    match kind_problem(registry, expected, object) {
+        None => Ok(()),
+        Some(KindProblem::Version(why)) => Err(Status::bad_request(why)),
+        Some(KindProblem::Kind(why)) => Err(cannot_handle(object, expected, &why)),
+    }
+}
+
+/// What is wrong with the kind of an object.
+pub(super) enum KindProblem {
+    /// The right kind in another version; the whole message.
+    Version(String),
+    /// Another kind, or none that is known; what a decoder says.
+    Kind(String),
+}
+
+/// What is wrong with `kind` and `apiVersion`; an absent one is what was expected.
+pub(super) fn kind_problem(
+    registry: &Registry,
+    expected: Expected<'_>,
+    object: &Map<String, Value>,
+) -> Option<KindProblem> {
+    let given = |name: &str, expected: &str| match metadata::text(object, name) {
+        "" => expected.to_owned(),
+        text => text.to_owned(),
+    };
+    let kind = given("kind", expected.kind);
+    let expected_version = expected.api_version();
+    let api_version = given("apiVersion", &expected_version);
+    if kind == expected.kind && api_version == expected_version {
+        return None;
+    }
+    let (group, version) = api_version.split_once('/').unwrap_or(("", &api_version));
+    let known = registry.find_kind(group, version, &kind).is_some();
+    Some(if kind == expected.kind && known {
+        KindProblem::Version(format!(
+            "the API version in the data ({api_version}) does not match the expected API version ({expected_version})"
+        ))
+    } else if known {
+        let group = expected.group.split('.').next().filter(|group| !group.is_empty()).unwrap_or("core");
+        KindProblem::Kind(format!("converting ({version}.{kind}) to ({group}.{}): unknown conversion", expected.kind))
+    } else {
+        KindProblem::Kind(format!(
+            "no kind {kind:?} is registered for version {api_version:?} in scheme \"pkg/api/legacyscheme/scheme.go:30\""
+        ))
+    })
+}
+
+/// Puts `kind`, `apiVersion` and `metadata` in front and checks the shape of the latter.
+///
+/// # Errors
+/// 400 when `metadata` cannot be an `ObjectMeta`.
+pub(super) fn ordered(mut object: Map<String, Value>, expected: Expected<'_>) -> Result<Map<String, Value>, Status> {
+    let metadata = object.shift_remove("metadata").unwrap_or(Value::Null);
+    if let Err(why) = metadata::check_shape(expected.kind, &metadata) {
+        return Err(cannot_handle(&object, expected, &why));
+    }
+    let metadata = match metadata {
+        Value::Object(metadata) => metadata,
+        _ => Map::new(),
+    };
+    let mut ordered = Map::with_capacity(object.len() + 3);
+    ordered.insert("kind".to_owned(), Value::String(expected.kind.to_owned()));
+    ordered.insert("apiVersion".to_owned(), Value::String(expected.api_version()));
+    ordered.insert("metadata".to_owned(), Value::Object(metadata));
+    ordered.extend(object.into_iter().filter(|(name, _)| name != "kind" && name != "apiVersion"));
+    Ok(ordered)
+}
+
+/// 400: the body is understood but is no object of this kind.
+pub(super) fn cannot_handle(object: &Map<String, Value>, expected: Expected<'_>, why: &str) -> Status {
+    let kind = match metadata::text(object, "kind") {
+        "" => expected.kind,
+        kind => kind,
+    };
+    let version = match metadata::text(object, "apiVersion") {
+        "" => expected.version,
+        api_version => api_version.rsplit('/').next().unwrap_or_default(),
+    };
+    Status::bad_request(format!("{kind} in version {version:?} cannot be handled as a {}: {why}", expected.kind))
+}
+
+/// The beginning of a body for an error text: as text when it begins like JSON, else in hex.
+fn summary(body: &[u8]) -> String {
+    let cut = &body[..body.len().min(QUOTED_BYTES_MAX)];
+    let more = if body.len() > QUOTED_BYTES_MAX { " ..." } else { "" };
+    match body.first() {
+        None => "<empty>".to_owned(),
+        Some(b'{') => format!("{}{more}", String::from_utf8_lossy(cut)),
+        Some(_) => format!("{}{more}", cut.iter().map(|byte| format!("{byte:02x}")).collect::<String>()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const CONFIG_MAP: Expected<'_> = Expected { group: "", version: "v1", kind: "ConfigMap" };
+
+    fn run(content_type: Option<&str>, body: &str, validation: FieldValidation) -> Result<(String, Vec<String>), (u16, String)> {
+        decode(&Registry::builtin(), CONFIG_MAP, content_type, body.as_bytes(), validation)
+            .map(|decoded| (Value::Object(decoded.object).to_string(), decoded.warnings))
+            .map_err(|status| (status.code, status.message))
+    }
+
+    fn check(body: &str, expected: &str) {
+        let (object, warnings) = run(None, body, FieldValidation::Warn).unwrap();
+        assert_eq!(object, expected);
+        assert_eq!(warnings, [""; 0]);
+    }
+
+    #[test]
+    fn kind_and_version_come_first_and_may_be_left_out() {
+        let expected = r#"{"kind":"ConfigMap","apiVersion":"v1","metadata":{"name":"a"},"data":{"x":"y"}}"#;
+        check(r#"{"data":{"x":"y"},"metadata":{"name":"a"}}"#, expected);
+        check(r#"{"data":{"x":"y"},"metadata":{"name":"a"},"apiVersion":"v1","kind":"ConfigMap"}"#, expected);
+        check(r#"{}"#, r#"{"kind":"ConfigMap","apiVersion":"v1","metadata":{}}"#);
+        let yaml = "metadata:\n  name: a\ndata: {x: \"y\"}\n";
+        for content_type in ["application/yaml", "application/yaml; charset=utf-8"] {
+            assert_eq!(run(Some(content_type), yaml, FieldValidation::Warn).unwrap().0, expected);
+        }
+    }
+
+    fn check_error(content_type: Option<&str>, body: &str, code: u16, expected: &str) {
+        let (found_code, found) = run(content_type, body, FieldValidation::Warn).unwrap_err();
+        assert_eq!((found_code, found.as_str()), (code, expected), "{body}");
+    }
+
+    #[test]
+    fn what_cannot_be_decoded_is_explained() {
+        let unrecognized = |why: &str| format!("the object provided is unrecognized (must be of type ConfigMap): {why}");
+        let syntax = |why: &str| unrecognized(&format!("couldn't get version/kind; json parse error: {why}"));
+        check_error(None, "{bad", 400, &syntax("key must be a string at line 1 column 2 ({bad)"));
+        check_error(None, "", 400, &syntax("unexpected end of JSON input (<empty>)"));
+        check_error(
+            None,
+            "[]",
+            400,
+            &syntax(
+                r#"json: cannot unmarshal array into Go value of type struct { APIVersion string "json:\"apiVersion,omitempty\""; Kind string "json:\"kind,omitempty\"" } (5b5d)"#,
+            ),
+        );
+        check_error(
+            None,
+            r#"{"kind":5,"apiVersion":"v1","metadata":{"name":"a"}}"#,
+            400,
+            &syntax("json: cannot unmarshal number into Go struct field .kind of type string ({\"kind\":5,\"apiVersion\":\"v1\",\"m ...)"),
+        );
+        check_error(
+            None,
+            r#"{"kind":"ConfigMap","apiVersion":"a/b/c","metadata":{"name":"a"}}"#,
+            400,
+            &unrecognized("unexpected GroupVersion string: a/b/c ({\"kind\":\"ConfigMap\",\"apiVersio ...)"),
+        );
+        check_error(
+            Some("text/plain"),
+            "x",
+            415,
+            "the body of the request was in an unknown format - accepted media types include: application/json, application/yaml",
+        );
+        assert!(run(Some("application/yaml"), "a: [b", FieldValidation::Warn).unwrap_err().1.starts_with(&unrecognized("yaml: ")));
+    }
+
+    #[test]
+    fn another_kind_is_refused() {
+        let object = |kind: &str, api_version: &str| format!(r#"{{"kind":"{kind}","apiVersion":"{api_version}"}}"#);
+        check_error(
+            None,
+            &object("Pod", "v1"),
+            400,
+            "Pod in version \"v1\" cannot be handled as a ConfigMap: converting (v1.Pod) to (core.ConfigMap): unknown conversion",
+        );
+        check_error(
+            None,
+            &object("Deployment", "apps/v1"),
+            400,
+            "Deployment in version \"v1\" cannot be handled as a ConfigMap: converting (v1.Deployment) to (core.ConfigMap): unknown conversion",
+        );
+        check_error(
+            None,
+            &object("Foo", "v1"),
+            400,
+            "Foo in version \"v1\" cannot be handled as a ConfigMap: no kind \"Foo\" is registered for version \"v1\" in scheme \"pkg/api/legacyscheme/scheme.go:30\"",
+        );
+        check_error(
+            None,
+            &object("ConfigMap", "v2"),
+            400,
+            "ConfigMap in version \"v2\" cannot be handled as a ConfigMap: no kind \"ConfigMap\" is registered for version \"v2\" in scheme \"pkg/api/legacyscheme/scheme.go:30\"",
+        );
+        check_error(
+            None,
+            r#"{"metadata":[]}"#,
+            400,
+            "ConfigMap in version \"v1\" cannot be handled as a ConfigMap: json: cannot unmarshal array into Go struct field ConfigMap.metadata of type v1.ObjectMeta",
+        );
+    }
+
+    #[test]
+    fn doubtful_fields_warn_or_refuse() {
+        let body = r#"{"metadata":{"name":"a","name":"b","odd":1},"data":{"a":"1","a":"2"}}"#;
+        let findings = [r#"duplicate field "metadata.name""#, r#"duplicate field "data.a""#, r#"unknown field "metadata.odd""#];
+        assert_eq!(run(None, body, FieldValidation::Warn).unwrap().1, findings);
+        assert_eq!(run(None, body, FieldValidation::Ignore).unwrap().1, [""; 0]);
+        assert_eq!(
+            run(None, body, FieldValidation::Strict).unwrap_err(),
+            (
+                400,
+                format!(
+                    "ConfigMap in version \"v1\" cannot be handled as a ConfigMap: strict decoding error: {}",
+                    findings.join(", ")
+                )
+            )
+        );
+    }
+}

@@ -1,0 +1,467 @@
+//! The table of defaults itself; see [`super`] for how it is read and where it comes from.
+
+use serde_json::{Map, Value, json};
+
+use super::Default::{Do, Each, Empty, Flag, From, If, In, Number, Text};
+use super::{Defaults, missing};
+
+/// The defaults of a built-in kind; `None` when it has none.
+pub(in crate::write) fn of(group: &str, kind: &str) -> Option<&'static Defaults> {
+    Some(match (group, kind) {
+        ("", "Endpoints") => &ENDPOINTS,
+        ("", "PersistentVolume") => &PERSISTENT_VOLUME,
+        ("", "PersistentVolumeClaim") => &PERSISTENT_VOLUME_CLAIM,
+        ("", "Pod") => &POD,
+        ("", "PodTemplate") => &POD_TEMPLATE,
+        ("", "ReplicationController") => &REPLICATION_CONTROLLER,
+        ("", "Secret") => &SECRET,
+        ("", "Service") => &SERVICE,
+        ("admissionregistration.k8s.io", "MutatingWebhookConfiguration") => &MUTATING_WEBHOOKS,
+        ("admissionregistration.k8s.io", "ValidatingWebhookConfiguration") => &VALIDATING_WEBHOOKS,
+        ("apiextensions.k8s.io", "CustomResourceDefinition") => &CUSTOM_RESOURCE_DEFINITION,
+        ("apps", "DaemonSet") => &DAEMON_SET,
+        ("apps", "Deployment") => &DEPLOYMENT,
+        ("apps", "ReplicaSet") => &REPLICA_SET,
+        ("apps", "StatefulSet") => &STATEFUL_SET,
+        ("autoscaling", "HorizontalPodAutoscaler") => &HORIZONTAL_POD_AUTOSCALER,
+        ("batch", "CronJob") => &CRON_JOB,
+        ("batch", "Job") => &JOB,
+        ("discovery.k8s.io", "EndpointSlice") => &ENDPOINT_SLICE,
+        ("networking.k8s.io", "IngressClass") => &INGRESS_CLASS,
+        ("networking.k8s.io", "NetworkPolicy") => &NETWORK_POLICY,
+        ("rbac.authorization.k8s.io", "ClusterRoleBinding" | "RoleBinding") => &ROLE_BINDING,
+        ("scheduling.k8s.io", "PriorityClass") => &PRIORITY_CLASS,
+        ("storage.k8s.io", "CSIDriver") => &CSI_DRIVER,
+        ("storage.k8s.io", "StorageClass") => &STORAGE_CLASS,
+        _ => return None,
+    })
+}
+
+/// The status that a new object of a kind with the status subresource has, whatever the client
+/// says; `None` where the client's counts (a node registers itself with its status).
+pub(in crate::write) fn initial_status(group: &str, kind: &str) -> Option<Value> {
+    Some(match (group, kind) {
+        ("", "Node") => return None,
+        ("", "Namespace") => json!({"phase": "Active"}),
+        ("", "PersistentVolume" | "PersistentVolumeClaim") => json!({"phase": "Pending"}),
+        ("", "Service") | ("networking.k8s.io", "Ingress") => json!({"loadBalancer": {}}),
+        ("", "ReplicationController") | ("apps", "ReplicaSet") => json!({"replicas": 0}),
+        ("apps", "StatefulSet") => json!({"replicas": 0, "availableReplicas": 0}),
+        ("apps", "DaemonSet") => {
+            json!({"currentNumberScheduled": 0, "numberMisscheduled": 0, "desiredNumberScheduled": 0, "numberReady": 0})
+        }
+        ("autoscaling", "HorizontalPodAutoscaler") => json!({"desiredReplicas": 0, "currentMetrics": null}),
+        ("policy", "PodDisruptionBudget") => {
+            json!({"disruptionsAllowed": 0, "currentHealthy": 0, "desiredHealthy": 0, "expectedPods": 0})
+        }
+        ("storage.k8s.io", "VolumeAttachment") => json!({"attached": false}),
+        _ => json!({}),
+    })
+}
+
+const RBAC: &str = "rbac.authorization.k8s.io";
+
+// Pods and what holds their templates.
+
+static HTTP_GET: Defaults = Defaults(&[("path", Text("/")), ("scheme", Text("HTTP"))]);
+static GRPC: Defaults = Defaults(&[("service", From(|action| (!action.contains_key("service")).then(|| json!(""))))]);
+static PROBE: Defaults = Defaults(&[
+    ("httpGet", If(&HTTP_GET)),
+    ("grpc", If(&GRPC)),
+    ("timeoutSeconds", Number(1)),
+    ("periodSeconds", Number(10)),
+    ("successThreshold", Number(1)),
+    ("failureThreshold", Number(3)),
+]);
+static HANDLER: Defaults = Defaults(&[("httpGet", If(&HTTP_GET))]);
+static LIFECYCLE: Defaults = Defaults(&[("postStart", If(&HANDLER)), ("preStop", If(&HANDLER))]);
+static PORT: Defaults = Defaults(&[("protocol", Text("TCP"))]);
+static FIELD_REF: Defaults = Defaults(&[("apiVersion", Text("v1"))]);
+static WITH_FIELD_REF: Defaults = Defaults(&[("fieldRef", If(&FIELD_REF))]);
+static ENV: Defaults = Defaults(&[("valueFrom", If(&WITH_FIELD_REF))]);
+static CONTAINER: Defaults = Defaults(&[
+    ("ports", Each(&PORT)),
+    ("env", Each(&ENV)),
+    ("resources", Empty),
+    ("livenessProbe", If(&PROBE)),
+    ("readinessProbe", If(&PROBE)),
+    ("startupProbe", If(&PROBE)),
+    ("lifecycle", If(&LIFECYCLE)),
+    ("terminationMessagePath", Text("/dev/termination-log")),
+    ("terminationMessagePolicy", Text("File")),
+    ("imagePullPolicy", From(|container| Some(pull_policy(container.get("image"))))),
+]);
+
+/// `rw-r--r--`, for volumes made of files.
+static MODE: Defaults = Defaults(&[("defaultMode", Number(0o644))]);
+static DOWNWARD_API: Defaults = Defaults(&[("items", Each(&WITH_FIELD_REF)), ("defaultMode", Number(0o644))]);
+static DOWNWARD_API_PROJECTION: Defaults = Defaults(&[("items", Each(&WITH_FIELD_REF))]);
+static TOKEN: Defaults = Defaults(&[("expirationSeconds", Number(3600))]);
+static PROJECTION: Defaults =
+    Defaults(&[("serviceAccountToken", If(&TOKEN)), ("downwardAPI", If(&DOWNWARD_API_PROJECTION))]);
+static PROJECTED: Defaults = Defaults(&[("sources", Each(&PROJECTION)), ("defaultMode", Number(0o644))]);
+static HOST_PATH: Defaults = Defaults(&[("type", From(|path| (!path.contains_key("type")).then(|| json!(""))))]);
+static ISCSI: Defaults = Defaults(&[("iscsiInterface", Text("default"))]);
+static CLAIM_SPEC: Defaults = Defaults(&[("volumeMode", Text("Filesystem"))]);
+static CLAIM_TEMPLATE: Defaults = Defaults(&[("spec", If(&CLAIM_SPEC))]);
+static EPHEMERAL: Defaults = Defaults(&[("volumeClaimTemplate", If(&CLAIM_TEMPLATE))]);
+static IMAGE_VOLUME: Defaults =
+    Defaults(&[("pullPolicy", From(|image| Some(pull_policy(image.get("reference")))))]);
+static VOLUME: Defaults = Defaults(&[
+    ("emptyDir", From(|volume| (!volume.keys().any(|name| name != "name")).then(|| json!({})))),
+    ("secret", If(&MODE)),
+    ("configMap", If(&MODE)),
+    ("downwardAPI", If(&DOWNWARD_API)),
+    ("projected", If(&PROJECTED)),
+    ("hostPath", If(&HOST_PATH)),
+    ("iscsi", If(&ISCSI)),
+    ("ephemeral", If(&EPHEMERAL)),
+    ("image", If(&IMAGE_VOLUME)),
+]);
+static POD_SPEC: Defaults = Defaults(&[
+    ("volumes", Each(&VOLUME)),
+    ("initContainers", Each(&CONTAINER)),
+    ("containers", Each(&CONTAINER)),
+    ("ephemeralContainers", Each(&CONTAINER)),
+    ("restartPolicy", Text("Always")),
+    ("terminationGracePeriodSeconds", Number(30)),
+    ("dnsPolicy", Text("ClusterFirst")),
+    ("securityContext", Empty),
+    ("schedulerName", Text("default-scheduler")),
+]);
+static TEMPLATE: Defaults = Defaults(&[("metadata", Empty), ("spec", In(&POD_SPEC))]);
+
+/// What holds for a pod itself but not for a template of pods.
+static ONLY_PODS: Defaults = Defaults(&[
+    ("containers", Each(&REQUESTS)),
+    ("initContainers", Each(&REQUESTS)),
+    ("hostNetwork", Do(host_ports)),
+    ("tolerations", Do(tolerate_failing_nodes)),
+    ("priority", From(|spec| missing(spec, "priorityClassName").then(|| json!(0)))),
+    ("enableServiceLinks", Flag(true)),
+    ("preemptionPolicy", From(|spec| missing(spec, "priorityClassName").then(|| json!("PreemptLowerPriority")))),
+]);
+static REQUESTS: Defaults = Defaults(&[("resources", Do(requests_from_limits))]);
+static POD: Defaults = Defaults(&[("spec", In(&POD_SPEC)), ("spec", In(&ONLY_PODS))]);
+static POD_TEMPLATE: Defaults = Defaults(&[("template", In(&TEMPLATE))]);
+
+static REPLICATION_CONTROLLER_SPEC: Defaults = Defaults(&[
+    ("replicas", Number(1)),
+    ("template", If(&TEMPLATE)),
+    ("selector", From(|spec| spec.get("template")?.pointer("/metadata/labels").cloned())),
+]);
+static REPLICATION_CONTROLLER: Defaults =
+    Defaults(&[("spec", In(&REPLICATION_CONTROLLER_SPEC)), ("metadata", Do(labels_of_template))]);
+
+static ROLLING_QUARTER: Defaults = Defaults(&[("maxUnavailable", Text("25%")), ("maxSurge", Text("25%"))]);
+static DEPLOYMENT_STRATEGY: Defaults =
+    Defaults(&[("type", Text("RollingUpdate")), ("rollingUpdate", From(when_rolling)), ("rollingUpdate", If(&ROLLING_QUARTER))]);
+static DEPLOYMENT_SPEC: Defaults = Defaults(&[
+    ("replicas", Number(1)),
+    ("template", In(&TEMPLATE)),
+    ("strategy", In(&DEPLOYMENT_STRATEGY)),
+    ("revisionHistoryLimit", Number(10)),
+    ("progressDeadlineSeconds", Number(600)),
+]);
+static DEPLOYMENT: Defaults = Defaults(&[("spec", In(&DEPLOYMENT_SPEC))]);
+
+static REPLICA_SET_SPEC: Defaults = Defaults(&[("replicas", Number(1)), ("template", In(&TEMPLATE))]);
+static REPLICA_SET: Defaults = Defaults(&[("spec", In(&REPLICA_SET_SPEC))]);
+
+static ROLLING_ONE: Defaults = Defaults(&[("maxUnavailable", Number(1)), ("maxSurge", Number(0))]);
+static DAEMON_SET_STRATEGY: Defaults =
+    Defaults(&[("type", Text("RollingUpdate")), ("rollingUpdate", From(when_rolling)), ("rollingUpdate", If(&ROLLING_ONE))]);
+static DAEMON_SET_SPEC: Defaults = Defaults(&[
+    ("template", In(&TEMPLATE)),
+    ("updateStrategy", In(&DAEMON_SET_STRATEGY)),
+    ("revisionHistoryLimit", Number(10)),
+]);
+static DAEMON_SET: Defaults = Defaults(&[("spec", In(&DAEMON_SET_SPEC))]);
+
+static ROLLING_PARTITION: Defaults = Defaults(&[("partition", Number(0))]);
+static STATEFUL_SET_STRATEGY: Defaults = Defaults(&[
+    // Only an absent type brings the member with it; an explicit RollingUpdate may go without.
+    ("rollingUpdate", From(|strategy| missing(strategy, "type").then(|| json!({})))),
+    ("type", Text("RollingUpdate")),
+    ("rollingUpdate", If(&ROLLING_PARTITION)),
+]);
+static RETENTION: Defaults = Defaults(&[("whenDeleted", Text("Retain")), ("whenScaled", Text("Retain"))]);
+static CLAIM_STATUS: Defaults = Defaults(&[("phase", Text("Pending"))]);
+static CLAIM_IN_TEMPLATE: Defaults = Defaults(&[
+    ("kind", Text("PersistentVolumeClaim")),
+    ("apiVersion", Text("v1")),
+    ("spec", In(&CLAIM_SPEC)),
+    ("status", In(&CLAIM_STATUS)),
+]);
+static STATEFUL_SET_SPEC: Defaults = Defaults(&[
+    ("replicas", Number(1)),
+    ("template", In(&TEMPLATE)),
+    ("volumeClaimTemplates", Each(&CLAIM_IN_TEMPLATE)),
+    ("podManagementPolicy", Text("OrderedReady")),
+    ("updateStrategy", In(&STATEFUL_SET_STRATEGY)),
+    ("revisionHistoryLimit", Number(10)),
+    ("persistentVolumeClaimRetentionPolicy", In(&RETENTION)),
+]);
+static STATEFUL_SET: Defaults = Defaults(&[("spec", In(&STATEFUL_SET_SPEC))]);
+
+static JOB_SPEC: Defaults = Defaults(&[
+    ("completions", From(|spec| missing(spec, "parallelism").then(|| json!(1)))),
+    ("parallelism", Number(1)),
+    (
+        "backoffLimit",
+        From(|spec| Some(if missing(spec, "backoffLimitPerIndex") { json!(6) } else { json!(i32::MAX) })),
+    ),
+    ("completionMode", Text("NonIndexed")),
+    ("suspend", Flag(false)),
+    (
+        "podReplacementPolicy",
+        From(|spec| Some(json!(if missing(spec, "podFailurePolicy") { "TerminatingOrFailed" } else { "Failed" }))),
+    ),
+    ("manualSelector", Flag(false)),
+    ("template", In(&TEMPLATE)),
+]);
+static JOB: Defaults = Defaults(&[("spec", In(&JOB_SPEC)), ("metadata", Do(labels_of_template))]);
+/// A job that does not exist yet keeps its choices open: only its pods are filled in.
+static FUTURE_JOB_SPEC: Defaults = Defaults(&[("template", In(&TEMPLATE))]);
+static JOB_TEMPLATE: Defaults = Defaults(&[("metadata", Empty), ("spec", In(&FUTURE_JOB_SPEC))]);
+static CRON_JOB_SPEC: Defaults = Defaults(&[
+    ("concurrencyPolicy", Text("Allow")),
+    ("suspend", Flag(false)),
+    ("jobTemplate", In(&JOB_TEMPLATE)),
+    ("successfulJobsHistoryLimit", Number(3)),
+    ("failedJobsHistoryLimit", Number(1)),
+]);
+static CRON_JOB: Defaults = Defaults(&[("spec", In(&CRON_JOB_SPEC))]);
+
+fn when_rolling(strategy: &Map<String, Value>) -> Option<Value> {
+    (strategy.get("type").and_then(Value::as_str) == Some("RollingUpdate")).then(|| json!({}))
+}
+
+/// `Always` for the tag `latest`, which an image without tag and digest has.
+fn pull_policy(image: Option<&Value>) -> Value {
+    let image = image.and_then(Value::as_str).unwrap_or_default();
+    let last = image.rsplit('/').next().unwrap_or_default();
+    let latest = match (last.contains('@'), last.split_once(':')) {
+        (true, _) => false,
+        (false, Some((_, tag))) => tag == "latest",
+        (false, None) => true,
+    };
+    json!(if latest { "Always" } else { "IfNotPresent" })
+}
+
+/// Requests that are not given are what the limits are.
+fn requests_from_limits(container: &mut Map<String, Value>) {
+    let Some(Value::Object(resources)) = container.get_mut("resources") else { return };
+    let Some(Value::Object(limits)) = resources.get("limits") else { return };
+    let limits = limits.clone();
+    let requests = resources.entry("requests").or_insert_with(|| json!({}));
+    if requests.is_null() {
+        *requests = json!({});
+    }
+    if let Value::Object(requests) = requests {
+        for (name, limit) in limits {
+            requests.entry(name).or_insert(limit);
+        }
+    }
+}
+
+/// On the host's network a container's ports are the host's.
+fn host_ports(spec: &mut Map<String, Value>) {
+    if spec.get("hostNetwork") != Some(&Value::Bool(true)) {
+        return;
+    }
+    for list in ["containers", "initContainers"] {
+        let containers = spec.get_mut(list).and_then(Value::as_array_mut).into_iter().flatten();
+        let ports = containers.filter_map(|container| container.get_mut("ports")?.as_array_mut()).flatten();
+        for port in ports.filter_map(Value::as_object_mut) {
+            if missing(port, "hostPort")
+                && let Some(container_port) = port.get("containerPort").cloned()
+            {
+                port.insert("hostPort".to_owned(), container_port);
+            }
+        }
+    }
+}
+
+/// Five minutes on a node that is failing, unless the pod says otherwise
+/// (admission plugin DefaultTolerationSeconds).
+fn tolerate_failing_nodes(spec: &mut Map<String, Value>) {
+    let mut tolerations = match spec.get_mut("tolerations") {
+        Some(Value::Array(tolerations)) => std::mem::take(tolerations),
+        Some(Value::Null) | None => Vec::new(),
+        Some(_) => return,
+    };
+    for taint in ["node.kubernetes.io/not-ready", "node.kubernetes.io/unreachable"] {
+        let tolerated = tolerations.iter().any(|toleration| {
+            let text = |name: &str| toleration.get(name).and_then(Value::as_str).unwrap_or_default();
+            matches!(text("key"), key if key == taint || key.is_empty()) && matches!(text("effect"), "NoExecute" | "")
+        });
+        if !tolerated {
+            tolerations.push(
+                json!({"key": taint, "operator": "Exists", "effect": "NoExecute", "tolerationSeconds": 300}),
+            );
+        }
+    }
+    spec.insert("tolerations".to_owned(), Value::Array(tolerations));
+}
+
+/// An object without labels has those of its pods.
+fn labels_of_template(object: &mut Map<String, Value>) {
+    let labels = object.get("spec").and_then(|spec| spec.pointer("/template/metadata/labels")).cloned();
+    let Some(labels @ Value::Object(_)) = labels else { return };
+    if let Some(Value::Object(metadata)) = object.get_mut("metadata") {
+        let none = metadata.get("labels").and_then(Value::as_object).is_none_or(Map::is_empty);
+        if none {
+            metadata.insert("labels".to_owned(), labels);
+        }
+    }
+}
+
+// The network.
+
+static SERVICE_PORT: Defaults =
+    Defaults(&[("protocol", Text("TCP")), ("targetPort", From(|port| port.get("port").cloned()))]);
+static SERVICE_SPEC: Defaults = Defaults(&[
+    ("ports", Each(&SERVICE_PORT)),
+    ("type", Text("ClusterIP")),
+    ("sessionAffinity", Text("None")),
+    ("sessionAffinityConfig", Do(session_affinity)),
+    ("externalTrafficPolicy", From(|spec| reachable_from_outside(spec).then(|| json!("Cluster")))),
+    ("internalTrafficPolicy", From(|spec| (!is_type(spec, "ExternalName")).then(|| json!("Cluster")))),
+    ("allocateLoadBalancerNodePorts", From(|spec| is_type(spec, "LoadBalancer").then(|| json!(true)))),
+]);
+static SERVICE: Defaults = Defaults(&[("spec", In(&SERVICE_SPEC))]);
+
+fn is_type(spec: &Map<String, Value>, name: &str) -> bool {
+    spec.get("type").and_then(Value::as_str) == Some(name)
+}
+
+fn reachable_from_outside(spec: &Map<String, Value>) -> bool {
+    let external = spec.get("externalIPs").and_then(Value::as_array).is_some_and(|ips| !ips.is_empty());
+    is_type(spec, "NodePort") || is_type(spec, "LoadBalancer") || (is_type(spec, "ClusterIP") && external)
+}
+
+/// Sticky sessions last three hours.
+fn session_affinity(spec: &mut Map<String, Value>) {
+    match spec.get("sessionAffinity").and_then(Value::as_str) {
+        Some("None") => {
+            spec.shift_remove("sessionAffinityConfig");
+        }
+        Some("ClientIP") => {
+            let timeout = spec.get("sessionAffinityConfig").and_then(|c| c.pointer("/clientIP/timeoutSeconds"));
+            if timeout.is_none_or(Value::is_null) {
+                spec.insert("sessionAffinityConfig".to_owned(), json!({"clientIP": {"timeoutSeconds": 10800}}));
+            }
+        }
+        _ => {}
+    }
+}
+
+static SUBSET: Defaults = Defaults(&[("ports", Each(&PORT))]);
+static ENDPOINTS: Defaults = Defaults(&[("subsets", Each(&SUBSET))]);
+static SLICE_PORT: Defaults = Defaults(&[
+    ("name", From(|port| (!port.contains_key("name")).then(|| json!("")))),
+    ("protocol", Text("TCP")),
+]);
+static ENDPOINT_SLICE: Defaults = Defaults(&[("ports", Each(&SLICE_PORT))]);
+static POLICY_RULE: Defaults = Defaults(&[("ports", Each(&PORT))]);
+static NETWORK_POLICY_SPEC: Defaults = Defaults(&[
+    ("ingress", Each(&POLICY_RULE)),
+    ("egress", Each(&POLICY_RULE)),
+    (
+        "policyTypes",
+        From(|spec| {
+            let egress = spec.get("egress").and_then(Value::as_array).is_some_and(|rules| !rules.is_empty());
+            Some(if egress { json!(["Ingress", "Egress"]) } else { json!(["Ingress"]) })
+        }),
+    ),
+]);
+static NETWORK_POLICY: Defaults = Defaults(&[("spec", In(&NETWORK_POLICY_SPEC))]);
+static CLASS_PARAMETERS: Defaults = Defaults(&[("scope", Text("Cluster"))]);
+static INGRESS_CLASS_SPEC: Defaults = Defaults(&[("parameters", If(&CLASS_PARAMETERS))]);
+static INGRESS_CLASS: Defaults = Defaults(&[("spec", If(&INGRESS_CLASS_SPEC))]);
+
+// Storage.
+
+static PERSISTENT_VOLUME_SPEC: Defaults =
+    Defaults(&[("persistentVolumeReclaimPolicy", Text("Retain")), ("volumeMode", Text("Filesystem"))]);
+static PERSISTENT_VOLUME: Defaults = Defaults(&[("spec", In(&PERSISTENT_VOLUME_SPEC))]);
+static PERSISTENT_VOLUME_CLAIM: Defaults = Defaults(&[("spec", In(&CLAIM_SPEC))]);
+static STORAGE_CLASS: Defaults =
+    Defaults(&[("reclaimPolicy", Text("Delete")), ("volumeBindingMode", Text("Immediate"))]);
+static CSI_DRIVER_SPEC: Defaults = Defaults(&[
+    ("attachRequired", Flag(true)),
+    ("podInfoOnMount", Flag(false)),
+    ("volumeLifecycleModes", From(|_| Some(json!(["Persistent"])))),
+    ("storageCapacity", Flag(false)),
+    ("fsGroupPolicy", Text("ReadWriteOnceWithFSType")),
+    ("requiresRepublish", Flag(false)),
+    ("seLinuxMount", Flag(false)),
+]);
+static CSI_DRIVER: Defaults = Defaults(&[("spec", In(&CSI_DRIVER_SPEC))]);
+
+// Access, scheduling, scaling, extension.
+
+static SECRET: Defaults = Defaults(&[("type", Text("Opaque"))]);
+static ROLE_REF: Defaults = Defaults(&[("apiGroup", Text(RBAC))]);
+static SUBJECT: Defaults = Defaults(&[(
+    "apiGroup",
+    From(|subject| {
+        matches!(subject.get("kind").and_then(Value::as_str), Some("User" | "Group")).then(|| json!(RBAC))
+    }),
+)]);
+static ROLE_BINDING: Defaults = Defaults(&[("roleRef", If(&ROLE_REF)), ("subjects", Each(&SUBJECT))]);
+static PRIORITY_CLASS: Defaults = Defaults(&[("preemptionPolicy", Text("PreemptLowerPriority"))]);
+
+static HORIZONTAL_POD_AUTOSCALER_SPEC: Defaults = Defaults(&[
+    ("minReplicas", Number(1)),
+    (
+        "metrics",
+        From(|_| {
+            Some(json!([{"type": "Resource", "resource":
+                {"name": "cpu", "target": {"type": "Utilization", "averageUtilization": 80}}}]))
+        }),
+    ),
+    ("behavior", If(&BEHAVIOR)),
+]);
+static BEHAVIOR: Defaults = Defaults(&[("scaleUp", In(&SCALE_UP)), ("scaleDown", In(&SCALE_DOWN))]);
+static SCALE_UP: Defaults = Defaults(&[
+    ("stabilizationWindowSeconds", Number(0)),
+    ("selectPolicy", Text("Max")),
+    (
+        "policies",
+        From(|_| {
+            Some(json!([{"type": "Pods", "value": 4, "periodSeconds": 15},
+                {"type": "Percent", "value": 100, "periodSeconds": 15}]))
+        }),
+    ),
+]);
+static SCALE_DOWN: Defaults = Defaults(&[
+    ("selectPolicy", Text("Max")),
+    ("policies", From(|_| Some(json!([{"type": "Percent", "value": 100, "periodSeconds": 15}])))),
+]);
+static HORIZONTAL_POD_AUTOSCALER: Defaults = Defaults(&[("spec", In(&HORIZONTAL_POD_AUTOSCALER_SPEC))]);
+
+static SERVICE_REFERENCE: Defaults = Defaults(&[("port", Number(443))]);
+static CLIENT_CONFIG: Defaults = Defaults(&[("service", If(&SERVICE_REFERENCE))]);
+static RULE: Defaults = Defaults(&[("scope", Text("*"))]);
+static WEBHOOK: Defaults = Defaults(&[
+    ("clientConfig", If(&CLIENT_CONFIG)),
+    ("rules", Each(&RULE)),
+    ("failurePolicy", Text("Fail")),
+    ("matchPolicy", Text("Equivalent")),
+    ("namespaceSelector", Empty),
+    ("objectSelector", Empty),
+    ("timeoutSeconds", Number(10)),
+]);
+static REINVOCATION: Defaults = Defaults(&[("reinvocationPolicy", Text("Never"))]);
+static VALIDATING_WEBHOOKS: Defaults = Defaults(&[("webhooks", Each(&WEBHOOK))]);
+static MUTATING_WEBHOOKS: Defaults = Defaults(&[("webhooks", Each(&WEBHOOK)), ("webhooks", Each(&REINVOCATION))]);
+
+static CRD_NAMES: Defaults = Defaults(&[
+    ("singular", From(|names| Some(json!(names.get("kind")?.as_str()?.to_lowercase())))),
+    ("listKind", From(|names| Some(json!(format!("{}List", names.get("kind")?.as_str()?))))),
+]);
+static CONVERSION: Defaults = Defaults(&[("strategy", Text("None"))]);
+static CRD_SPEC: Defaults = Defaults(&[("names", If(&CRD_NAMES)), ("conversion", In(&CONVERSION))]);
+static CUSTOM_RESOURCE_DEFINITION: Defaults = Defaults(&[("spec", In(&CRD_SPEC))]);

@@ -1,0 +1,316 @@
+//! From a request body to one [`Value`], parsed once: [`Document`], with the fields that stood
+//! twice.
+//!
+//! JSON and YAML go through the same visitor, so both give the same tree, the same account of
+//! duplicate fields and the same bound on size.
+
+use std::cell::{Cell, RefCell};
+use std::fmt;
+
+use serde::de::{DeserializeSeed, Deserializer, Error as _, MapAccess, SeqAccess, Visitor};
+use serde_json::{Map, Number, Value};
+
+/// The tree of one document may weigh this much: each value counts one and each byte of a string
+/// or name counts one. JSON within the limit of a request body always fits; what does not is a YAML
+/// document whose aliases multiply it.
+const DOCUMENT_WEIGHT_MAX: usize = 3 * 1024 * 1024;
+
+/// At most so many duplicate fields are reported; more are dropped from the report, not from the
+/// rule that the last one counts.
+const DUPLICATES_MAX: usize = 64;
+
+/// A parsed body.
+#[derive(Debug)]
+pub(super) struct Document {
+    pub(super) value: Value,
+    /// Paths of fields that stood more than once, in order; the last one of each counts.
+    pub(super) duplicates: Vec<String>,
+}
+
+impl Document {
+    /// Parses JSON.
+    ///
+    /// # Errors
+    /// What is wrong and where, for a human.
+    pub(super) fn from_json(body: &[u8]) -> Result<Self, String> {
+        let mut parser = serde_json::Deserializer::from_slice(body);
+        Self::parse(|seed| {
+            let value = seed.deserialize(&mut parser)?;
+            parser.end()?;
+            Ok(value)
+        })
+        .map_err(|error: serde_json::Error| {
+            // Go's words for the commonest case; beyond it there is no text to imitate.
+            if error.is_eof() { "unexpected end of JSON input".to_owned() } else { error.to_string() }
+        })
+    }
+
+    /// Parses YAML: one document, of which JSON is a special case.
+    ///
+    /// # Errors
+    /// What is wrong and where, for a human.
+    pub(super) fn from_yaml(body: &[u8]) -> Result<Self, String> {
+        Self::parse(|seed| seed.deserialize(yaml_serde::Deserializer::from_slice(body)))
+            .map_err(|error: yaml_serde::Error| format!("yaml: {error}"))
+    }
+
+    fn parse<E>(parse: impl FnOnce(Seed<'_>) -> Result<Value, E>) -> Result<Self, E> {
+        let report = Report { duplicates: RefCell::default(), left: Cell::new(DOCUMENT_WEIGHT_MAX) };
+        let value = parse(Seed { report: &report, at: None })?;
+        Ok(Document { value, duplicates: report.duplicates.into_inner() })
+    }
+}
+
+struct Report {
+    duplicates: RefCell<Vec<String>>,
+    left: Cell<usize>,
+}
+
+impl Report {
+    fn weigh<E: serde::de::Error>(&self, weight: usize) -> Result<(), E> {
+        match self.left.get().checked_sub(weight) {
+            Some(left) => {
+                self.left.set(left);
+                Ok(())
+            }
+            None => Err(E::custom(format_args!("the document expands to more than {DOCUMENT_WEIGHT_MAX} bytes"))),
+        }
+    }
+}
+
+/// Where a value stands, as a list from the inside out that lives on the stack.
+#[derive(Clone, Copy)]
+struct Place<'a> {
+    parent: Option<&'a Place<'a>>,
+    step: Step<'a>,
+}
+
+#[derive(Clone, Copy)]
+enum Step<'a> {
+    Field(&'a str),
+    Item(usize),
+}
+
+impl fmt::Display for Place<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if let Some(parent) = self.parent {
+            parent.fmt(f)?;
+        }
+        match self.step {
+            Step::Field(name) if self.parent.is_none() => f.write_str(name),
+            Step::Field(name) => write!(f, ".{name}"),
+            Step::Item(index) => write!(f, "[{index}]"),
+        }
+    }
+}
+
+#[derive(Clone, Copy)]
+struct Seed<'a> {
+    report: &'a Report,
+    at: Option<&'a Place<'a>>,
+}
+
+impl<'de> DeserializeSeed<'de> for Seed<'_> {
+    type Value = Value;
+
+    fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<Value, D::Error> {
+        deserializer.deserialize_any(self)
+    }
+}
+
+impl<'de> Visitor<'de> for Seed<'_> {
+    type Value = Value;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("a JSON value")
+    }
+
+    fn visit_bool<E: serde::de::Error>(self, value: bool) -> Result<Value, E> {
+        self.report.weigh(1)?;
+        Ok(Value::Bool(value))
+    }
+
+    fn visit_i64<E: serde::de::Error>(self, value: i64) -> Result<Value, E> {
+        self.report.weigh(1)?;
+        Ok(Value::Number(value.into()))
+    }
+
+    fn visit_u64<E: serde::de::Error>(self, value: u64) -> Result<Value, E> {
+        self.report.weigh(1)?;
+        Ok(Value::Number(value.into()))
+    }
+
+    fn visit_f64<E: serde::de::Error>(self, value: f64) -> Result<Value, E> {
+        self.report.weigh(1)?;
+        // YAML knows .inf and .nan, JSON does not.
+        Number::from_f64(value).map(Value::Number).ok_or_else(|| E::custom("a number is not finite"))
+    }
+
+    fn visit_str<E: serde::de::Error>(self, value: &str) -> Result<Value, E> {
+        self.report.weigh(1 + value.len())?;
+        Ok(Value::String(value.to_owned()))
+    }
+
+    fn visit_string<E: serde::de::Error>(self, value: String) -> Result<Value, E> {
+        self.report.weigh(1 + value.len())?;
+        Ok(Value::String(value))
+    }
+
+    fn visit_unit<E: serde::de::Error>(self) -> Result<Value, E> {
+        self.report.weigh(1)?;
+        Ok(Value::Null)
+    }
+
+    fn visit_none<E: serde::de::Error>(self) -> Result<Value, E> {
+        self.visit_unit()
+    }
+
+    fn visit_some<D: Deserializer<'de>>(self, deserializer: D) -> Result<Value, D::Error> {
+        self.deserialize(deserializer)
+    }
+
+    fn visit_seq<A: SeqAccess<'de>>(self, mut items: A) -> Result<Value, A::Error> {
+        self.report.weigh(1)?;
+        let mut list = Vec::new();
+        loop {
+            let place = Place { parent: self.at, step: Step::Item(list.len()) };
+            match items.next_element_seed(Seed { report: self.report, at: Some(&place) })? {
+                Some(item) => list.push(item),
+                None => return Ok(Value::Array(list)),
+            }
+        }
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, mut members: A) -> Result<Value, A::Error> {
+        self.report.weigh(1)?;
+        let mut map = Map::new();
+        while let Some(name) = members.next_key_seed(NameSeed)? {
+            self.report.weigh(name.len()).map_err(A::Error::custom::<A::Error>)?;
+            let place = Place { parent: self.at, step: Step::Field(&name) };
+            let value = members.next_value_seed(Seed { report: self.report, at: Some(&place) })?;
+            if map.contains_key(&name) {
+                let mut duplicates = self.report.duplicates.borrow_mut();
+                let path = place.to_string();
+                if duplicates.len() < DUPLICATES_MAX && !duplicates.contains(&path) {
+                    duplicates.push(path);
+                }
+            }
+            map.insert(name, value);
+        }
+        Ok(Value::Object(map))
+    }
+}
+
+/// A member's name. YAML's may be a number or a boolean, which becomes its text.
+struct NameSeed;
+
+impl<'de> DeserializeSeed<'de> for NameSeed {
+    type Value = String;
+
+    fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<String, D::Error> {
+        deserializer.deserialize_any(self)
+    }
+}
+
+impl Visitor<'_> for NameSeed {
+    type Value = String;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("a field name")
+    }
+
+    fn visit_str<E>(self, name: &str) -> Result<String, E> {
+        Ok(name.to_owned())
+    }
+
+    fn visit_string<E>(self, name: String) -> Result<String, E> {
+        Ok(name)
+    }
+
+    fn visit_bool<E>(self, name: bool) -> Result<String, E> {
+        Ok(name.to_string())
+    }
+
+    fn visit_i64<E>(self, name: i64) -> Result<String, E> {
+        Ok(name.to_string())
+    }
+
+    fn visit_u64<E>(self, name: u64) -> Result<String, E> {
+        Ok(name.to_string())
+    }
+
+    fn visit_f64<E>(self, name: f64) -> Result<String, E> {
+        Ok(name.to_string())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn check(body: &str, value: &str, duplicates: &[&str]) {
+        for parsed in [Document::from_json(body.as_bytes()), Document::from_yaml(body.as_bytes())] {
+            let document = parsed.unwrap();
+            assert_eq!(document.value.to_string(), value, "{body}");
+            assert_eq!(document.duplicates, duplicates, "{body}");
+        }
+    }
+
+    #[test]
+    fn duplicates_are_named_and_the_last_one_counts() {
+        check(r#"{"b":1,"a":{"x":[1,2.5,null,true,"t"]}}"#, r#"{"b":1,"a":{"x":[1,2.5,null,true,"t"]}}"#, &[]);
+        check(r#"{"a":1,"a":2}"#, r#"{"a":2}"#, &["a"]);
+        check(
+            r#"{"a":[{"b":1,"b":2},{"c":{"d":1,"d":2,"d":3}}]}"#,
+            r#"{"a":[{"b":2},{"c":{"d":3}}]}"#,
+            &["a[0].b", "a[1].c.d"],
+        );
+    }
+
+    #[test]
+    fn yaml_is_understood() {
+        let body = "kind: ConfigMap\ndata:\n  1: one\n  true: |\n    two\n  base: &b {x: 1}\n  again: *b\n";
+        let document = Document::from_yaml(body.as_bytes()).unwrap();
+        let expected = r#"{"kind":"ConfigMap","data":{"1":"one","true":"two\n","base":{"x":1},"again":{"x":1}}}"#;
+        assert_eq!(document.value.to_string(), expected);
+    }
+
+    fn check_broken(parse: fn(&[u8]) -> Result<Document, String>, body: &[u8], expected: &str) {
+        let error = parse(body).unwrap_err();
+        assert!(error.contains(expected), "{error:?} should contain {expected:?}");
+    }
+
+    #[test]
+    fn broken_documents_say_where() {
+        check_broken(Document::from_json, b"", "unexpected end of JSON input");
+        check_broken(Document::from_json, b"{\"a\":", "unexpected end of JSON input");
+        check_broken(Document::from_json, b"{bad", "key must be a string at line 1 column 2");
+        check_broken(Document::from_json, b"{} x", "trailing characters");
+        check_broken(Document::from_json, b"{\"a\":1e999}", "number out of range");
+        check_broken(Document::from_json, b"\"\xff\"", "invalid");
+        check_broken(Document::from_json, &b"[".repeat(100_000), "recursion limit");
+        check_broken(Document::from_yaml, b"a: [b", "yaml: ");
+        check_broken(Document::from_yaml, b"a: 1\n---\nb: 2\n", "more than one document");
+        check_broken(Document::from_yaml, b"a: .nan", "not finite");
+    }
+
+    #[test]
+    fn aliases_that_multiply_are_refused_in_bounded_memory() {
+        let mut bomb = String::from("a0: &a0 [x,x,x,x,x,x,x,x,x,x]\n");
+        for level in 1..12 {
+            let alias = format!("*a{}", level - 1);
+            bomb.push_str(&format!("a{level}: &a{level} [{}]\n", [alias.as_str(); 10].join(",")));
+        }
+        assert!(Document::from_yaml(bomb.as_bytes()).is_err(), "a YAML bomb was taken");
+    }
+
+    proptest! {
+        #[test]
+        fn agrees_with_a_plain_parser(text in "[{}\\[\\]\",:a-c0-9\\\\ .e-]{0,40}") {
+            let ours = Document::from_json(text.as_bytes()).map(|document| document.value).ok();
+            prop_assert_eq!(ours, serde_json::from_str::<Value>(&text).ok());
+        }
+    }
+}

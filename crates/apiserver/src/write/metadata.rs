@@ -1,0 +1,555 @@
+//! `ObjectMeta`: its shape, its order, what a client may set and what the server keeps
+//! (`apimachinery/pkg/api/validation/objectmeta.go`, `pkg/registry/rest/{create,update,meta}.go`).
+//!
+//! Works on the `metadata` member of a parsed object. All functions are pure; ids and times are
+//! arguments.
+
+use listwatch_meta::FieldError;
+use listwatch_meta::selector::{validate_label_value, validate_qualified_name};
+use serde_json::{Map, Value};
+
+use super::{go, names};
+use crate::registry::NameRule;
+
+/// All keys and values of `annotations` together may have this many bytes.
+const ANNOTATIONS_BYTES_MAX: usize = 256 * 1024;
+
+/// The finalizer by which deletion with `propagationPolicy=Orphan` waits for the garbage collector.
+pub(super) const FINALIZER_ORPHAN: &str = "orphan";
+/// The finalizer by which deletion with `propagationPolicy=Foreground` waits for it.
+pub(super) const FINALIZER_FOREGROUND: &str = "foregroundDeletion";
+/// The finalizer in a namespace's `spec.finalizers`.
+pub(crate) const FINALIZER_KUBERNETES: &str = "kubernetes";
+
+/// The members of `ObjectMeta` in their order, with the Go type that a wrong value is measured by.
+const FIELDS: [(&str, Shape); 15] = [
+    ("name", Shape::Text),
+    ("generateName", Shape::Text),
+    ("namespace", Shape::Text),
+    ("selfLink", Shape::Text),
+    ("uid", Shape::Text),
+    ("resourceVersion", Shape::Text),
+    ("generation", Shape::Number),
+    ("creationTimestamp", Shape::Time),
+    ("deletionTimestamp", Shape::Time),
+    ("deletionGracePeriodSeconds", Shape::Number),
+    ("labels", Shape::Texts),
+    ("annotations", Shape::Texts),
+    ("ownerReferences", Shape::Objects),
+    ("finalizers", Shape::List),
+    ("managedFields", Shape::Objects),
+];
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Shape {
+    Text,
+    Number,
+    Time,
+    /// A map of texts.
+    Texts,
+    /// A list of texts.
+    List,
+    /// A list of objects.
+    Objects,
+}
+
+/// Checks that `metadata` can be an `ObjectMeta`.
+///
+/// # Errors
+/// What Go's decoder says.
+pub(super) fn check_shape(kind: &str, metadata: &Value) -> Result<(), String> {
+    let cannot = |value: &Value, field: &str, wanted: &str| {
+        let found = go::json_kind(value);
+        Err(format!("json: cannot unmarshal {found} into Go struct field {field} of type {wanted}"))
+    };
+    let fields = match metadata {
+        Value::Null => return Ok(()),
+        Value::Object(fields) => fields,
+        other => return cannot(other, &format!("{kind}.metadata"), "v1.ObjectMeta"),
+    };
+    for (name, value) in fields {
+        let Some((_, shape)) = FIELDS.iter().find(|(known, _)| known == name) else { continue };
+        let field = format_args!("ObjectMeta.metadata.{name}");
+        match (shape, value) {
+            (_, Value::Null) | (Shape::Text, Value::String(_)) => {}
+            (Shape::Number, Value::Number(number)) if number.as_i64().is_some() => {}
+            (Shape::Number, Value::Number(number)) => {
+                return Err(format!(
+                    "json: cannot unmarshal number {number} into Go struct field {field} of type int64"
+                ));
+            }
+            (Shape::Time, Value::String(text)) => check_time(text)?,
+            (Shape::Texts, Value::Object(map)) => {
+                for value in map.values() {
+                    if !value.is_string() && !value.is_null() {
+                        return cannot(value, &field.to_string(), "string");
+                    }
+                }
+            }
+            (Shape::List, Value::Array(items)) => {
+                if let Some(item) = items.iter().find(|item| !item.is_string()) {
+                    return cannot(item, &field.to_string(), "string");
+                }
+            }
+            (Shape::Objects, Value::Array(items)) => {
+                if let Some(item) = items.iter().find(|item| !item.is_object()) {
+                    let wanted =
+                        if name == "ownerReferences" { "v1.OwnerReference" } else { "v1.ManagedFieldsEntry" };
+                    return cannot(item, &field.to_string(), wanted);
+                }
+                if name == "ownerReferences" {
+                    check_owners(items)?;
+                }
+            }
+            (shape, value) => {
+                let wanted = match shape {
+                    Shape::Text => "string",
+                    Shape::Number => "int64",
+                    Shape::Time => "v1.Time",
+                    Shape::Texts => "map[string]string",
+                    Shape::List => "[]string",
+                    Shape::Objects if name == "ownerReferences" => "[]v1.OwnerReference",
+                    Shape::Objects => "[]v1.ManagedFieldsEntry",
+                };
+                return cannot(value, &field.to_string(), wanted);
+            }
+        }
+    }
+    Ok(())
+}
+
+fn check_owners(owners: &[Value]) -> Result<(), String> {
+    for (name, value) in owners.iter().filter_map(Value::as_object).flatten() {
+        let wanted = match name.as_str() {
+            "apiVersion" | "kind" | "name" | "uid" if !value.is_string() => "string",
+            "controller" | "blockOwnerDeletion" if !value.is_boolean() => "bool",
+            _ => continue,
+        };
+        if !value.is_null() {
+            let found = go::json_kind(value);
+            return Err(format!(
+                "json: cannot unmarshal {found} into Go struct field OwnerReference.metadata.ownerReferences.{name} of type {wanted}"
+            ));
+        }
+    }
+    Ok(())
+}
+
+fn check_time(text: &str) -> Result<(), String> {
+    use time::OffsetDateTime;
+    use time::format_description::well_known::Rfc3339;
+    match OffsetDateTime::parse(text, &Rfc3339) {
+        Ok(_) => Ok(()),
+        Err(_) => Err(format!(
+            "parsing time {text:?} as \"2006-01-02T15:04:05Z07:00\": cannot parse {text:?} as \"2006\""
+        )),
+    }
+}
+
+/// Names of members that `ObjectMeta` does not have, as `metadata.<name>`.
+pub(super) fn unknown_fields(metadata: &Map<String, Value>) -> impl Iterator<Item = String> + '_ {
+    metadata
+        .keys()
+        .filter(|name| !FIELDS.iter().any(|(known, _)| known == name))
+        .map(|name| format!("metadata.{name}"))
+}
+
+/// A text member; `""` where absent.
+pub(super) fn text<'a>(metadata: &'a Map<String, Value>, name: &str) -> &'a str {
+    metadata.get(name).and_then(Value::as_str).unwrap_or_default()
+}
+
+/// Is a member set to something else than null?
+pub(super) fn is_set(metadata: &Map<String, Value>, name: &str) -> bool {
+    metadata.get(name).is_some_and(|value| !value.is_null())
+}
+
+/// `metadata.finalizers`.
+pub(super) fn finalizers(metadata: &Map<String, Value>) -> Vec<&str> {
+    metadata.get("finalizers").and_then(Value::as_array).into_iter().flatten().filter_map(Value::as_str).collect()
+}
+
+/// Brings `metadata` into Kubernetes' order, without empty members and without what `ObjectMeta`
+/// does not have. `resourceVersion` goes: it is never stored. `managedFields` go too: who owns
+/// which field is not tracked, and a client's word for it would be believed by other clients.
+pub(super) fn canonical(mut metadata: Map<String, Value>) -> Map<String, Value> {
+    let mut ordered = Map::with_capacity(metadata.len());
+    for (name, _) in FIELDS.iter().filter(|(name, _)| !matches!(*name, "resourceVersion" | "managedFields" | "selfLink")) {
+        let Some((name, value)) = metadata.swap_remove_entry(*name) else { continue };
+        let empty = match &value {
+            Value::Null => true,
+            Value::String(text) => text.is_empty(),
+            Value::Object(map) => map.is_empty(),
+            Value::Array(items) => items.is_empty(),
+            Value::Number(number) => name == "generation" && number.as_i64() == Some(0),
+            Value::Bool(_) => false,
+        };
+        if !empty {
+            ordered.insert(name, value);
+        }
+    }
+    ordered
+}
+
+/// Takes away what only the server sets, and sets it: a new object begins.
+pub(super) fn begin(metadata: &mut Map<String, Value>, uid: String, now: String) {
+    for name in ["selfLink", "generation", "deletionTimestamp", "deletionGracePeriodSeconds"] {
+        metadata.swap_remove(name);
+    }
+    metadata.insert("uid".to_owned(), Value::String(uid));
+    metadata.insert("creationTimestamp".to_owned(), Value::String(now));
+}
+
+/// Puts back what an update may leave out and can never change: uid when none is given, and the
+/// times and generation always. Whatever else differs is for [`validate_update`] to refuse.
+pub(super) fn carry_over(metadata: &mut Map<String, Value>, old: &Map<String, Value>) {
+    let restore = |metadata: &mut Map<String, Value>, name: &str| {
+        if let Some(value) = old.get(name) {
+            metadata.insert(name.to_owned(), value.clone());
+        }
+    };
+    metadata.swap_remove("generation");
+    restore(metadata, "generation");
+    if text(metadata, "uid").is_empty() {
+        restore(metadata, "uid");
+    }
+    if is_set(old, "creationTimestamp") {
+        restore(metadata, "creationTimestamp");
+    }
+    if is_set(old, "deletionTimestamp") {
+        restore(metadata, "deletionTimestamp");
+    }
+    if !is_set(metadata, "deletionGracePeriodSeconds") {
+        restore(metadata, "deletionGracePeriodSeconds");
+    }
+}
+
+/// Sets or raises `metadata.generation`.
+pub(super) fn raise_generation(metadata: &mut Map<String, Value>) {
+    let next = metadata.get("generation").and_then(Value::as_i64).unwrap_or(0).saturating_add(1);
+    metadata.insert("generation".to_owned(), Value::Number(next.into()));
+}
+
+/// Removes owner references that stand twice.
+///
+/// Returns the warning that kube-apiserver gives, when there were any.
+pub(super) fn dedup_owners(metadata: &mut Map<String, Value>) -> Option<String> {
+    let Some(Value::Array(owners)) = metadata.get_mut("ownerReferences") else { return None };
+    let mut seen: Vec<Value> = Vec::with_capacity(owners.len());
+    let mut repeated = Vec::new();
+    owners.retain(|owner| {
+        let again = seen.contains(owner);
+        if again {
+            repeated.push(owner.get("uid").and_then(Value::as_str).unwrap_or_default().to_owned());
+        } else {
+            seen.push(owner.clone());
+        }
+        !again
+    });
+    if repeated.is_empty() {
+        return None;
+    }
+    repeated.dedup();
+    Some(format!(
+        ".metadata.ownerReferences contains duplicate entries; API server dedups owner references in 1.20+, and may reject such requests as early as 1.24; please fix your requests; duplicate UID(s) observed: {}",
+        repeated.join(", ")
+    ))
+}
+
+/// What decides how `metadata` is checked.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Rules {
+    pub(super) namespaced: bool,
+    pub(super) names: NameRule,
+    /// A custom resource; built-in kinds are stricter about finalizers.
+    pub(super) custom: bool,
+}
+
+/// Checks everything a client may set.
+pub(super) fn validate(metadata: &Map<String, Value>, rules: Rules, errors: &mut Vec<FieldError>) {
+    let invalid = |field: &str, value: &str, why: &str| FieldError::invalid(field, go::quote(value), why);
+    let generate_name = text(metadata, "generateName");
+    if !generate_name.is_empty() {
+        for why in names::problems(rules.names, generate_name, true) {
+            errors.push(invalid("metadata.generateName", generate_name, &why));
+        }
+    }
+    let name = text(metadata, "name");
+    if name.is_empty() {
+        errors.push(FieldError::required("metadata.name", "name or generateName is required"));
+    } else {
+        for why in names::problems(rules.names, name, false) {
+            errors.push(invalid("metadata.name", name, &why));
+        }
+    }
+    let namespace = text(metadata, "namespace");
+    if rules.namespaced {
+        if namespace.is_empty() {
+            errors.push(FieldError::required("metadata.namespace", ""));
+        } else {
+            for why in names::problems(NameRule::Label, namespace, false) {
+                errors.push(invalid("metadata.namespace", namespace, &why));
+            }
+        }
+    } else if !namespace.is_empty() {
+        errors.push(FieldError::forbidden("metadata.namespace", "not allowed on this type"));
+    }
+    if let Some(Value::Object(labels)) = metadata.get("labels") {
+        validate_labels(labels, "metadata.labels", errors);
+    }
+    if let Some(Value::Object(annotations)) = metadata.get("annotations") {
+        validate_annotations(annotations, errors);
+    }
+    if let Some(Value::Array(owners)) = metadata.get("ownerReferences") {
+        validate_owners(owners, errors);
+    }
+    validate_finalizers(&finalizers(metadata), rules.custom, errors);
+}
+
+/// Checks a map of labels that stands at `field`.
+pub(super) fn validate_labels(labels: &Map<String, Value>, field: &str, errors: &mut Vec<FieldError>) {
+    for (name, value) in labels {
+        if let Err(why) = validate_qualified_name(name) {
+            errors.push(FieldError::invalid(field, go::quote(name), why));
+        }
+        let value = value.as_str().unwrap_or_default();
+        if let Err(why) = validate_label_value(value) {
+            errors.push(FieldError::invalid(field, go::quote(value), why));
+        }
+    }
+}
+
+fn validate_annotations(annotations: &Map<String, Value>, errors: &mut Vec<FieldError>) {
+    let mut bytes = 0;
+    for (name, value) in annotations {
+        // Case does not matter in annotations' names.
+        if let Err(why) = validate_qualified_name(&name.to_lowercase()) {
+            errors.push(FieldError::invalid("metadata.annotations", go::quote(name), why));
+        }
+        bytes += name.len() + value.as_str().map_or(0, str::len);
+    }
+    if bytes > ANNOTATIONS_BYTES_MAX {
+        let why = format_args!("may not be more than {ANNOTATIONS_BYTES_MAX} bytes");
+        errors.push(FieldError::too_long("metadata.annotations", why));
+    }
+}
+
+fn validate_owners(owners: &[Value], errors: &mut Vec<FieldError>) {
+    let mut controller = None;
+    for owner in owners.iter().filter_map(Value::as_object) {
+        let mut wrong = |field: &str, value: &str, why: &str| {
+            let field = format!("metadata.ownerReferences.{field}");
+            errors.push(FieldError::invalid(field, go::quote(value), why));
+        };
+        let api_version = text(owner, "apiVersion");
+        if api_version.is_empty() || api_version.ends_with('/') {
+            wrong("apiVersion", api_version, "version must not be empty");
+        }
+        for field in ["kind", "name", "uid"] {
+            if text(owner, field).is_empty() {
+                wrong(field, "", "must not be empty");
+            }
+        }
+        let printed = || Value::Array(owners.to_vec()).to_string();
+        if text(owner, "kind") == "Event" && api_version == "v1" {
+            let why = "/v1, Kind=Event is disallowed from being an owner";
+            errors.push(FieldError::invalid("metadata.ownerReferences", Value::Object(owner.clone()), why));
+        }
+        if owner.get("controller") == Some(&Value::Bool(true)) {
+            let this = format!("{}/{}", text(owner, "kind"), text(owner, "name"));
+            match &controller {
+                None => controller = Some(this),
+                Some(first) => errors.push(FieldError::invalid(
+                    "metadata.ownerReferences",
+                    printed(),
+                    format_args!(
+                        "Only one reference can have Controller set to true. Found \"true\" in references for {first} and {this}"
+                    ),
+                )),
+            }
+        }
+    }
+}
+
+fn validate_finalizers(finalizers: &[&str], custom: bool, errors: &mut Vec<FieldError>) {
+    for finalizer in finalizers {
+        if let Err(why) = validate_qualified_name(finalizer) {
+            errors.push(FieldError::invalid("metadata.finalizers", go::quote(finalizer), why));
+        }
+    }
+    if finalizers.contains(&FINALIZER_ORPHAN) && finalizers.contains(&FINALIZER_FOREGROUND) {
+        let why = format_args!("finalizer {FINALIZER_ORPHAN} and {FINALIZER_FOREGROUND} cannot be both set");
+        errors.push(FieldError::invalid("metadata.finalizers", Value::from(finalizers.to_vec()), why));
+    }
+    if custom {
+        return;
+    }
+    let standard = [FINALIZER_KUBERNETES, FINALIZER_ORPHAN, FINALIZER_FOREGROUND];
+    for (place, finalizer) in finalizers.iter().enumerate() {
+        if !finalizer.contains('/') && !standard.contains(finalizer) {
+            errors.push(FieldError::invalid(
+                format!("metadata.finalizers[{place}]"),
+                go::quote(finalizer),
+                "name is neither a standard finalizer name nor is it fully qualified",
+            ));
+        }
+    }
+}
+
+/// Checks what an update changed.
+pub(super) fn validate_update(new: &Map<String, Value>, old: &Map<String, Value>, errors: &mut Vec<FieldError>) {
+    if is_set(old, "deletionTimestamp") {
+        let known = finalizers(old);
+        let mut added: Vec<&str> = finalizers(new).into_iter().filter(|name| !known.contains(name)).collect();
+        added.sort_unstable();
+        added.dedup();
+        if !added.is_empty() {
+            let added: Vec<String> = added.into_iter().map(go::quote).collect();
+            errors.push(FieldError::forbidden(
+                "metadata.finalizers",
+                format_args!(
+                    "no new finalizers can be added if the object is being deleted, found new finalizers []string{{{}}}",
+                    added.join(", ")
+                ),
+            ));
+        }
+    }
+    let none = Value::Null;
+    for name in ["name", "namespace", "uid", "creationTimestamp", "deletionTimestamp", "deletionGracePeriodSeconds"] {
+        let value = new.get(name).unwrap_or(&none);
+        if value != old.get(name).unwrap_or(&none) {
+            errors.push(FieldError::invalid(format!("metadata.{name}"), value, "field is immutable"));
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn map(value: Value) -> Map<String, Value> {
+        let Value::Object(map) = value else { panic!("not an object") };
+        map
+    }
+
+    const POD: Rules = Rules { namespaced: true, names: NameRule::Subdomain, custom: false };
+
+    fn check(metadata: Value, rules: Rules, expected: &[&str]) {
+        let mut errors = Vec::new();
+        validate(&map(metadata), rules, &mut errors);
+        let found: Vec<String> = errors.iter().map(FieldError::to_string).collect();
+        assert_eq!(found.len(), expected.len(), "{found:?}");
+        for (found, expected) in found.iter().zip(expected) {
+            assert!(found.starts_with(expected), "{found} should begin with {expected}");
+        }
+    }
+
+    #[test]
+    fn what_a_client_sets_is_checked() {
+        let with = |field: &str, value: Value| json!({"name": "x", "namespace": "n", field: value});
+        check(with("labels", json!({"a/b": "c", "d": ""})), POD, &[]);
+        check(json!({"namespace": "n"}), POD, &["metadata.name: Required value: name or generateName is required"]);
+        check(json!({"name": "x"}), POD, &["metadata.namespace: Required value"]);
+        let cluster = Rules { namespaced: false, ..POD };
+        check(with("uid", json!("")), cluster, &["metadata.namespace: Forbidden: not allowed on this type"]);
+        check(
+            with("labels", json!({"Bad Key": "bad value!"})),
+            POD,
+            &["metadata.labels: Invalid value: \"Bad Key\": name part", "metadata.labels: Invalid value: \"bad value!\": a valid"],
+        );
+        check(with("annotations", json!({"Fine": "any thing"})), POD, &[]);
+        check(
+            with("annotations", json!({"a": "x".repeat(ANNOTATIONS_BYTES_MAX)})),
+            POD,
+            &["metadata.annotations: Too long: may not be more than 262144 bytes"],
+        );
+        check(
+            with("finalizers", json!(["foo", "a/b", "orphan", "foregroundDeletion"])),
+            POD,
+            &[
+                "metadata.finalizers: Invalid value: [\"foo\",\"a/b\",\"orphan\",\"foregroundDeletion\"]: finalizer orphan and foregroundDeletion cannot be both set",
+                "metadata.finalizers[0]: Invalid value: \"foo\": name is neither a standard",
+            ],
+        );
+        check(with("finalizers", json!(["foo"])), Rules { custom: true, ..POD }, &[]);
+        check(
+            with("ownerReferences", json!([{"apiVersion": "", "kind": "", "name": "", "uid": ""}])),
+            POD,
+            &[
+                "metadata.ownerReferences.apiVersion: Invalid value: \"\": version must not be empty",
+                "metadata.ownerReferences.kind: Invalid value: \"\": must not be empty",
+                "metadata.ownerReferences.name: Invalid value: \"\": must not be empty",
+                "metadata.ownerReferences.uid: Invalid value: \"\": must not be empty",
+            ],
+        );
+        let owner = |name: &str| json!({"apiVersion": "v1", "kind": "Pod", "name": name, "uid": "u", "controller": true});
+        check(
+            with("ownerReferences", json!([owner("a"), owner("b")])),
+            POD,
+            &["metadata.ownerReferences: Invalid value: [{\"apiVersion\":\"v1\""],
+        );
+    }
+
+    fn check_changed(new: Value, old: Value, expected: &[&str]) {
+        let mut errors = Vec::new();
+        validate_update(&map(new), &map(old), &mut errors);
+        let found: Vec<String> = errors.iter().map(FieldError::to_string).collect();
+        assert_eq!(found, expected);
+    }
+
+    #[test]
+    fn what_an_update_may_not_change() {
+        check_changed(json!({"name": "a", "uid": "u"}), json!({"name": "a", "uid": "u"}), &[]);
+        check_changed(
+            json!({"name": "a", "uid": "v", "deletionTimestamp": "2001-01-01T00:00:00Z"}),
+            json!({"name": "a", "uid": "u"}),
+            &[
+                "metadata.uid: Invalid value: \"v\": field is immutable",
+                "metadata.deletionTimestamp: Invalid value: \"2001-01-01T00:00:00Z\": field is immutable",
+            ],
+        );
+        check_changed(
+            json!({"deletionTimestamp": "t", "finalizers": ["a/b", "x.io/y"]}),
+            json!({"deletionTimestamp": "t", "finalizers": ["a/b"]}),
+            &["metadata.finalizers: Forbidden: no new finalizers can be added if the object is being deleted, found new finalizers []string{\"x.io/y\"}"],
+        );
+    }
+
+    #[test]
+    fn wrong_shapes_are_told_in_gos_words() {
+        let check = |metadata: Value, expected: &str| {
+            assert_eq!(check_shape("ConfigMap", &metadata), Err(format!("json: cannot unmarshal {expected}")));
+        };
+        check(json!([]), "array into Go struct field ConfigMap.metadata of type v1.ObjectMeta");
+        check(json!({"name": 5}), "number into Go struct field ObjectMeta.metadata.name of type string");
+        check(json!({"labels": {"a": 5}}), "number into Go struct field ObjectMeta.metadata.labels of type string");
+        check(json!({"labels": []}), "array into Go struct field ObjectMeta.metadata.labels of type map[string]string");
+        check(json!({"finalizers": [1]}), "number into Go struct field ObjectMeta.metadata.finalizers of type string");
+        check(json!({"generation": 1.5}), "number 1.5 into Go struct field ObjectMeta.metadata.generation of type int64");
+        assert_eq!(check_shape("Pod", &json!({"name": null, "unknown": 1, "creationTimestamp": null})), Ok(()));
+        assert!(check_shape("Pod", &json!({"creationTimestamp": "yesterday"})).is_err());
+    }
+
+    #[test]
+    fn the_order_is_kubernetes() {
+        let shuffled = map(json!({
+            "labels": {"a": "b"}, "annotations": {}, "uid": "u", "namespace": "n", "resourceVersion": "5", "name": "x",
+            "creationTimestamp": null, "managedFields": [{}], "odd": 1, "generation": 0
+        }));
+        assert_eq!(
+            Value::Object(canonical(shuffled)).to_string(),
+            r#"{"name":"x","namespace":"n","uid":"u","labels":{"a":"b"}}"#
+        );
+    }
+
+    #[test]
+    fn owners_that_stand_twice_are_dropped_with_a_warning() {
+        let mut metadata = map(json!({"ownerReferences": [{"uid": "a"}, {"uid": "b"}, {"uid": "a"}]}));
+        let warning = dedup_owners(&mut metadata).unwrap();
+        assert!(warning.ends_with("duplicate UID(s) observed: a"), "{warning}");
+        assert_eq!(metadata["ownerReferences"], json!([{"uid": "a"}, {"uid": "b"}]));
+        assert_eq!(dedup_owners(&mut metadata), None);
+    }
+}

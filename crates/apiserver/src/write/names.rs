@@ -1,0 +1,131 @@
+//! Which names an object may have, and how a name is made from `generateName`.
+//!
+//! Rules and texts: `apimachinery/pkg/api/validation/name.go`, `pkg/util/validation`,
+//! `pkg/storage/names/generate.go`.
+
+use listwatch_meta::selector::{validate_dns_label, validate_dns_subdomain};
+
+use crate::registry::NameRule;
+
+/// `generateName` is cut to this many bytes before the random end is put behind it.
+const GENERATED_BASE_BYTES_MAX: usize = 58;
+/// Characters of the random end.
+const GENERATED_END_CHARS: usize = 5;
+/// What the random end is made of: no vowels and nothing that looks like something else, so that
+/// no word comes out.
+const GENERATED_ALPHABET: &[u8] = b"bcdfghjklmnpqrstvwxz2456789";
+
+const RFC_1035_LABEL: &str = "a DNS-1035 label must consist of lower case alphanumeric characters or '-', start with an alphabetic character, and end with an alphanumeric character (e.g. 'my-name',  or 'abc-123', regex used for validation is '[a-z]([-a-z0-9]*[a-z0-9])?')";
+
+/// What is wrong with a name, in apimachinery's words; nothing when it is fine. `prefix` is true
+/// for `generateName`, behind which something will follow.
+pub(super) fn problems(rule: NameRule, name: &str, prefix: bool) -> Vec<String> {
+    let masked;
+    let name = if prefix && name.len() > 1 && name.ends_with('-') {
+        // A generated name ends in something else, so an end dash is fine here.
+        masked = format!("{}a", &name[..name.len() - 1]);
+        &masked
+    } else {
+        name
+    };
+    match rule {
+        NameRule::Subdomain => validate_dns_subdomain(name).err().into_iter().collect(),
+        NameRule::Label => validate_dns_label(name).err().into_iter().collect(),
+        NameRule::Rfc1035Label => rfc_1035_label(name),
+        NameRule::PathSegment => path_segment(name, prefix),
+    }
+}
+
+fn rfc_1035_label(name: &str) -> Vec<String> {
+    let mut problems = Vec::new();
+    if name.len() > 63 {
+        problems.push("must be no more than 63 bytes".to_owned());
+    }
+    let starts_well = name.as_bytes().first().is_some_and(u8::is_ascii_lowercase);
+    if !starts_well || validate_dns_label(&name[..name.len().min(1)]).is_err() || !is_label_shape(name) {
+        problems.push(RFC_1035_LABEL.to_owned());
+    }
+    problems
+}
+
+fn is_label_shape(name: &str) -> bool {
+    let alphanumeric = |b: &u8| b.is_ascii_lowercase() || b.is_ascii_digit();
+    let bytes = name.as_bytes();
+    bytes.last().is_some_and(alphanumeric) && bytes.iter().all(|b| alphanumeric(b) || *b == b'-')
+}
+
+/// The rule that every name must meet whatever its kind: it is one element of a path.
+fn path_segment(name: &str, prefix: bool) -> Vec<String> {
+    let mut problems = Vec::new();
+    if !prefix && (name == "." || name == "..") {
+        problems.push(format!("may not be '{name}'"));
+    }
+    for illegal in ["/", "%"] {
+        if name.contains(illegal) {
+            problems.push(format!("may not contain '{illegal}'"));
+        }
+    }
+    problems
+}
+
+/// A name made from `generateName`. `random` gives numbers below its argument.
+pub(super) fn generate(base: &str, mut random: impl FnMut(usize) -> usize) -> String {
+    let mut end = base.len().min(GENERATED_BASE_BYTES_MAX);
+    while !base.is_char_boundary(end) {
+        end -= 1;
+    }
+    let mut name = String::with_capacity(end + GENERATED_END_CHARS);
+    name.push_str(&base[..end]);
+    name.extend((0..GENERATED_END_CHARS).map(|_| char::from(GENERATED_ALPHABET[random(GENERATED_ALPHABET.len())])));
+    name
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn check(rule: NameRule, name: &str, prefix: bool, fine: bool) {
+        assert_eq!(problems(rule, name, prefix).is_empty(), fine, "{rule:?} {name:?} prefix={prefix}");
+    }
+
+    #[test]
+    fn rules_by_kind() {
+        use NameRule::{Label, PathSegment, Rfc1035Label, Subdomain};
+        for (rule, name, fine) in [
+            (Subdomain, "web-1.example", true),
+            (Subdomain, "9", true),
+            (Subdomain, "Web", false),
+            (Subdomain, "web_1", false),
+            (Subdomain, "-web", false),
+            (Subdomain, "web-", false),
+            (Subdomain, &"a".repeat(254), false),
+            (Label, "web-1", true),
+            (Label, "web.1", false),
+            (Label, &"a".repeat(64), false),
+            (Rfc1035Label, "web-1", true),
+            (Rfc1035Label, "1-web", false),
+            (Rfc1035Label, "web-", false),
+            (Rfc1035Label, "", false),
+            (Rfc1035Label, &"a".repeat(64), false),
+            (Rfc1035Label, "äb", false),
+            (PathSegment, "system:node:X", true),
+            (PathSegment, "a/b", false),
+            (PathSegment, "a%2fb", false),
+            (PathSegment, "..", false),
+        ] {
+            check(rule, name, false, fine);
+        }
+        check(Subdomain, "web-", true, true);
+        check(Subdomain, "Web-", true, false);
+        check(PathSegment, "..", true, true);
+    }
+
+    #[test]
+    fn generated_names_are_cut_and_ended() {
+        assert_eq!(generate("web-", |_| 0), "web-bbbbb");
+        assert_eq!(generate("web-", |below| below - 1), "web-99999");
+        assert_eq!(generate(&"a".repeat(100), |_| 0).len(), 63);
+        assert_eq!(generate(&"ä".repeat(100), |_| 0).len(), 63);
+        assert_eq!(generate(&format!("a{}", "ä".repeat(100)), |_| 0).len(), 62);
+    }
+}

@@ -1,0 +1,401 @@
+//! The patch types of a PATCH body and how each changes an object: [`Patch`].
+//!
+//! | media type | rule |
+//! |---|---|
+//! | `application/json-patch+json` | RFC 6902, by the `json-patch` crate, within limits |
+//! | `application/merge-patch+json` | RFC 7386, here |
+//! | `application/strategic-merge-patch+json` | [`super::strategic`] |
+//!
+//! Rules and texts: `pkg/endpoints/handlers/patch.go`.
+
+use json_patch::{
+    AddOperation, CopyOperation, MoveOperation, PatchOperation, RemoveOperation, ReplaceOperation, TestOperation,
+    jsonptr::PointerBuf,
+};
+use listwatch_meta::Status;
+use listwatch_meta::status::{StatusDetails, reason};
+use listwatch_wire::media_type::PatchType;
+use serde_json::{Map, Value};
+
+use super::document::Document;
+use super::go;
+use super::merge_keys::At;
+use super::strategic::{self, StrategicError};
+
+/// A JSON patch may have this many operations; more is a 413 (`maxJSONPatchOperations`).
+const JSON_PATCH_OPERATIONS_MAX: usize = 10_000;
+
+/// What all `copy` operations of one JSON patch may add to the object together, in bytes; more is a
+/// 422 (`jsonpatch.AccumulatedCopySizeLimit`, ten times the body limit).
+const JSON_PATCH_COPIED_BYTES_MAX: usize = 10 * 3 * 1024 * 1024;
+
+/// So many list items may be shifted by all operations of one JSON patch together; more is a 422.
+/// Each insertion into the front of a long list moves the rest of it.
+const JSON_PATCH_MOVED_ITEMS_MAX: usize = 100_000_000;
+
+/// A parsed patch. Applying consumes it; a second attempt parses again, which is rare.
+#[derive(Debug)]
+pub(super) enum Patch {
+    Json(Vec<Value>),
+    Merge(Map<String, Value>),
+    Strategic(Map<String, Value>),
+}
+
+/// A parsed patch and what was doubtful about it.
+#[derive(Debug)]
+pub(super) struct ParsedPatch {
+    pub(super) patch: Patch,
+    /// Findings of strict decoding, as texts: `duplicate field "a.b"`.
+    pub(super) doubts: Vec<String>,
+}
+
+impl ParsedPatch {
+    /// Parses the body of a patch.
+    ///
+    /// # Errors
+    /// 400 when it is no such patch, 413 when it has too many operations.
+    pub(super) fn parse(patch_type: PatchType, body: &[u8]) -> Result<Self, Status> {
+        let prefix = if patch_type == PatchType::StrategicMerge { "" } else { "error decoding patch: " };
+        let undecodable = |why: String| Status::bad_request(format!("{prefix}{why}"));
+        let Document { value, duplicates } = Document::from_json(body).map_err(undecodable)?;
+        let cannot = |value: &Value, target: &str| {
+            undecodable(format!("json: cannot unmarshal {} into Go value of type {target}", go::json_kind(value)))
+        };
+        let (patch, source) = match (patch_type, value) {
+            (PatchType::Json, Value::Array(operations)) => {
+                if operations.len() > JSON_PATCH_OPERATIONS_MAX {
+                    return Err(Status::failure(
+                        413,
+                        reason::REQUEST_ENTITY_TOO_LARGE,
+                        format!(
+                            "Request entity too large: The allowed maximum operations in a JSON patch is \
+                             {JSON_PATCH_OPERATIONS_MAX}, got {}",
+                            operations.len()
+                        ),
+                    ));
+                }
+                (Patch::Json(operations), "json patch ")
+            }
+            (PatchType::Json, other) => return Err(cannot(&other, "[]handlers.jsonPatchOp")),
+            (PatchType::Merge, Value::Object(patch)) => (Patch::Merge(patch), ""),
+            (PatchType::Merge, Value::Null) => return Err(Status::bad_request("Invalid JSON Patch")),
+            (PatchType::StrategicMerge, Value::Object(patch)) => (Patch::Strategic(patch), ""),
+            (PatchType::StrategicMerge, Value::Null) => (Patch::Strategic(Map::new()), ""),
+            (_, other) => return Err(cannot(&other, "map[string]interface {}")),
+        };
+        let mut doubts: Vec<String> =
+            duplicates.into_iter().map(|path| format!("{source}duplicate field {path:?}")).collect();
+        if let Patch::Json(operations) = &patch {
+            doubts.extend(unknown_operation_fields(operations)?);
+        }
+        Ok(ParsedPatch { patch, doubts })
+    }
+}
+
+impl Patch {
+    /// Changes `object`, whose merge keys are at `at`.
+    ///
+    /// # Errors
+    /// 422 when an operation does not fit the object, 400 when a directive is malformed. `object`
+    /// is then half changed and must be thrown away.
+    pub(super) fn apply(self, object: &mut Map<String, Value>, at: At) -> Result<(), Status> {
+        match self {
+            Patch::Json(operations) => {
+                let mut document = Value::Object(std::mem::take(object));
+                apply_operations(&mut document, operations).map_err(|NotApplicable| unprocessable())?;
+                match document {
+                    Value::Object(patched) => *object = patched,
+                    _ => return Err(unprocessable()),
+                }
+                Ok(())
+            }
+            Patch::Merge(patch) => {
+                merge(object, patch);
+                Ok(())
+            }
+            Patch::Strategic(patch) => strategic::merge(object, patch, at).map_err(|error| match error {
+                StrategicError::Malformed(why) => Status::bad_request(why),
+                StrategicError::ListOfLists => unprocessable(),
+                StrategicError::Other(why) => Status::unknown(why),
+            }),
+        }
+    }
+
+    /// True for the types whose result is decoded like a body, so that `kind` and `apiVersion`
+    /// count; a strategic merge leaves both alone.
+    pub(super) fn may_change_kind(&self) -> bool {
+        !matches!(self, Patch::Strategic(_))
+    }
+}
+
+/// RFC 7386.
+fn merge(object: &mut Map<String, Value>, patch: Map<String, Value>) {
+    for (name, value) in patch {
+        match value {
+            Value::Null => {
+                object.shift_remove(&name);
+            }
+            Value::Object(patch) => {
+                let target = object.entry(name).or_insert(Value::Null);
+                if !target.is_object() {
+                    *target = Value::Object(Map::new());
+                }
+                if let Value::Object(target) = target {
+                    merge(target, patch);
+                }
+            }
+            value => {
+                object.insert(name, value);
+            }
+        }
+    }
+}
+
+/// What kube-apiserver answers when a JSON patch does not fit: it says no more than this.
+fn unprocessable() -> Status {
+    Status::failure(422, reason::INVALID, "the server rejected our request due to an error in our request")
+        .with_details(StatusDetails::default())
+}
+
+/// The operation does not fit the object; the client is told no more.
+struct NotApplicable;
+
+fn apply_operations(document: &mut Value, operations: Vec<Value>) -> Result<(), NotApplicable> {
+    let mut copied = 0_usize;
+    let mut moved = 0_usize;
+    for operation in operations {
+        let operation = operation_of(operation)?;
+        if let PatchOperation::Copy(copy) = &operation {
+            copied += weight(copy.from.resolve(document).map_err(|_| NotApplicable)?);
+        }
+        moved += match &operation {
+            PatchOperation::Add(AddOperation { path, .. })
+            | PatchOperation::Remove(RemoveOperation { path })
+            | PatchOperation::Copy(CopyOperation { path, .. }) => list_length(document, path),
+            PatchOperation::Move(MoveOperation { path, from }) => {
+                list_length(document, path) + list_length(document, from)
+            }
+            PatchOperation::Replace(_) | PatchOperation::Test(_) => 0,
+        };
+        if copied > JSON_PATCH_COPIED_BYTES_MAX || moved > JSON_PATCH_MOVED_ITEMS_MAX {
+            return Err(NotApplicable);
+        }
+        json_patch::patch(document, std::slice::from_ref(&operation)).map_err(|_| NotApplicable)?;
+    }
+    Ok(())
+}
+
+/// The length of the list that the pointer's last step indexes; 0 when that is an object.
+fn list_length(document: &Value, path: &PointerBuf) -> usize {
+    let parent = path.parent().and_then(|parent| parent.resolve(document).ok());
+    parent.and_then(Value::as_array).map_or(0, Vec::len)
+}
+
+/// About the bytes of a value as JSON.
+fn weight(value: &Value) -> usize {
+    match value {
+        Value::Null | Value::Bool(_) | Value::Number(_) => 4,
+        Value::String(text) => text.len() + 2,
+        Value::Array(items) => 2 + items.iter().map(weight).sum::<usize>(),
+        Value::Object(map) => 2 + map.iter().map(|(name, value)| name.len() + 3 + weight(value)).sum::<usize>(),
+    }
+}
+
+fn operation_of(operation: Value) -> Result<PatchOperation, NotApplicable> {
+    let Value::Object(mut operation) = operation else { return Err(NotApplicable) };
+    let pointer = |value: Option<Value>| match value {
+        Some(Value::String(text)) => PointerBuf::parse(text).map_err(|_| NotApplicable),
+        _ => Err(NotApplicable),
+    };
+    let path = pointer(operation.remove("path"))?;
+    let from = operation.remove("from");
+    let value = operation.remove("value").unwrap_or(Value::Null);
+    Ok(match operation.get("op").and_then(Value::as_str) {
+        Some("add") => PatchOperation::Add(AddOperation { path, value }),
+        Some("remove") => PatchOperation::Remove(RemoveOperation { path }),
+        Some("replace") => PatchOperation::Replace(ReplaceOperation { path, value }),
+        Some("move") => PatchOperation::Move(MoveOperation { from: pointer(from)?, path }),
+        Some("copy") => PatchOperation::Copy(CopyOperation { from: pointer(from)?, path }),
+        Some("test") => PatchOperation::Test(TestOperation { path, value }),
+        _ => return Err(NotApplicable),
+    })
+}
+
+/// Checks the shape of JSON patch operations.
+fn unknown_operation_fields(operations: &[Value]) -> Result<Vec<String>, Status> {
+    let mut doubts = Vec::new();
+    for (place, operation) in operations.iter().enumerate() {
+        let fields = operation.as_object().ok_or_else(|| {
+            let kind = go::json_kind(operation);
+            Status::bad_request(format!(
+                "error decoding patch: json: cannot unmarshal {kind} into Go value of type handlers.jsonPatchOp"
+            ))
+        })?;
+        for (name, value) in fields {
+            match name.as_str() {
+                "value" => {}
+                "op" | "path" | "from" if value.is_string() || value.is_null() => {}
+                "op" | "path" | "from" => {
+                    let kind = go::json_kind(value);
+                    return Err(Status::bad_request(format!(
+                        "error decoding patch: json: cannot unmarshal {kind} into Go struct field jsonPatchOp.{name} of type string"
+                    )));
+                }
+                unknown => doubts.push(format!("json patch unknown field \"[{place}].{unknown}\"")),
+            }
+        }
+    }
+    Ok(doubts)
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+    use serde_json::json;
+
+    use super::*;
+
+    fn apply(patch_type: PatchType, object: &Value, body: &str) -> Result<Value, (u16, String)> {
+        let mut object = object.as_object().unwrap().clone();
+        ParsedPatch::parse(patch_type, body.as_bytes())
+            .and_then(|parsed| parsed.patch.apply(&mut object, At::Unknown))
+            .map_err(|status| (status.code, status.message))?;
+        Ok(Value::Object(object))
+    }
+
+    fn check(patch_type: PatchType, object: Value, body: &str, expected: Value) {
+        assert_eq!(apply(patch_type, &object, body), Ok(expected), "{object} patched with {body}");
+    }
+
+    fn check_error(patch_type: PatchType, body: &str, code: u16, expected: &str) {
+        let object = json!({"a": {"b": "c"}, "list": [1, 2]});
+        assert_eq!(apply(patch_type, &object, body), Err((code, expected.to_owned())), "{body}");
+    }
+
+    #[test]
+    fn json_patches_apply() {
+        let object = json!({"a": {"b": "c"}, "list": [1, 2]});
+        let check = |body: &str, expected: Value| check(PatchType::Json, object.clone(), body, expected);
+        check(r#"[{"op":"add","path":"/list/1","value":9}]"#, json!({"a": {"b": "c"}, "list": [1, 9, 2]}));
+        check(r#"[{"op":"add","path":"/list/-","value":9}]"#, json!({"a": {"b": "c"}, "list": [1, 2, 9]}));
+        check(r#"[{"op":"add","path":"/x"}]"#, json!({"a": {"b": "c"}, "list": [1, 2], "x": null}));
+        check(r#"[{"op":"remove","path":"/a/b"}]"#, json!({"a": {}, "list": [1, 2]}));
+        check(r#"[{"op":"replace","path":"/a/b","value":1}]"#, json!({"a": {"b": 1}, "list": [1, 2]}));
+        check(r#"[{"op":"move","from":"/a/b","path":"/list/0"}]"#, json!({"a": {}, "list": ["c", 1, 2]}));
+        check(
+            r#"[{"op":"copy","from":"/a","path":"/x~1y"}]"#,
+            json!({"a": {"b": "c"}, "list": [1, 2], "x/y": {"b": "c"}}),
+        );
+        check(r#"[{"op":"test","path":"/a/b","value":"c"}]"#, object.clone());
+    }
+
+    const REJECTED: &str = "the server rejected our request due to an error in our request";
+
+    #[test]
+    fn json_patches_that_do_not_fit_are_rejected() {
+        for body in [
+            r#"[{"op":"test","path":"/a/b","value":"x"}]"#,
+            r#"[{"op":"remove","path":"/a/x"}]"#,
+            r#"[{"op":"replace","path":"/a/x","value":1}]"#,
+            r#"[{"op":"add","path":"/x/y","value":1}]"#,
+            r#"[{"op":"add","path":"/list/7","value":1}]"#,
+            r#"[{"op":"fly","path":"/a","value":1}]"#,
+            r#"[{"op":"move","from":"/x","path":"/a"}]"#,
+            r#"[{"op":"add","value":1}]"#,
+            r#"[{"op":"add","path":"a","value":1}]"#,
+            r#"[{"op":"replace","path":"","value":1}]"#,
+        ] {
+            check_error(PatchType::Json, body, 422, REJECTED);
+        }
+    }
+
+    #[test]
+    fn malformed_patches_are_bad_requests() {
+        let unmarshal = |what: &str| format!("error decoding patch: json: cannot unmarshal {what}");
+        check_error(PatchType::Json, "", 400, "error decoding patch: unexpected end of JSON input");
+        check_error(PatchType::Json, "{}", 400, &unmarshal("object into Go value of type []handlers.jsonPatchOp"));
+        check_error(PatchType::Json, "[1]", 400, &unmarshal("number into Go value of type handlers.jsonPatchOp"));
+        check_error(
+            PatchType::Json,
+            r#"[{"op":1}]"#,
+            400,
+            &unmarshal("number into Go struct field jsonPatchOp.op of type string"),
+        );
+        check_error(PatchType::Merge, "[1]", 400, &unmarshal("array into Go value of type map[string]interface {}"));
+        check_error(PatchType::Merge, "null", 400, "Invalid JSON Patch");
+        check_error(
+            PatchType::StrategicMerge,
+            "[]",
+            400,
+            "json: cannot unmarshal array into Go value of type map[string]interface {}",
+        );
+        check_error(PatchType::StrategicMerge, r#"{"$patch":"foo"}"#, 500, "unknown patch type: foo in map: map[$patch:foo]");
+    }
+
+    #[test]
+    fn patches_that_explode_are_refused() {
+        let operations = vec![r#"{"op":"test","path":"/a/b","value":"c"}"#; JSON_PATCH_OPERATIONS_MAX + 1].join(",");
+        let why = "Request entity too large: The allowed maximum operations in a JSON patch is 10000, got 10001";
+        check_error(PatchType::Json, &format!("[{operations}]"), 413, why);
+        // Each copy doubles the object.
+        let doubling: Vec<String> =
+            (0..64).map(|n| format!(r#"{{"op":"copy","from":"","path":"/x{n}"}}"#)).collect();
+        check_error(PatchType::Json, &format!("[{}]", doubling.join(",")), 422, REJECTED);
+        // Each insertion shifts the whole list.
+        let long = json!({"list": vec![0; 300_000]});
+        let shifting = vec![r#"{"op":"add","path":"/list/0","value":1}"#; 1000].join(",");
+        assert_eq!(apply(PatchType::Json, &long, &format!("[{shifting}]")), Err((422, REJECTED.to_owned())));
+    }
+
+    #[test]
+    fn doubts_are_named() {
+        let doubts = |patch_type, body: &str| ParsedPatch::parse(patch_type, body.as_bytes()).unwrap().doubts;
+        assert_eq!(doubts(PatchType::Merge, r#"{"data":{"a":"5","a":"6"}}"#), [r#"duplicate field "data.a""#]);
+        assert_eq!(
+            doubts(PatchType::Json, r#"[{"op":"add","op":"add","path":"/a","x":1}]"#),
+            [r#"json patch duplicate field "[0].op""#, r#"json patch unknown field "[0].x""#]
+        );
+    }
+
+    /// RFC 7386, section 2, as written there.
+    fn reference(target: Value, patch: &Value) -> Value {
+        let Value::Object(patch) = patch else { return patch.clone() };
+        let mut target = match target {
+            Value::Object(target) => target,
+            _ => Map::new(),
+        };
+        for (name, value) in patch {
+            if value.is_null() {
+                target.shift_remove(name);
+            } else {
+                let merged = reference(target.get(name).cloned().unwrap_or(Value::Null), value);
+                target.insert(name.clone(), merged);
+            }
+        }
+        Value::Object(target)
+    }
+
+    fn any_value() -> impl Strategy<Value = Value> {
+        let leaf = prop_oneof![Just(Value::Null), any::<bool>().prop_map(Value::from), (0..3).prop_map(Value::from)];
+        leaf.prop_recursive(4, 24, 4, |inner| {
+            prop_oneof![
+                prop::collection::vec(inner.clone(), 0..3).prop_map(Value::from),
+                any_members(inner).prop_map(Value::Object),
+            ]
+        })
+    }
+
+    fn any_members(inner: impl Strategy<Value = Value>) -> impl Strategy<Value = Map<String, Value>> {
+        prop::collection::vec(("[a-d]", inner), 0..4).prop_map(|members| members.into_iter().collect())
+    }
+
+    proptest! {
+        #[test]
+        fn merge_patch_is_rfc_7386(object in any_members(any_value()), patch in any_members(any_value())) {
+            let expected = reference(Value::Object(object.clone()), &Value::Object(patch.clone()));
+            let mut merged = object;
+            merge(&mut merged, patch);
+            prop_assert_eq!(Value::Object(merged), expected);
+        }
+    }
+}

@@ -1,0 +1,135 @@
+//! `/binding` and `/eviction` of pods: POSTs whose bodies are kinds of their own.
+
+use listwatch_meta::{GroupResource, Key, Status};
+use listwatch_storage::{Decision, KeyValue};
+use serde_json::{Map, Value, json};
+
+use super::decode::{Expected, decode};
+use super::delete;
+use super::options::{DeleteOptions, Options};
+use super::store::{self, child_mut, metadata, metadata_mut};
+use super::update::Target;
+use super::{WriteBody, WriteRequest, WriteResponse, create, metadata as meta};
+
+const BINDING: Expected<'static> = Expected { group: "", version: "v1", kind: "Binding" };
+const EVICTION: Expected<'static> = Expected { group: "policy", version: "v1", kind: "Eviction" };
+/// The name under which errors of a binding go.
+const BINDINGS: GroupResource<'_> = GroupResource { group: "", resource: "pods/binding" };
+
+/// 201 with a Status that says nothing but that it went well.
+fn success(warnings: Vec<String>) -> WriteResponse {
+    let mut status = Status::failure(201, "", "");
+    status.status = "Success".into();
+    WriteResponse { code: 201, body: WriteBody::Status(Box::new(status)), warnings }
+}
+
+/// A body of a kind of its own, and the options it came with.
+struct Posted {
+    object: Map<String, Value>,
+    options: Options,
+    warnings: Vec<String>,
+}
+
+/// Decodes a body whose kind need not be registered: these are no resources.
+fn body(target: &Target<'_>, request: &WriteRequest<'_>, expected: Expected<'_>) -> Result<Posted, Status> {
+    let options = Options::parse("CreateOptions", request.query)?;
+    let decoded = decode(target.registry, expected, request.content_type, &request.body, options.field_validation)?;
+    let mut object = decoded.object;
+    create::place(target.resource, request.namespace, metadata_mut(&mut object))?;
+    Ok(Posted { object, options, warnings: decoded.warnings })
+}
+
+/// POST of a Binding: the pod is put onto a node.
+///
+/// # Errors
+/// 404 when the pod is not there, 409 when it is on a node already or on its way out, 400 and 500
+/// when the binding says no node.
+pub(super) async fn bind(target: &Target<'_>, request: &WriteRequest<'_>) -> Result<WriteResponse, Status> {
+    let Posted { object: binding, options, warnings } = body(target, request, BINDING)?;
+    let name = target.name;
+    if !matches!(meta::text(metadata(&binding), "name"), given if given == name || given.is_empty()) {
+        return Err(Status::bad_request("name in URL does not match name in Binding object"));
+    }
+    let of_target = |field: &str| binding.get("target").and_then(|target| target.get(field)).and_then(Value::as_str);
+    if !matches!(of_target("kind"), None | Some("" | "Node")) {
+        return Err(Status::unknown(format!(
+            "target.kind: Unsupported value: {:?}: supported values: \"Node\", \"\"",
+            of_target("kind").unwrap_or_default()
+        )));
+    }
+    let node = of_target("name").unwrap_or_default();
+    if node.is_empty() {
+        return Err(Status::unknown("target.name: Required value"));
+    }
+    let uid = meta::text(metadata(&binding), "uid");
+    let key = target.resource.key(request.namespace, name)?;
+    let now = target.clock.now();
+    let decide = |found: Option<&KeyValue>| -> Result<Decision, Status> {
+        let found = found.ok_or_else(|| Status::not_found(target.resource.gr(), name))?;
+        let mut pod = store::parse(found)?;
+        let conflict = |why: String| Err(Status::conflict(BINDINGS, name, why));
+        let have = meta::text(metadata(&pod), "uid");
+        if !uid.is_empty() && uid != have {
+            return conflict(format!("Precondition failed: UID in precondition: {uid}, UID in object meta: {have}"));
+        }
+        if meta::is_set(metadata(&pod), "deletionTimestamp") {
+            return conflict(format!("pod {name} is being deleted, cannot be assigned to a host"));
+        }
+        let spec = child_mut(&mut pod, "spec");
+        match meta::text(spec, "nodeName") {
+            "" => {}
+            present => return conflict(format!("pod {name} is already assigned to node {present:?}")),
+        }
+        if spec.get("schedulingGates").and_then(Value::as_array).is_some_and(|gates| !gates.is_empty()) {
+            return conflict(format!("pod {name} has non-empty .spec.schedulingGates"));
+        }
+        spec.insert("nodeName".to_owned(), json!(node));
+        for map in ["annotations", "labels"] {
+            if let Some(Value::Object(added)) = metadata(&binding).get(map) {
+                child_mut(metadata_mut(&mut pod), map).extend(added.clone());
+            }
+        }
+        set_condition(
+            child_mut(&mut pod, "status"),
+            json!({"type": "PodScheduled", "status": "True", "lastProbeTime": null, "lastTransitionTime": now}),
+        );
+        let metadata = std::mem::take(metadata_mut(&mut pod));
+        *metadata_mut(&mut pod) = meta::canonical(metadata);
+        Ok(Decision::Write { value: store::encode(&pod), ttl: None })
+    };
+    store::run(target.backend, target.resource, &key, options.dry_run, decide).await?;
+    Ok(success(warnings))
+}
+
+fn set_condition(status: &mut Map<String, Value>, condition: Value) {
+    let conditions = status.entry("conditions").or_insert_with(|| json!([]));
+    let Value::Array(conditions) = conditions else { return };
+    match conditions.iter_mut().find(|present| present.get("type") == condition.get("type")) {
+        Some(present) => *present = condition,
+        None => conditions.push(condition),
+    }
+}
+
+/// POST of an Eviction: the pod is deleted as its options say. Budgets are not consulted: no
+/// controller keeps their status, so none would ever allow a disruption.
+///
+/// # Errors
+/// 404 when the pod is not there, 400 when the eviction names another one, what a delete gives.
+pub(super) async fn evict(target: &Target<'_>, request: &WriteRequest<'_>) -> Result<WriteResponse, Status> {
+    let Posted { object: eviction, options, warnings } = body(target, request, EVICTION)?;
+    if meta::text(metadata(&eviction), "name") != target.name {
+        return Err(Status::bad_request("name in URL does not match name in Eviction object"));
+    }
+    let asked = eviction.get("deleteOptions").unwrap_or(&Value::Null);
+    let mut delete_options = DeleteOptions::from_value(asked)?;
+    delete_options.dry_run |= options.dry_run;
+    let key: Key = target.resource.key(request.namespace, target.name)?;
+    let deletion = delete::Target {
+        backend: target.backend,
+        registry: target.registry,
+        resource: target.resource,
+        clock: target.clock,
+    };
+    deletion.delete(&key, &delete_options).await?;
+    Ok(success(warnings))
+}

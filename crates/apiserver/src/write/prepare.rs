@@ -1,0 +1,201 @@
+//! What becomes of an object between decoding and storing: [`create`] and [`update`], the order of
+//! steps of `rest.BeforeCreate` and `rest.BeforeUpdate`. Pure: ids and times are arguments.
+//!
+//! ```text
+//!  decode ─▶ defaults ─▶ what only the server sets ─▶ the kind's own steps ─▶ validate ─▶ canonical
+//! ```
+
+use listwatch_meta::{FieldError, Status};
+use serde_json::{Map, Value};
+
+use super::store::{child_mut, metadata, metadata_mut};
+use super::{defaults, kinds, metadata as meta};
+use crate::registry::{Resource, Subresource};
+
+/// Objects whose contents are of free form, so that a `null` in them means something.
+const FREE_FORM: [&str; 1] = ["ControllerRevision"];
+
+fn rules(resource: &Resource) -> meta::Rules {
+    meta::Rules { namespaced: resource.namespaced, names: resource.strategy.names, custom: resource.custom }
+}
+
+/// Fills in what kube-apiserver fills in while it decodes.
+///
+/// # Errors
+/// What a decoder says about the kind's own fields.
+pub(super) fn complete(resource: &Resource, object: &mut Map<String, Value>) -> Result<(), String> {
+    if resource.custom {
+        return Ok(());
+    }
+    if !FREE_FORM.contains(&resource.kind.as_str()) {
+        defaults::drop_nulls(object);
+    }
+    kinds::decode(&resource.group, &resource.kind, object)?;
+    if let Some(defaults) = defaults::of(&resource.group, &resource.kind) {
+        defaults::apply(defaults, object);
+    }
+    Ok(())
+}
+
+/// Makes a completed body a new object, ready to be stored.
+///
+/// # Errors
+/// 422 naming each field that is not valid.
+pub(super) fn create(resource: &Resource, object: &mut Map<String, Value>, uid: &str, now: &str) -> Result<(), Status> {
+    meta::begin(metadata_mut(object), uid.to_owned(), now.to_owned());
+    if has_status(resource) {
+        if resource.custom {
+            object.shift_remove("status");
+        } else if let Some(status) = defaults::initial_status(&resource.group, &resource.kind) {
+            object.shift_remove("status");
+            object.insert("status".to_owned(), status);
+        }
+    }
+    if resource.strategy.generation {
+        meta::raise_generation(metadata_mut(object));
+    }
+    if !resource.custom {
+        kinds::create(&resource.group, &resource.kind, object);
+    }
+    let mut errors = Vec::new();
+    meta::validate(metadata(object), rules(resource), &mut errors);
+    finish(resource, object, &errors)
+}
+
+/// Makes a completed body the successor of `old`, ready to be stored.
+///
+/// # Errors
+/// 422 naming each field that is not valid, or may not change.
+pub(super) fn update(
+    resource: &Resource,
+    subresource: Option<&Subresource>,
+    new: &mut Map<String, Value>,
+    old: &Map<String, Value>,
+) -> Result<(), Status> {
+    keep_out_of_scope(resource, subresource, new, old);
+    if subresource.is_none() && !resource.custom {
+        kinds::update(&resource.group, &resource.kind, new, old);
+    }
+    meta::carry_over(metadata_mut(new), metadata(old));
+    if resource.strategy.generation && !same_but_for_status(resource, new, old) {
+        meta::raise_generation(metadata_mut(new));
+    }
+    let mut errors = Vec::new();
+    meta::validate(metadata(new), rules(resource), &mut errors);
+    meta::validate_update(metadata(new), metadata(old), &mut errors);
+    if !resource.custom && subresource.is_none() {
+        kinds::validate_update(&resource.group, &resource.kind, new, old, &mut errors);
+    }
+    finish(resource, new, &errors)
+}
+
+/// Should this update remove the object, because nothing holds it up any more?
+pub(super) fn completes_deletion(resource: &Resource, new: &Map<String, Value>, old: &Map<String, Value>) -> bool {
+    let (new_meta, old_meta) = (metadata(new), metadata(old));
+    let grace = old_meta.get("deletionGracePeriodSeconds").and_then(Value::as_i64).unwrap_or(0);
+    meta::is_set(old_meta, "deletionTimestamp")
+        && grace == 0
+        && meta::finalizers(new_meta).is_empty()
+        && !(is_namespace(resource) && has_spec_finalizers(new))
+}
+
+/// Is this the resource of namespaces?
+pub(super) fn is_namespace(resource: &Resource) -> bool {
+    resource.group.is_empty() && resource.plural == "namespaces"
+}
+
+/// Has a namespace finalizers in its spec?
+pub(super) fn has_spec_finalizers(namespace: &Map<String, Value>) -> bool {
+    let finalizers = namespace.get("spec").and_then(|spec| spec.get("finalizers")?.as_array());
+    finalizers.is_some_and(|finalizers| !finalizers.is_empty())
+}
+
+fn has_status(resource: &Resource) -> bool {
+    resource.subresource("status").is_some()
+}
+
+/// Leaves of `new` only what the subresource may write; everything else is as in `old`.
+fn keep_out_of_scope(
+    resource: &Resource,
+    subresource: Option<&Subresource>,
+    new: &mut Map<String, Value>,
+    old: &Map<String, Value>,
+) {
+    match subresource {
+        None | Some(Subresource::Scale { .. }) => {
+            if has_status(resource) {
+                put(new, "status", old.get("status").cloned());
+            }
+        }
+        Some(Subresource::Status | Subresource::Approval) => {
+            let mut kept = old.clone();
+            let status = new.shift_remove("status");
+            match subresource {
+                Some(Subresource::Approval) => {
+                    let conditions = status.and_then(|mut status| status.as_object_mut()?.shift_remove("conditions"));
+                    put(child_mut(&mut kept, "status"), "conditions", conditions);
+                }
+                _ => put(&mut kept, "status", status),
+            }
+            let mut metadata = std::mem::take(metadata_mut(new));
+            if resource.custom {
+                metadata.clone_from(self::metadata(old));
+            } else if resource.kind == "Deployment" {
+                put(&mut metadata, "labels", self::metadata(old).get("labels").cloned());
+            }
+            *metadata_mut(&mut kept) = metadata;
+            *new = kept;
+        }
+        Some(Subresource::Finalize) => {
+            let finalizers = new.get("spec").and_then(|spec| spec.get("finalizers")).cloned();
+            let mut kept = old.clone();
+            let spec = child_mut(&mut kept, "spec");
+            put(spec, "finalizers", finalizers.filter(|list| list.as_array().is_some_and(|list| !list.is_empty())));
+            *metadata_mut(&mut kept) = std::mem::take(metadata_mut(new));
+            *new = kept;
+        }
+        Some(Subresource::EphemeralContainers) => {
+            let containers = new.get("spec").and_then(|spec| spec.get("ephemeralContainers")).cloned();
+            let mut kept = old.clone();
+            put(child_mut(&mut kept, "spec"), "ephemeralContainers", containers);
+            *metadata_mut(&mut kept) = std::mem::take(metadata_mut(new));
+            *new = kept;
+        }
+        // These are POSTs with bodies of their own.
+        Some(Subresource::Binding | Subresource::Eviction) => {}
+    }
+}
+
+fn put(object: &mut Map<String, Value>, name: &str, value: Option<Value>) {
+    match value {
+        Some(value) => {
+            object.insert(name.to_owned(), value);
+        }
+        None => {
+            object.shift_remove(name);
+        }
+    }
+}
+
+/// Does an update leave alone what `metadata.generation` counts?
+fn same_but_for_status(resource: &Resource, new: &Map<String, Value>, old: &Map<String, Value>) -> bool {
+    let counts_status = resource.custom && !has_status(resource);
+    let counted = |name: &str| match name {
+        "kind" | "apiVersion" | "metadata" => false,
+        "status" => counts_status,
+        _ => true,
+    };
+    let members = |object: &Map<String, Value>| object.keys().filter(|name| counted(name)).count();
+    members(new) == members(old)
+        && new.iter().filter(|(name, _)| counted(name)).all(|(name, value)| old.get(name) == Some(value))
+}
+
+fn finish(resource: &Resource, object: &mut Map<String, Value>, errors: &[FieldError]) -> Result<(), Status> {
+    if !errors.is_empty() {
+        let name = meta::text(metadata(object), "name");
+        return Err(Status::invalid(&resource.group, &resource.kind, name, errors));
+    }
+    let metadata = std::mem::take(metadata_mut(object));
+    *metadata_mut(object) = meta::canonical(metadata);
+    Ok(())
+}

@@ -1,0 +1,216 @@
+//! `/scale`: an object seen as an `autoscaling/v1` Scale, and a Scale written back into it.
+
+use std::fmt::Write as _;
+
+use bytes::Bytes;
+use listwatch_meta::{FieldError, Object, Status};
+use serde_json::{Map, Value, json};
+
+use super::decode::{Expected, decode};
+use super::merge_keys;
+use super::options::Options;
+use super::store::{child_mut, metadata};
+use super::update::{Base, Body, PatchRequest, Patcher, Target, check_name, patch_request};
+use super::{WriteBody, WriteRequest, WriteResponse, create, metadata as meta, store};
+use crate::registry::{Resource, Subresource};
+
+const SCALE: Expected<'static> = Expected { group: "autoscaling", version: "v1", kind: "Scale" };
+
+/// The Scale of an object, as JSON: what a GET of `/scale` answers.
+///
+/// # Errors
+/// 404 when the resource has no scale, 500 when the object cannot be read.
+pub(crate) fn scale_of(resource: &Resource, object: &Object) -> Result<Bytes, Status> {
+    let tree: Map<String, Value> = serde_json::from_slice(object.json_slice()).map_err(Status::internal)?;
+    Ok(store::encode(&view(resource, &tree)?))
+}
+
+/// Where a resource keeps what a Scale shows.
+struct Paths<'a> {
+    spec_replicas: &'a str,
+    status_replicas: &'a str,
+    selector: Option<&'a str>,
+}
+
+fn paths(resource: &Resource) -> Result<Paths<'_>, Status> {
+    match resource.subresource("scale") {
+        Some(Subresource::Scale { spec_replicas, status_replicas, selector }) => {
+            Ok(Paths { spec_replicas, status_replicas, selector: selector.as_deref() })
+        }
+        _ => Err(Status::no_such_resource()),
+    }
+}
+
+/// The Scale of a tree; its metadata holds the resource version where the tree's does.
+fn view(resource: &Resource, tree: &Map<String, Value>) -> Result<Map<String, Value>, Status> {
+    let paths = paths(resource)?;
+    let mut scale = Map::new();
+    scale.insert("kind".to_owned(), json!(SCALE.kind));
+    scale.insert("apiVersion".to_owned(), json!(SCALE.api_version()));
+    let source = metadata(tree);
+    let shown = ["name", "namespace", "uid", "resourceVersion", "creationTimestamp"];
+    let metadata: Map<String, Value> =
+        shown.iter().filter_map(|name| Some(((*name).to_owned(), source.get(*name)?.clone()))).collect();
+    scale.insert("metadata".to_owned(), Value::Object(metadata));
+    let replicas = |path: &str| at(tree, path).and_then(Value::as_i64).unwrap_or(0);
+    let wanted = replicas(paths.spec_replicas);
+    scale.insert("spec".to_owned(), if wanted == 0 { json!({}) } else { json!({"replicas": wanted}) });
+    let mut status = json!({"replicas": replicas(paths.status_replicas)});
+    if let Some(selector) = paths.selector.and_then(|path| at(tree, path)).map(selector_text)
+        && !selector.is_empty()
+    {
+        status["selector"] = Value::String(selector);
+    }
+    scale.insert("status".to_owned(), status);
+    Ok(scale)
+}
+
+/// The value at a dotted path.
+fn at<'a>(tree: &'a Map<String, Value>, path: &str) -> Option<&'a Value> {
+    let mut steps = path.split('.');
+    let first = tree.get(steps.next()?)?;
+    steps.try_fold(first, |value, step| value.get(step))
+}
+
+/// A selector as a text: it is one already (custom resources), a map of labels (replication
+/// controllers), or a LabelSelector.
+fn selector_text(selector: &Value) -> String {
+    let fields = match selector {
+        Value::String(text) => return text.clone(),
+        Value::Object(fields) => fields,
+        _ => return String::new(),
+    };
+    let labelled = fields.contains_key("matchLabels") || fields.contains_key("matchExpressions");
+    let labels = if labelled { fields.get("matchLabels").and_then(Value::as_object) } else { Some(fields) };
+    let mut terms: Vec<(String, String)> = labels
+        .into_iter()
+        .flatten()
+        .map(|(key, value)| (key.clone(), format!("{key}={}", value.as_str().unwrap_or_default())))
+        .collect();
+    for term in fields.get("matchExpressions").and_then(Value::as_array).into_iter().flatten() {
+        let key = term.get("key").and_then(Value::as_str).unwrap_or_default();
+        let mut values: Vec<&str> =
+            term.get("values").and_then(Value::as_array).into_iter().flatten().filter_map(Value::as_str).collect();
+        values.sort_unstable();
+        let mut text = String::new();
+        let _ = match term.get("operator").and_then(Value::as_str).unwrap_or_default() {
+            "In" => write!(text, "{key} in ({})", values.join(",")),
+            "NotIn" => write!(text, "{key} notin ({})", values.join(",")),
+            "DoesNotExist" => write!(text, "!{key}"),
+            _ => write!(text, "{key}"),
+        };
+        terms.push((key.to_owned(), text));
+    }
+    terms.sort();
+    terms.into_iter().map(|(_, text)| text).collect::<Vec<_>>().join(",")
+}
+
+/// PUT or PATCH of a Scale.
+///
+/// # Errors
+/// The [`Status`] the client is told.
+pub(super) async fn write(
+    target: &Target<'_>,
+    request: &WriteRequest<'_>,
+    patch: bool,
+) -> Result<WriteResponse, Status> {
+    let resource = target.resource;
+    let replicas_path = paths(resource)?.spec_replicas.to_owned();
+    let key = resource.key(request.namespace, target.name)?;
+    let mut warnings = Vec::new();
+    let done = if patch {
+        let PatchRequest { patch_type, options } = patch_request(resource, request)?;
+        let target = &Target { dry_run: options.dry_run, ..*target };
+        let mut patcher = Patcher::new(patch_type, request, options.field_validation)?;
+        let make = |base: Option<Base<'_>>| {
+            let Some(base) = base else { return Err(Status::not_found(resource.gr(), target.name)) };
+            let mut tree = base.visible();
+            let mut scale = view(resource, &tree)?;
+            let at = merge_keys::of_kind(SCALE.group, SCALE.kind);
+            warnings = patcher.apply(&mut scale, Body { registry: target.registry, expected: SCALE, at })?;
+            check_name(metadata(&scale), target.name)?;
+            write_back(&mut tree, &scale, &replicas_path)?;
+            Ok(tree)
+        };
+        target.change(&key, None, false, make).await?
+    } else {
+        let options = Options::parse("UpdateOptions", request.query)?;
+        let target = &Target { dry_run: options.dry_run, ..*target };
+        let decoded =
+            decode(target.registry, SCALE, request.content_type, &request.body, options.field_validation)?;
+        let mut scale = decoded.object;
+        warnings = decoded.warnings;
+        create::place(resource, request.namespace, store::metadata_mut(&mut scale))?;
+        check_name(metadata(&scale), target.name)?;
+        let make = |base: Option<Base<'_>>| {
+            let Some(base) = base else { return Err(Status::not_found(resource.gr(), target.name)) };
+            let mut tree = base.visible();
+            write_back(&mut tree, &scale, &replicas_path)?;
+            Ok(tree)
+        };
+        let uid = Some(meta::text(metadata(&scale), "uid")).filter(|uid| !uid.is_empty());
+        target.change(&key, uid, false, make).await?
+    };
+    let response = done.response(resource, &key, warnings)?;
+    let body = match response.body {
+        WriteBody::Object(object) => WriteBody::Json(scale_of(resource, &object)?),
+        other => other,
+    };
+    Ok(WriteResponse { body, ..response })
+}
+
+/// Writes a Scale's replicas into the object, and its claim to a version.
+fn write_back(tree: &mut Map<String, Value>, scale: &Map<String, Value>, path: &str) -> Result<(), Status> {
+    let replicas = match scale.get("spec").and_then(|spec| spec.get("replicas")) {
+        None | Some(Value::Null) => 0,
+        Some(value) => value.as_i64().filter(|replicas| i32::try_from(*replicas).is_ok()).ok_or_else(|| {
+            let found = super::go::json_kind(value);
+            Status::bad_request(format!(
+                "Scale in version \"v1\" cannot be handled as a Scale: json: cannot unmarshal {found} into Go struct field ScaleSpec.spec.replicas of type int32"
+            ))
+        })?,
+    };
+    let source = metadata(scale);
+    if replicas < 0 {
+        let error = FieldError::invalid("spec.replicas", replicas, "must be greater than or equal to 0");
+        return Err(Status::invalid(SCALE.group, SCALE.kind, meta::text(source, "name"), &[error]));
+    }
+    // A scale that claims no version is written whatever the object's is.
+    let claimed = meta::text(source, "resourceVersion");
+    if !claimed.is_empty() {
+        let claimed = Value::String(claimed.to_owned());
+        store::metadata_mut(tree).insert("resourceVersion".to_owned(), claimed);
+    }
+    let mut steps: Vec<&str> = path.split('.').collect();
+    let Some(last) = steps.pop() else { return Ok(()) };
+    let mut parent = tree;
+    for step in steps {
+        parent = child_mut(parent, step);
+    }
+    parent.insert(last.to_owned(), Value::Number(replicas.into()));
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn check(selector: Value, expected: &str) {
+        assert_eq!(selector_text(&selector), expected);
+    }
+
+    #[test]
+    fn selectors_become_text() {
+        check(json!("a=b"), "a=b");
+        check(json!({"b": "2", "a": "1"}), "a=1,b=2");
+        check(json!({"matchLabels": {"b": "2", "a": "1"}}), "a=1,b=2");
+        check(
+            json!({"matchLabels": {"z": "1"}, "matchExpressions": [
+                {"key": "c", "operator": "In", "values": ["y", "x"]}, {"key": "d", "operator": "NotIn", "values": ["x"]},
+                {"key": "a", "operator": "Exists"}, {"key": "b", "operator": "DoesNotExist"}]}),
+            "a,!b,c in (x,y),d notin (x),z=1",
+        );
+        check(json!({}), "");
+        check(json!(7), "");
+    }
+}

@@ -1,0 +1,509 @@
+//! Addresses and ports of services: which a service wants, and how they are claimed so that no two
+//! services, of any server on the same store, ever have the same.
+//!
+//! ```text
+//!  service wants an address ─▶ create IPAddress 10.96.x.y ─▶ store the service ─▶ (failed: delete it)
+//!                                   taken? another one
+//! ```
+//!
+//! A claim is a key of its own, created before the service and removed behind it: an `IPAddress`
+//! object for an address, as kube-apiserver does since v1.33, and a key below `/ranges/` for a node
+//! port. A claim that a crash left behind is taken over when somebody asks for exactly that address
+//! or port; otherwise it stays until then.
+
+use std::net::Ipv4Addr;
+
+use bytes::Bytes;
+use listwatch_meta::{FieldError, Key, Status};
+use listwatch_storage::CreateError;
+use serde_json::{Map, Value, json};
+
+use super::update::Refusal;
+use super::{Clock, go, metadata as meta, store};
+use crate::backend::Backend;
+use crate::registry::{Registry, Resource};
+
+/// Cluster addresses come from 10.96.0.0/16, the range most clusters use.
+const CLUSTER_NETWORK: u32 = u32::from_be_bytes([10, 96, 0, 0]);
+const CLUSTER_PREFIX_BITS: u32 = 16;
+/// Addresses below this offset are only given to who asks for them by name (cluster DNS and the
+/// like).
+const FIRST_FREE_OFFSET: u32 = 256;
+/// Node ports come from this range (`--service-node-port-range`).
+const NODE_PORTS: std::ops::RangeInclusive<u16> = 30_000..=32_767;
+/// So many random candidates are tried before the range counts as full; then the client gets a 500.
+const CANDIDATES_MAX: usize = 512;
+
+/// What a service still needs.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub(super) struct Wanted {
+    namespace: String,
+    name: String,
+    /// An address: any, or this one.
+    address: Option<Choice<Ipv4Addr>>,
+    /// Node ports.
+    ports: Vec<Choice<u16>>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Choice<T> {
+    Any,
+    This(T),
+}
+
+/// What was claimed for a service.
+#[derive(Debug, Default)]
+pub(super) struct Grant {
+    addresses: Vec<Ipv4Addr>,
+    ports: Vec<u16>,
+    /// The keys that hold the claims; empty when only tried.
+    keys: Vec<(Claimed, Key)>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Claimed {
+    Address(Ipv4Addr),
+    Port(u16),
+}
+
+fn is_service(resource: &Resource) -> bool {
+    resource.group.is_empty() && resource.plural == "services"
+}
+
+/// Claims what a new service needs and writes it in.
+///
+/// # Errors
+/// 422 when what the client chose cannot be had, 500 when a range is full.
+pub(super) async fn claim_for_new(
+    backend: &Backend,
+    registry: &Registry,
+    resource: &Resource,
+    object: &mut Map<String, Value>,
+    dry_run: bool,
+    clock: &Clock,
+) -> Result<Grant, Status> {
+    let mut grant = Grant::default();
+    match grant.fill(resource, object, None) {
+        Ok(()) => Ok(grant),
+        Err(Refusal::Status(status)) => Err(*status),
+        Err(Refusal::Wants(wanted)) => {
+            grant = wanted.claim(backend, registry, dry_run, clock).await?;
+            match grant.fill(resource, object, None) {
+                Ok(()) => Ok(grant),
+                Err(Refusal::Status(status)) => {
+                    grant.release(backend).await;
+                    Err(*status)
+                }
+                Err(Refusal::Wants(_)) => {
+                    grant.release(backend).await;
+                    Err(Status::internal("a service wants more than it said"))
+                }
+            }
+        }
+    }
+}
+
+impl Wanted {
+    /// Claims everything, or nothing.
+    ///
+    /// # Errors
+    /// 422 when what the client chose is taken, 500 when a range is full or the store fails.
+    pub(super) async fn claim(
+        self,
+        backend: &Backend,
+        registry: &Registry,
+        dry_run: bool,
+        clock: &Clock,
+    ) -> Result<Grant, Status> {
+        let mut grant = Grant::default();
+        let result = self.claim_into(&mut grant, backend, registry, dry_run, clock).await;
+        match result {
+            Ok(()) => Ok(grant),
+            Err(status) => {
+                grant.release(backend).await;
+                Err(status)
+            }
+        }
+    }
+
+    async fn claim_into(
+        &self,
+        grant: &mut Grant,
+        backend: &Backend,
+        registry: &Registry,
+        dry_run: bool,
+        clock: &Clock,
+    ) -> Result<(), Status> {
+        if let Some(choice) = self.address {
+            let candidate = || {
+                let offset = rand::random_range(FIRST_FREE_OFFSET..(1 << (32 - CLUSTER_PREFIX_BITS)) - 1);
+                Ipv4Addr::from(CLUSTER_NETWORK + offset)
+            };
+            let address = self
+                .claim_one(backend, choice, candidate, |address| {
+                    address_claim(registry, address, self, clock).filter(|_| !dry_run)
+                })
+                .await?;
+            let Some((address, key)) = address else {
+                return Err(match choice {
+                    Choice::Any => Status::internal("failed to allocate a serviceIP: range is full"),
+                    Choice::This(address) => self.invalid_address(address, "provided IP is already allocated"),
+                });
+            };
+            grant.addresses.push(address);
+            grant.keys.extend(key.map(|key| (Claimed::Address(address), key)));
+        }
+        for choice in &self.ports {
+            let candidate = || rand::random_range(NODE_PORTS);
+            let port = self
+                .claim_one(backend, *choice, candidate, |port| port_claim(port, self).filter(|_| !dry_run))
+                .await?;
+            let Some((port, key)) = port else {
+                return Err(match choice {
+                    Choice::Any => Status::internal("failed to allocate a nodePort: range is full"),
+                    Choice::This(port) => {
+                        let error = FieldError::invalid("spec.ports[0].nodePort", port, "provided port is already allocated");
+                        Status::invalid("", "Service", &self.name, &[error])
+                    }
+                });
+            };
+            grant.ports.push(port);
+            grant.keys.extend(key.map(|key| (Claimed::Port(port), key)));
+        }
+        Ok(())
+    }
+
+    /// Claims what was chosen, or the first free candidate. `None`: taken, or none is free.
+    async fn claim_one<T: Copy>(
+        &self,
+        backend: &Backend,
+        choice: Choice<T>,
+        candidate: impl Fn() -> T,
+        claim: impl Fn(T) -> Option<(Key, Bytes)>,
+    ) -> Result<Option<(T, Option<Key>)>, Status> {
+        let candidates = match choice {
+            Choice::Any => CANDIDATES_MAX,
+            Choice::This(_) => 1,
+        };
+        for _ in 0..candidates {
+            let chosen = match choice {
+                Choice::Any => candidate(),
+                Choice::This(chosen) => chosen,
+            };
+            let Some((key, value)) = claim(chosen) else { return Ok(Some((chosen, None))) };
+            match backend.storage().create(&key, value.clone(), None).await {
+                Ok(_) => return Ok(Some((chosen, Some(key)))),
+                Err(CreateError::AlreadyExists { current, .. }) => {
+                    // Asked for by name, it is worth finding out whether its owner still has it.
+                    let named = matches!(choice, Choice::This(_));
+                    if named && !owner_has_it(backend, &current).await? && take_over(backend, &current, value).await {
+                        return Ok(Some((chosen, Some(key))));
+                    }
+                }
+                Err(CreateError::Fault(fault)) => {
+                    return Err(store::store_failed("create", &fault, SERVICES));
+                }
+            }
+        }
+        Ok(None)
+    }
+
+    fn invalid_address(&self, address: Ipv4Addr, why: &str) -> Status {
+        let why = format_args!("failed to allocate IP {address}: {why}");
+        let error = FieldError::invalid("spec.clusterIPs", json!([address.to_string()]), why);
+        Status::invalid("", "Service", &self.name, &[error])
+    }
+}
+
+const SERVICES: listwatch_meta::GroupResource<'_> = listwatch_meta::GroupResource { group: "", resource: "services" };
+
+/// The `IPAddress` object that claims an address; `None` where that kind is not served.
+fn address_claim(registry: &Registry, address: Ipv4Addr, owner: &Wanted, clock: &Clock) -> Option<(Key, Bytes)> {
+    let resource = registry.find("networking.k8s.io", "v1", "ipaddresses")?;
+    let key = resource.key(None, &address.to_string()).ok()?;
+    let claim = json!({
+        "kind": resource.kind,
+        "apiVersion": resource.api_version(),
+        "metadata": {
+            "name": address.to_string(),
+            "uid": clock.uid(),
+            "creationTimestamp": clock.now(),
+            "labels": {
+                "ipaddress.kubernetes.io/ip-family": "IPv4",
+                "ipaddress.kubernetes.io/managed-by": "ipallocator.k8s.io",
+            },
+        },
+        "spec": {"parentRef": {"resource": "services", "namespace": owner.namespace, "name": owner.name}},
+    });
+    Some((key, claim.to_string().into()))
+}
+
+/// The key that claims a node port. It belongs to no resource, so no client sees it.
+fn port_claim(port: u16, owner: &Wanted) -> Option<(Key, Bytes)> {
+    let key = port_key(port)?;
+    let claim = json!({
+        "metadata": {"name": port.to_string()},
+        "spec": {"parentRef": {"resource": "services", "namespace": owner.namespace, "name": owner.name}},
+    });
+    Some((key, claim.to_string().into()))
+}
+
+fn port_key(port: u16) -> Option<Key> {
+    Key::new("ranges/servicenodeports", None, &port.to_string()).ok()
+}
+
+/// Does the service that a claim names exist and hold what is claimed?
+async fn owner_has_it(backend: &Backend, claim: &listwatch_storage::KeyValue) -> Result<bool, Status> {
+    let object = store::parse(claim)?;
+    let owner = |field: &str| object.get("spec")?.get("parentRef")?.get(field)?.as_str().map(str::to_owned);
+    let (Some(namespace), Some(name)) = (owner("namespace"), owner("name")) else { return Ok(true) };
+    let registry = backend.registry();
+    let Some(services) = registry.find("", "v1", "services") else { return Ok(true) };
+    let Ok(key) = services.key(Some(&namespace), &name) else { return Ok(true) };
+    let (found, _) = backend.storage().get(&key).await.map_err(|error| store::read_failed(&error, SERVICES))?;
+    let Some(found) = found else { return Ok(false) };
+    let claimed = meta::text(store::metadata(&object), "name");
+    let service = store::parse(&found)?;
+    Ok(holdings(&service).iter().any(|held| match held {
+        Claimed::Address(address) => address.to_string() == claimed,
+        Claimed::Port(port) => port.to_string() == claimed,
+    }))
+}
+
+/// Makes a claim whose owner is gone ours, if nobody else does at the same moment.
+async fn take_over(backend: &Backend, claim: &listwatch_storage::KeyValue, value: Bytes) -> bool {
+    backend.storage().update(&claim.key, claim.modified, value, None).await.is_ok()
+}
+
+/// What a stored service has.
+fn holdings(service: &Map<String, Value>) -> Vec<Claimed> {
+    let Some(spec) = service.get("spec").and_then(Value::as_object) else { return Vec::new() };
+    let address = meta::text(spec, "clusterIP").parse().ok().map(Claimed::Address);
+    let ports = spec.get("ports").and_then(Value::as_array).into_iter().flatten();
+    let ports = ports.filter_map(|port| node_port(port).map(Claimed::Port));
+    address.into_iter().chain(ports).collect()
+}
+
+fn node_port(port: &Value) -> Option<u16> {
+    port.get("nodePort")?.as_u64().and_then(|port| u16::try_from(port).ok()).filter(|port| *port > 0)
+}
+
+/// Gives back what a service had and its successor (`None`: it is gone) no longer has.
+pub(super) async fn release_unused(
+    backend: &Backend,
+    registry: &Registry,
+    resource: &Resource,
+    before: &Map<String, Value>,
+    after: Option<&Map<String, Value>>,
+) {
+    if !is_service(resource) {
+        return;
+    }
+    let kept = after.map(holdings).unwrap_or_default();
+    for held in holdings(before).into_iter().filter(|held| !kept.contains(held)) {
+        let key = match held {
+            Claimed::Address(address) => registry
+                .find("networking.k8s.io", "v1", "ipaddresses")
+                .and_then(|resource| resource.key(None, &address.to_string()).ok()),
+            Claimed::Port(port) => port_key(port),
+        };
+        if let Some(key) = key {
+            forget(backend, &key).await;
+        }
+    }
+}
+
+/// Removes a claim. What fails here is only a claim too many, which can be taken over.
+async fn forget(backend: &Backend, key: &Key) {
+    if let Ok((Some(found), _)) = backend.storage().get(key).await
+        && let Err(error) = backend.storage().delete(key, found.modified).await
+    {
+        tracing::warn!(%key, %error, "a claim of a service stays behind");
+    }
+}
+
+impl Grant {
+    /// Adds what was claimed later.
+    pub(super) fn add(&mut self, more: Grant) {
+        self.addresses.extend(more.addresses);
+        self.ports.extend(more.ports);
+        self.keys.extend(more.keys);
+    }
+
+    /// Gives everything back.
+    pub(super) async fn release(&self, backend: &Backend) {
+        for (_, key) in &self.keys {
+            forget(backend, key).await;
+        }
+    }
+
+    /// Gives back what the stored service does not use: others may have changed it meanwhile.
+    pub(super) async fn keep_used(&self, backend: &Backend, service: &Map<String, Value>) {
+        if self.keys.is_empty() {
+            return;
+        }
+        let used = holdings(service);
+        for (claimed, key) in &self.keys {
+            if !used.contains(claimed) {
+                forget(backend, key).await;
+            }
+        }
+    }
+
+    /// Writes addresses and ports into a service, whose former state is `old`.
+    ///
+    /// # Errors
+    /// [`Refusal::Wants`] when something has to be claimed first; 422 when what the client chose
+    /// cannot be.
+    pub(super) fn fill(
+        &self,
+        resource: &Resource,
+        object: &mut Map<String, Value>,
+        old: Option<&Map<String, Value>>,
+    ) -> Result<(), Refusal> {
+        if !is_service(resource) {
+            return Ok(());
+        }
+        let metadata = store::metadata(object);
+        let mut wanted = Wanted {
+            namespace: meta::text(metadata, "namespace").to_owned(),
+            name: meta::text(metadata, "name").to_owned(),
+            ..Wanted::default()
+        };
+        let old = old.and_then(|old| old.get("spec")?.as_object());
+        let spec = store::child_mut(object, "spec");
+        self.fill_address(spec, old, &mut wanted)?;
+        self.fill_ports(spec, old, &mut wanted)?;
+        if wanted.address.is_some() || !wanted.ports.is_empty() {
+            return Err(Refusal::Wants(wanted));
+        }
+        Ok(())
+    }
+
+    fn fill_address(
+        &self,
+        spec: &mut Map<String, Value>,
+        old: Option<&Map<String, Value>>,
+        wanted: &mut Wanted,
+    ) -> Result<(), Refusal> {
+        const ADDRESS_FIELDS: [&str; 4] = ["clusterIP", "clusterIPs", "ipFamilies", "ipFamilyPolicy"];
+        let external = |spec: &Map<String, Value>| meta::text(spec, "type") == "ExternalName";
+        if external(spec) {
+            for field in ADDRESS_FIELDS {
+                spec.shift_remove(field);
+            }
+            return Ok(());
+        }
+        let had = old.filter(|old| !external(old)).map(|old| meta::text(old, "clusterIP")).unwrap_or_default();
+        let first = |spec: &Map<String, Value>| {
+            Some(spec.get("clusterIPs")?.as_array()?.first()?.as_str()?.to_owned())
+        };
+        let mut chosen = match meta::text(spec, "clusterIP") {
+            "" => first(spec).unwrap_or_default(),
+            chosen => chosen.to_owned(),
+        };
+        if chosen.is_empty() {
+            had.clone_into(&mut chosen);
+        }
+        if !had.is_empty() && chosen != had {
+            let error = FieldError::invalid("spec.clusterIPs[0]", json!([chosen]), "may not change once set");
+            return Err(Status::invalid("", "Service", &wanted.name, &[error]).into());
+        }
+        if had.is_empty() && chosen != "None" {
+            let address = match chosen.as_str() {
+                "" => Choice::Any,
+                text => Choice::This(text.parse::<Ipv4Addr>().map_err(|_| {
+                    let why = "must be a valid IP address, (e.g. 10.9.8.7 or 2001:db8::ffff)";
+                    let error = FieldError::invalid("spec.clusterIPs[0]", go::quote(text), why);
+                    Status::invalid("", "Service", &wanted.name, &[error])
+                })?),
+            };
+            if let Choice::This(address) = address
+                && u32::from(address) >> (32 - CLUSTER_PREFIX_BITS) != CLUSTER_NETWORK >> (32 - CLUSTER_PREFIX_BITS)
+            {
+                let why = "the provided network does not match the current range";
+                return Err(wanted.invalid_address(address, why).into());
+            }
+            let granted = self.addresses.iter().find(|granted| match address {
+                Choice::Any => true,
+                Choice::This(address) => address == **granted,
+            });
+            match granted {
+                Some(granted) => chosen = granted.to_string(),
+                None => {
+                    wanted.address = Some(address);
+                    return Ok(());
+                }
+            }
+        }
+        let headless = chosen == "None";
+        spec.insert("clusterIP".to_owned(), Value::String(chosen.clone()));
+        spec.insert("clusterIPs".to_owned(), json!([chosen]));
+        let families = spec.get("ipFamilies").and_then(Value::as_array).is_some_and(|list| !list.is_empty());
+        if !families || !headless {
+            spec.insert("ipFamilies".to_owned(), json!(["IPv4"]));
+        }
+        if meta::text(spec, "ipFamilyPolicy").is_empty() {
+            spec.insert("ipFamilyPolicy".to_owned(), json!("SingleStack"));
+        }
+        Ok(())
+    }
+
+    fn fill_ports(
+        &self,
+        spec: &mut Map<String, Value>,
+        old: Option<&Map<String, Value>>,
+        wanted: &mut Wanted,
+    ) -> Result<(), Refusal> {
+        let kind = meta::text(spec, "type").to_owned();
+        let allocate = spec.get("allocateLoadBalancerNodePorts") != Some(&Value::Bool(false));
+        let outside = kind == "NodePort" || (kind == "LoadBalancer" && allocate);
+        if !matches!(kind.as_str(), "NodePort" | "LoadBalancer") {
+            spec.shift_remove("allocateLoadBalancerNodePorts");
+            spec.shift_remove("healthCheckNodePort");
+            if spec.get("externalIPs").and_then(Value::as_array).is_none_or(Vec::is_empty) {
+                spec.shift_remove("externalTrafficPolicy");
+            }
+        }
+        let old_ports = old.and_then(|old| old.get("ports")?.as_array()).map(Vec::as_slice).unwrap_or_default();
+        let had: Vec<u16> = old_ports.iter().filter_map(node_port).collect();
+        let mut free = self.ports.iter().copied();
+        let Some(Value::Array(ports)) = spec.get_mut("ports") else { return Ok(()) };
+        let explicit: Vec<u16> = ports.iter().filter_map(node_port).collect();
+        let mut free = free.by_ref().filter(|port| !explicit.contains(port));
+        for (place, port) in ports.iter_mut().enumerate() {
+            let Value::Object(port_fields) = port else { continue };
+            if !matches!(kind.as_str(), "NodePort" | "LoadBalancer") {
+                port_fields.shift_remove("nodePort");
+                continue;
+            }
+            let asked = port_fields.get("nodePort").and_then(Value::as_i64).filter(|port| *port != 0);
+            if let Some(asked) = asked {
+                let valid = u16::try_from(asked).ok().filter(|port| NODE_PORTS.contains(port));
+                let Some(asked) = valid else {
+                    let why = "provided port is not in the valid range. The range of valid ports is 30000-32767";
+                    let error = FieldError::invalid(format!("spec.ports[{place}].nodePort"), asked, why);
+                    return Err(Status::invalid("", "Service", &wanted.name, &[error]).into());
+                };
+                if !had.contains(&asked) && !self.ports.contains(&asked) {
+                    wanted.ports.push(Choice::This(asked));
+                }
+                continue;
+            }
+            if !outside {
+                continue;
+            }
+            // A manifest that is applied again says nothing of the port it was given.
+            let same = old_ports.iter().find(|old| {
+                old.get("port") == port_fields.get("port") && old.get("protocol") == port_fields.get("protocol")
+            });
+            match same.and_then(node_port).filter(|port| !explicit.contains(port)).or_else(|| free.next()) {
+                Some(granted) => {
+                    port_fields.insert("nodePort".to_owned(), json!(granted));
+                }
+                None => wanted.ports.push(Choice::Any),
+            }
+        }
+        Ok(())
+    }
+}

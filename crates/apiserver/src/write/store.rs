@@ -1,0 +1,190 @@
+//! Between trees and the store: stored bytes become trees, trees become bytes, and one optimistic
+//! loop carries a decision out ([`listwatch_storage::guaranteed_update`]).
+
+use bytes::Bytes;
+use listwatch_meta::{Change, GroupResource, Key, Object, Revision, Status};
+use listwatch_storage::{
+    Decision, GuaranteedUpdateError, KeyValue, Outcome, StoreFault, UpdateLimits, guaranteed_update,
+};
+use serde_json::{Map, Value};
+
+use super::{WriteBody, WriteResponse};
+use crate::backend::Backend;
+use crate::registry::Resource;
+
+/// What came of a write.
+#[derive(Debug)]
+pub(super) enum Done {
+    /// The object was not there and is now; without a revision when only tried.
+    Created { value: Bytes, revision: Option<Revision> },
+    /// The object was changed, or would be: then the revision is the former one.
+    Updated { value: Bytes, revision: Revision },
+    /// Nothing had to be changed.
+    Unchanged(KeyValue),
+    /// The object is gone, or would be: then there is no revision.
+    Deleted { previous: KeyValue, revision: Option<Revision> },
+    /// Nothing was there, and nothing had to be.
+    Absent,
+}
+
+/// Carries out what `decide` says about the state of one key, however often others change it
+/// meanwhile. With `dry_run` it only finds out.
+///
+/// # Errors
+/// What `decide` refuses with, confirmed on the state in the store; a [`Status`] when the store
+/// fails.
+pub(super) async fn run<E: From<Status>>(
+    backend: &Backend,
+    resource: &Resource,
+    key: &Key,
+    dry_run: bool,
+    mut decide: impl FnMut(Option<&KeyValue>) -> Result<Decision, E>,
+) -> Result<Done, E> {
+    let storage = &**backend.storage();
+    if dry_run {
+        let (found, _) = storage.get(key).await.map_err(|error| read_failed(&error, resource.gr()))?;
+        return Ok(match (decide(found.as_ref())?, found) {
+            (Decision::Write { value, .. }, None) => Done::Created { value, revision: None },
+            (Decision::Write { value, .. }, Some(found)) => Done::Updated { value, revision: found.modified },
+            (Decision::Delete, Some(previous)) => Done::Deleted { previous, revision: None },
+            (Decision::Nothing, Some(found)) => Done::Unchanged(found),
+            (_, None) => Done::Absent,
+        });
+    }
+    let suggestion = suggestion(backend, resource, key);
+    let outcome = guaranteed_update(storage, key, suggestion, UpdateLimits::default(), decide).await;
+    Ok(match outcome {
+        Ok(Outcome::Created(current)) => Done::Created { value: current.value, revision: Some(current.modified) },
+        Ok(Outcome::Updated { current, .. }) => Done::Updated { value: current.value, revision: current.modified },
+        Ok(Outcome::Deleted { previous, revision }) => Done::Deleted { previous, revision: Some(revision) },
+        Ok(Outcome::Unchanged(Some(found))) => Done::Unchanged(found),
+        Ok(Outcome::Unchanged(None)) => Done::Absent,
+        Err(GuaranteedUpdateError::Refused(refusal)) => return Err(refusal),
+        Err(GuaranteedUpdateError::Contended { .. }) => {
+            return Err(Status::server_timeout("update", resource.gr()).into());
+        }
+        Err(GuaranteedUpdateError::Fault(fault)) => return Err(store_failed("update", &fault, resource.gr()).into()),
+    })
+}
+
+/// The cached state of a key: a first guess that saves a read. Its JSON holds the resource
+/// version, which [`parse`] takes out.
+fn suggestion(backend: &Backend, resource: &Resource, key: &Key) -> Option<KeyValue> {
+    let object = backend.running_cacher(resource)?.peek(key)?;
+    Some(KeyValue {
+        key: key.clone(),
+        value: object.json(),
+        // Unknown here, and nothing asks for it.
+        created: Revision::ZERO,
+        modified: object.revision(),
+    })
+}
+
+/// The tree of a stored (or cached) object, without resource version.
+///
+/// # Errors
+/// 500 when the store holds something that is no object.
+pub(super) fn parse(found: &KeyValue) -> Result<Map<String, Value>, Status> {
+    let corrupt = |why: String| Status::internal(format_args!("the object at {} cannot be read: {why}", found.key));
+    let mut object: Map<String, Value> =
+        serde_json::from_slice(&found.value).map_err(|error| corrupt(error.to_string()))?;
+    match object.get_mut("metadata") {
+        Some(Value::Object(metadata)) => {
+            metadata.shift_remove("resourceVersion");
+            Ok(object)
+        }
+        _ => Err(corrupt("it has no metadata".to_owned())),
+    }
+}
+
+/// The stored form of an object: compact JSON.
+pub(super) fn encode(object: &Map<String, Value>) -> Bytes {
+    // A tree without foreign map keys always encodes.
+    serde_json::to_vec(object).unwrap_or_default().into()
+}
+
+/// An object as clients see it.
+///
+/// # Errors
+/// 500 when the bytes are no object, which would be a fault of this server.
+pub(super) fn object(
+    resource: &Resource,
+    key: &Key,
+    revision: Revision,
+    change: Change,
+    value: &[u8],
+) -> Result<Object, Status> {
+    Object::from_stored(key.clone(), revision, change, value, &resource.shape).map_err(Status::internal)
+}
+
+/// `metadata`, which every tree here has.
+pub(super) fn metadata(object: &Map<String, Value>) -> &Map<String, Value> {
+    static EMPTY: std::sync::LazyLock<Map<String, Value>> = std::sync::LazyLock::new(Map::new);
+    object.get("metadata").and_then(Value::as_object).unwrap_or(&EMPTY)
+}
+
+/// `metadata`, to be changed; made when it is not there.
+pub(super) fn metadata_mut(object: &mut Map<String, Value>) -> &mut Map<String, Value> {
+    child_mut(object, "metadata")
+}
+
+/// A member that is an object; made when it is not there or something else.
+pub(super) fn child_mut<'a>(object: &'a mut Map<String, Value>, name: &str) -> &'a mut Map<String, Value> {
+    let member = object.entry(name).or_insert(Value::Null);
+    if !member.is_object() {
+        *member = Value::Object(Map::new());
+    }
+    match member {
+        Value::Object(member) => member,
+        // Made an object just above.
+        _ => unreachable!("the member was made an object"),
+    }
+}
+
+impl Done {
+    /// The answer of a create, update or patch.
+    ///
+    /// # Errors
+    /// 500 when the stored bytes are no object.
+    pub(super) fn response(
+        self,
+        resource: &Resource,
+        key: &Key,
+        warnings: Vec<String>,
+    ) -> Result<WriteResponse, Status> {
+        let (code, body) = match self {
+            Done::Created { value, revision: None } => (201, WriteBody::Json(value)),
+            Done::Created { value, revision: Some(revision) } => {
+                (201, WriteBody::Object(object(resource, key, revision, Change::Added, &value)?))
+            }
+            Done::Updated { value, revision } => {
+                (200, WriteBody::Object(object(resource, key, revision, Change::Modified, &value)?))
+            }
+            Done::Unchanged(found) | Done::Deleted { previous: found, .. } => {
+                (200, WriteBody::Object(object(resource, key, found.modified, Change::Modified, &found.value)?))
+            }
+            Done::Absent => return Err(Status::not_found(resource.gr(), key.name())),
+        };
+        Ok(WriteResponse { code, body, warnings })
+    }
+}
+
+/// What a client is told when a read of the store fails.
+pub(super) fn read_failed(error: &listwatch_storage::ReadError, gr: GroupResource<'_>) -> Status {
+    match error {
+        listwatch_storage::ReadError::Fault(fault) => store_failed("get", fault, gr),
+        other => Status::internal(other),
+    }
+}
+
+/// What a client is told when the store fails.
+pub(super) fn store_failed(operation: &str, fault: &StoreFault, gr: GroupResource<'_>) -> Status {
+    match fault {
+        StoreFault::Unavailable(_) => Status::server_timeout(operation, gr),
+        StoreFault::TooLarge(_) => {
+            Status::failure(413, listwatch_meta::status::reason::REQUEST_ENTITY_TOO_LARGE, fault.to_string())
+        }
+        StoreFault::Closed => Status::unavailable("the server is shutting down"),
+        StoreFault::NoSpace(_) | StoreFault::Denied(_) | StoreFault::Corrupt(_) => Status::internal(fault),
+    }
+}

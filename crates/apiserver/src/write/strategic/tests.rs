@@ -1,0 +1,320 @@
+//! Cases of strategic merge: each directive, and what kubectl's commands send.
+
+use serde_json::json;
+
+use super::super::merge_keys::of_kind;
+use super::*;
+
+fn apply(at: At, original: &Value, patch: Value) -> Result<Value> {
+    let mut object = original.as_object().unwrap().clone();
+    let Value::Object(patch) = patch else { panic!("a patch is an object") };
+    merge(&mut object, patch, at)?;
+    Ok(Value::Object(object))
+}
+
+fn check(kind: (&str, &str), original: Value, patch: Value, expected: Value) {
+    let patched = apply(of_kind(kind.0, kind.1), &original, patch.clone()).unwrap();
+    assert_eq!(patched.to_string(), expected.to_string(), "{original} patched with {patch}");
+}
+
+fn check_error(original: Value, patch: Value, expected: StrategicError) {
+    assert_eq!(apply(of_kind("", "Pod"), &original, patch), Err(expected));
+}
+
+const POD: (&str, &str) = ("", "Pod");
+const DEPLOYMENT: (&str, &str) = ("apps", "Deployment");
+const CONFIG_MAP: (&str, &str) = ("", "ConfigMap");
+const SERVICE: (&str, &str) = ("", "Service");
+
+/// A pod with these containers.
+fn pod(containers: Value) -> Value {
+    json!({"spec": {"containers": containers}})
+}
+
+#[test]
+fn maps_merge_and_null_removes() {
+    check(
+        CONFIG_MAP,
+        json!({"data": {"a": "1", "b": "2"}}),
+        json!({"data": {"a": null, "c": "3", "d": null}, "e": {"f": null, "g": 1}}),
+        json!({"data": {"b": "2", "c": "3"}, "e": {"g": 1}}),
+    );
+}
+
+#[test]
+fn keyed_lists_merge_by_key() {
+    check(
+        POD,
+        pod(json!([{"name": "a", "image": "a:1"}, {"name": "b", "image": "b:1"}])),
+        pod(json!([{"name": "b", "image": "b:2"}, {"name": "c", "image": "c:1", "env": null}])),
+        pod(json!([{"name": "a", "image": "a:1"}, {"name": "b", "image": "b:2"}, {"name": "c", "image": "c:1"}])),
+    );
+    // A new item is put behind what the patch names before it, not behind everything.
+    check(
+        POD,
+        pod(json!([{"name": "a"}, {"name": "b"}, {"name": "z"}])),
+        pod(json!([{"name": "b"}, {"name": "c"}])),
+        pod(json!([{"name": "a"}, {"name": "b"}, {"name": "c"}, {"name": "z"}])),
+    );
+    check(
+        SERVICE,
+        json!({"spec": {"ports": [{"port": 80, "name": "http"}, {"port": 443, "name": "https"}]}}),
+        json!({"spec": {"ports": [{"port": 443, "targetPort": 8443}]}}),
+        json!({"spec": {"ports": [{"port": 80, "name": "http"}, {"port": 443, "name": "https", "targetPort": 8443}]}}),
+    );
+}
+
+#[test]
+fn lists_without_a_key_are_replaced() {
+    check(
+        POD,
+        json!({"spec": {"tolerations": [{"key": "a"}]}}),
+        json!({"spec": {"tolerations": [{"key": "b"}]}}),
+        json!({"spec": {"tolerations": [{"key": "b"}]}}),
+    );
+    check(
+        ("", "Endpoints"),
+        json!({"subsets": [{"ports": [{"port": 80}]}]}),
+        json!({"subsets": [{"ports": [{"port": 81}]}]}),
+        json!({"subsets": [{"ports": [{"port": 81}]}]}),
+    );
+}
+
+#[test]
+fn sets_of_scalars_grow_and_shrink() {
+    let finalizers = |list: Value| json!({"metadata": {"finalizers": list}});
+    check(
+        CONFIG_MAP,
+        finalizers(json!(["a/b", "c/d"])),
+        finalizers(json!(["c/d", "e/f"])),
+        finalizers(json!(["a/b", "c/d", "e/f"])),
+    );
+    check(
+        CONFIG_MAP,
+        finalizers(json!(["a/b", "c/d"])),
+        json!({"metadata": {"$deleteFromPrimitiveList/finalizers": ["a/b", "x/y"]}}),
+        finalizers(json!(["c/d"])),
+    );
+    check(
+        CONFIG_MAP,
+        json!({"metadata": {}}),
+        json!({"metadata": {"$deleteFromPrimitiveList/finalizers": ["a/b"]}}),
+        json!({"metadata": {}}),
+    );
+    check(
+        CONFIG_MAP,
+        finalizers(json!(["a/b", "c/d", "server/only"])),
+        json!({"metadata": {"$setElementOrder/finalizers": ["c/d", "a/b"]}}),
+        finalizers(json!(["c/d", "a/b", "server/only"])),
+    );
+}
+
+#[test]
+fn directives_in_maps() {
+    check(
+        DEPLOYMENT,
+        json!({"spec": {"strategy": {"type": "RollingUpdate", "rollingUpdate": {"maxSurge": 1}}}}),
+        json!({"spec": {"strategy": {"$patch": "replace", "type": "Recreate"}}}),
+        json!({"spec": {"strategy": {"type": "Recreate"}}}),
+    );
+    check(
+        DEPLOYMENT,
+        json!({"spec": {"strategy": {"type": "RollingUpdate"}, "replicas": 2}}),
+        json!({"spec": {"strategy": {"$patch": "delete"}}}),
+        json!({"spec": {"strategy": {}, "replicas": 2}}),
+    );
+    check(
+        DEPLOYMENT,
+        json!({"spec": {"strategy": {"type": "RollingUpdate", "rollingUpdate": {"maxSurge": 1}}}}),
+        json!({"spec": {"strategy": {"$retainKeys": ["type"], "type": "Recreate"}}}),
+        json!({"spec": {"strategy": {"type": "Recreate"}}}),
+    );
+    check(
+        ("policy", "PodDisruptionBudget"),
+        json!({"spec": {"selector": {"matchLabels": {"a": "b"}}}}),
+        json!({"spec": {"selector": {"matchLabels": {"c": "d"}}}}),
+        json!({"spec": {"selector": {"matchLabels": {"c": "d"}}}}),
+    );
+    check(POD, json!({"spec": {}}), json!({"spec": {"securityContext": {"$patch": "delete"}}}), json!({"spec": {}}));
+}
+
+#[test]
+fn directives_in_lists() {
+    let original = || pod(json!([{"name": "a", "image": "x"}, {"name": "b", "image": "y"}]));
+    check(POD, original(), pod(json!([{"$patch": "delete", "name": "a"}])), pod(json!([{"name": "b", "image": "y"}])));
+    check(
+        POD,
+        original(),
+        pod(json!([{"$patch": "replace"}, {"name": "c", "image": "z"}])),
+        pod(json!([{"name": "c", "image": "z"}])),
+    );
+    check(
+        POD,
+        original(),
+        pod(json!([{"$patch": "delete", "name": "nope"}, {"name": "b", "$patch": "delete"}])),
+        pod(json!([{"name": "a", "image": "x"}])),
+    );
+    check(POD, json!({"spec": {}}), pod(json!([{"$patch": "delete", "name": "a"}])), pod(json!([])));
+}
+
+#[test]
+fn the_order_of_elements_is_the_clients() {
+    let order = |order: Value, containers: Option<Value>| {
+        let mut spec = json!({"$setElementOrder/containers": order});
+        if let Some(containers) = containers {
+            spec["containers"] = containers;
+        }
+        json!({"spec": spec})
+    };
+    let names = |names: &str| json!(names.chars().map(|name| json!({"name": name.to_string()})).collect::<Vec<_>>());
+    check(POD, pod(names("abc")), order(names("cab"), None), pod(names("cab")));
+    check(POD, pod(names("abc")), order(names("cda"), Some(names("d"))), pod(names("bcda")));
+    check(POD, pod(names("ab")), order(names("b"), Some(json!([{"$patch": "delete", "name": "a"}]))), pod(names("b")));
+    check(POD, json!({"spec": {}}), order(names("ab"), Some(names("ab"))), pod(names("ab")));
+    check(POD, json!({"spec": {}}), order(names("ab"), None), json!({"spec": {}}));
+}
+
+#[test]
+fn what_kubectl_sends() {
+    let deployment = || {
+        json!({"metadata": {"name": "web", "labels": {"app": "web"}, "annotations": {"note": "old"}},
+            "spec": {"replicas": 2, "template": {"spec": {"containers": [
+                {"name": "web", "image": "web:1", "ports": [{"containerPort": 80, "protocol": "TCP"}],
+                    "env": [{"name": "A", "value": "1"}]},
+                {"name": "log", "image": "log:1"}]}}}})
+    };
+    let with = |pointer: &str, value: Value| {
+        let mut expected = deployment();
+        *expected.pointer_mut(pointer).unwrap() = value;
+        expected
+    };
+    // kubectl label, annotate, scale (a fallback path), set image, set env
+    check(
+        DEPLOYMENT,
+        deployment(),
+        json!({"metadata": {"labels": {"tier": "front"}}}),
+        with("/metadata/labels", json!({"app": "web", "tier": "front"})),
+    );
+    check(
+        DEPLOYMENT,
+        deployment(),
+        json!({"metadata": {"annotations": {"note": null}}}),
+        with("/metadata/annotations", json!({})),
+    );
+    check(DEPLOYMENT, deployment(), json!({"spec": {"replicas": 5}}), with("/spec/replicas", json!(5)));
+    check(
+        DEPLOYMENT,
+        deployment(),
+        json!({"spec": {"template": {"spec": {"$setElementOrder/containers": [{"name": "web"}, {"name": "log"}],
+            "containers": [{"image": "web:2", "name": "web"}]}}}}),
+        with("/spec/template/spec/containers/0/image", json!("web:2")),
+    );
+    check(
+        DEPLOYMENT,
+        deployment(),
+        json!({"spec": {"template": {"spec": {"$setElementOrder/containers": [{"name": "web"}, {"name": "log"}],
+            "containers": [{"name": "web", "$setElementOrder/env": [{"name": "B"}, {"name": "A"}],
+                "env": [{"name": "B", "value": "2"}]}]}}}}),
+        with(
+            "/spec/template/spec/containers/0/env",
+            json!([{"name": "B", "value": "2"}, {"name": "A", "value": "1"}]),
+        ),
+    );
+    // kubectl apply after a container was taken out of the manifest, and a port changed
+    check(
+        DEPLOYMENT,
+        deployment(),
+        json!({"metadata": {"annotations": {"kubectl.kubernetes.io/last-applied-configuration": "{}"}},
+            "spec": {"template": {"spec": {"$setElementOrder/containers": [{"name": "web"}],
+                "containers": [{"name": "web", "$setElementOrder/ports": [{"containerPort": 81}],
+                    "ports": [{"containerPort": 81}, {"$patch": "delete", "containerPort": 80}]},
+                    {"$patch": "delete", "name": "log"}]}}}}),
+        json!({"metadata": {"name": "web", "labels": {"app": "web"}, "annotations": {"note": "old",
+                "kubectl.kubernetes.io/last-applied-configuration": "{}"}},
+            "spec": {"replicas": 2, "template": {"spec": {"containers": [
+                {"name": "web", "image": "web:1", "ports": [{"containerPort": 81}],
+                    "env": [{"name": "A", "value": "1"}]}]}}}}),
+    );
+    // kubectl edit that changes a volume's source sends $retainKeys
+    check(
+        POD,
+        json!({"spec": {"volumes": [{"name": "v", "emptyDir": {}}]}}),
+        json!({"spec": {"$setElementOrder/volumes": [{"name": "v"}],
+            "volumes": [{"$retainKeys": ["name", "configMap"], "name": "v", "configMap": {"name": "c"}, "emptyDir": null}]}}),
+        json!({"spec": {"volumes": [{"name": "v", "configMap": {"name": "c"}}]}}),
+    );
+    // kubectl taint
+    check(
+        ("", "Node"),
+        json!({"spec": {"taints": [{"key": "a", "effect": "NoSchedule"}]}}),
+        json!({"spec": {"taints": [{"key": "b", "effect": "NoExecute"}, {"key": "a", "effect": "NoSchedule"}]}}),
+        json!({"spec": {"taints": [{"key": "b", "effect": "NoExecute"}, {"key": "a", "effect": "NoSchedule"}]}}),
+    );
+    // A controller's condition update
+    check(
+        POD,
+        json!({"status": {"conditions": [{"type": "Ready", "status": "False"}, {"type": "Initialized", "status": "True"}]}}),
+        json!({"status": {"$setElementOrder/conditions": [{"type": "Ready"}, {"type": "Initialized"}],
+            "conditions": [{"type": "Ready", "status": "True"}]}}),
+        json!({"status": {"conditions": [{"type": "Ready", "status": "True"}, {"type": "Initialized", "status": "True"}]}}),
+    );
+}
+
+#[test]
+fn malformed_patches_are_refused() {
+    let other = |why: &str| StrategicError::Other(why.to_owned());
+    check_error(
+        json!({}),
+        json!({"$patch": "foo"}),
+        other("unknown patch type: foo in map: map[$patch:foo]"),
+    );
+    check_error(
+        pod(json!([{"name": "a"}])),
+        pod(json!([{"image": "x"}])),
+        other("map: map[image:x] does not contain declared merge key: name"),
+    );
+    check_error(
+        pod(json!([{"name": "a"}])),
+        pod(json!([{"$patch": "merge"}])),
+        other("merging lists cannot yet be specified in the patch"),
+    );
+    check_error(
+        pod(json!([{"name": "a"}])),
+        pod(json!(["a"])),
+        other("expected a map[string]interface {}, but received a string"),
+    );
+    check_error(pod(json!([{"name": "a"}])), pod(json!([[]])), StrategicError::ListOfLists);
+    check_error(
+        json!({"spec": {"a": 1}}),
+        json!({"spec": {"$retainKeys": ["b"], "a": 2}}),
+        StrategicError::Malformed("invalid patch format of retainKeys"),
+    );
+    check_error(
+        json!({}),
+        json!({"$setElementOrder/x": {}}),
+        StrategicError::Malformed("invalid patch format of setElementOrder list"),
+    );
+    check_error(
+        json!({}),
+        json!({"$deleteFromPrimitiveList": []}),
+        StrategicError::Malformed("invalid patch format of primitive list"),
+    );
+    check_error(
+        pod(json!([{"name": "a"}, {"name": "b"}])),
+        json!({"spec": {"$setElementOrder/containers": [{"name": "a"}], "containers": [{"name": "b"}]}}),
+        other("The order in patch list:\n[map[name:b]]\n doesn't match $setElementOrder list:\n[map[name:a]]\n"),
+    );
+}
+
+#[test]
+fn large_lists_merge_in_linear_time() {
+    // With a scan per item this would be 10^10 steps.
+    let containers: Vec<Value> = (0..100_000).map(|n| json!({"name": n.to_string()})).collect();
+    let order = containers.clone();
+    let patched = apply(
+        of_kind("", "Pod"),
+        &pod(json!(containers)),
+        json!({"spec": {"$setElementOrder/containers": order, "containers": [{"name": "99999", "image": "x"}]}}),
+    );
+    assert_eq!(patched.unwrap()["spec"]["containers"][99_999]["image"], "x");
+}

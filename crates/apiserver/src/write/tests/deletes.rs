@@ -1,0 +1,193 @@
+//! DELETE of objects, collections and namespaces.
+
+use super::*;
+
+const NAMESPACES: &str = "/api/v1/namespaces";
+
+fn delete(path: &str) -> String {
+    format!("DELETE {path}")
+}
+
+fn map(revision: u32, metadata: &str, rest: &str) -> String {
+    format!(
+        r#"{{"kind":"ConfigMap","apiVersion":"v1","metadata":{{"resourceVersion":"{revision}","name":"a","namespace":"default","uid":"UID","creationTimestamp":"NOW"{metadata}}}{rest}}}"#
+    )
+}
+
+#[tokio::test]
+async fn an_object_goes_at_once_when_nothing_holds_it() {
+    let world = World::new().await;
+    world.send(&post(MAPS), r#"{"metadata":{"name":"a"}}"#).await.unwrap();
+    let gone = r#"200 {"kind":"Status","apiVersion":"v1","metadata":{},"status":"Success","details":{"name":"a","kind":"configmaps","uid":"UID"}}"#;
+    world.check(&delete(&format!("{MAPS}/a")), "", gone).await;
+    world.refuse(&delete(&format!("{MAPS}/a")), "", 404, "configmaps \"a\" not found").await;
+    assert_eq!(world.stored("/configmaps/").await, [""; 0]);
+}
+
+#[tokio::test]
+async fn preconditions_protect_an_object() {
+    let world = World::new().await;
+    world.send(&post(MAPS), r#"{"metadata":{"name":"a"}}"#).await.unwrap();
+    let path = delete(&format!("{MAPS}/a"));
+    world
+        .refuse(
+            &path,
+            r#"{"kind":"DeleteOptions","apiVersion":"v1","preconditions":{"uid":"zzz"}}"#,
+            409,
+            "Operation cannot be fulfilled on ConfigMap \"a\": the UID in the precondition (zzz) does not match the UID in record (UID). The object might have been deleted and then recreated",
+        )
+        .await;
+    world
+        .refuse(
+            &path,
+            r#"{"preconditions":{"resourceVersion":"1"}}"#,
+            409,
+            "Operation cannot be fulfilled on ConfigMap \"a\": the ResourceVersion in the precondition (1) does not match the ResourceVersion in record (3). The object might have been modified",
+        )
+        .await;
+    let right = format!(r#"{{"preconditions":{{"uid":"{UID}","resourceVersion":"3"}}}}"#);
+    assert_eq!(world.send(&path, &right).await.unwrap().code, 200);
+}
+
+#[tokio::test]
+async fn finalizers_hold_an_object_up_until_the_last_is_taken_off() {
+    let world = World::new().await;
+    world.send(&post(MAPS), r#"{"metadata":{"name":"a","finalizers":["x.io/a"]}}"#).await.unwrap();
+    let deleting = r#","deletionTimestamp":"NOW","deletionGracePeriodSeconds":0"#;
+    let held = format!(r#"{deleting},"finalizers":["x.io/a"]"#);
+    let path = delete(&format!("{MAPS}/a"));
+    world.check(&path, "", &format!("200 {}", map(4, &held, ""))).await;
+    world.check(&path, "", &format!("200 {}", map(4, &held, ""))).await;
+    let code = world.send(&path, r#"{"orphanDependents":false}"#).await.unwrap().code;
+    assert_eq!(code, 202, "a deletion that waits says so to whoever still uses orphanDependents");
+    world.refuse(&post(MAPS), r#"{"metadata":{"name":"a"}}"#, 409, "object is being deleted: configmaps \"a\" already exists").await;
+    world
+        .refuse(
+            &patch(MAPS, "a", MERGE),
+            r#"{"metadata":{"finalizers":["x.io/a","x.io/b"]}}"#,
+            422,
+            "ConfigMap \"a\" is invalid: metadata.finalizers: Forbidden: no new finalizers can be added if the object is being deleted, found new finalizers []string{\"x.io/b\"}",
+        )
+        .await;
+    // The deletion cannot be taken back, but the object may still change.
+    world
+        .check(
+            &patch(MAPS, "a", MERGE),
+            r#"{"metadata":{"deletionTimestamp":null,"deletionGracePeriodSeconds":null},"data":{"x":"y"}}"#,
+            &format!("200 {}", map(5, &held, r#","data":{"x":"y"}"#)),
+        )
+        .await;
+    world
+        .check(
+            &patch(MAPS, "a", JSON_PATCH),
+            r#"[{"op":"remove","path":"/metadata/finalizers"}]"#,
+            &format!("200 {}", map(5, deleting, r#","data":{"x":"y"}"#)),
+        )
+        .await;
+    assert_eq!(world.stored("/configmaps/").await, [""; 0]);
+    assert_eq!(world.revision().await, 6, "taking the last finalizer off is one event: the deletion");
+}
+
+#[tokio::test]
+async fn what_was_created_with_a_generation_counts_the_deletion() {
+    let world = World::new().await;
+    world.send(&post(DEPLOYMENTS), DEPLOYMENT).await.unwrap();
+    let answer = world.answer(&delete(&format!("{DEPLOYMENTS}/w?propagationPolicy=Foreground")), "").await;
+    let expected = r#""generation":2,"creationTimestamp":"2024-01-01T00:00:00Z","deletionTimestamp":"2024-01-01T00:00:00Z","deletionGracePeriodSeconds":0,"finalizers":["foregroundDeletion"]"#;
+    assert!(answer.contains(expected), "{answer}");
+}
+
+#[tokio::test]
+async fn a_collection_is_deleted_one_by_one() {
+    let world = World::new().await;
+    for (name, labels) in [("a", r#"{"q":"1"}"#), ("b", r#"{"q":"2"}"#), ("c", r#"{"q":"1"}"#)] {
+        let body = format!(r#"{{"metadata":{{"name":"{name}","labels":{labels}}}}}"#);
+        world.send(&post(MAPS), &body).await.unwrap();
+    }
+    world.send("POST /api/v1/namespaces", r#"{"metadata":{"name":"other"}}"#).await.unwrap();
+    world.send("POST /api/v1/namespaces/other/configmaps", r#"{"metadata":{"name":"a","labels":{"q":"1"}}}"#).await.unwrap();
+    let names = async |line: &str| {
+        let WriteBody::List(objects) = world.send(line, "").await.unwrap().body else { panic!("no list") };
+        objects.iter().map(|object| object.name().to_owned()).collect::<Vec<_>>().join(" ")
+    };
+    assert_eq!(names(&delete(&format!("{MAPS}?dryRun=All"))).await, "a b c");
+    assert_eq!(names(&delete(&format!("{MAPS}?labelSelector=q%3D1&limit=1"))).await, "a");
+    assert_eq!(names(&delete(&format!("{MAPS}?fieldSelector=metadata.name%3Dc"))).await, "c");
+    assert_eq!(names(&delete(MAPS)).await, "b");
+    assert_eq!(names(&delete(MAPS)).await, "");
+    assert_eq!(world.stored("/configmaps/").await.len(), 1, "another namespace was touched");
+    world
+        .refuse(
+            &delete(&format!("{MAPS}?fieldSelector=x.y%3Dz")),
+            "",
+            400,
+            "\"x.y\" is not a known field selector: only \"metadata.name\", \"metadata.namespace\"",
+        )
+        .await;
+}
+
+#[tokio::test]
+async fn a_namespace_is_terminating_until_its_finalizers_are_gone() {
+    let world = World::new().await;
+    let namespace = |revision: u32, deleting: &str, finalizers: &str, spec: &str, phase: &str| {
+        format!(
+            r#"{{"kind":"Namespace","apiVersion":"v1","metadata":{{"resourceVersion":"{revision}","name":"n","uid":"UID","creationTimestamp":"NOW"{deleting},"labels":{{"kubernetes.io/metadata.name":"n"}}{finalizers}}},"spec":{spec},"status":{{"phase":"{phase}"}}}}"#
+        )
+    };
+    let held = r#","finalizers":["a.b/c"]"#;
+    world
+        .check(
+            &post(NAMESPACES),
+            r#"{"metadata":{"name":"n","finalizers":["a.b/c"]},"spec":{"finalizers":["x"]},"status":{"phase":"Terminating"}}"#,
+            &format!("201 {}", namespace(3, "", held, r#"{"finalizers":["kubernetes"]}"#, "Active")),
+        )
+        .await;
+    let deleting = r#","deletionTimestamp":"NOW""#;
+    let terminating = namespace(4, deleting, held, r#"{"finalizers":["kubernetes"]}"#, "Terminating");
+    let path = format!("{NAMESPACES}/n");
+    world.check(&delete(&path), "", &format!("200 {terminating}")).await;
+    world.check(&delete(&path), "", &format!("200 {terminating}")).await;
+    world
+        .check(
+            "POST /api/v1/namespaces/n/configmaps",
+            r#"{"metadata":{"name":"f"}}"#,
+            r#"403 {"kind":"Status","apiVersion":"v1","metadata":{},"status":"Failure","message":"configmaps \"f\" is forbidden: unable to create new content in namespace n because it is being terminated","reason":"Forbidden","details":{"name":"f","kind":"configmaps","causes":[{"reason":"NamespaceTerminating","message":"namespace n is being terminated","field":"metadata.namespace"}]},"code":403}"#,
+        )
+        .await;
+    // The main resource cannot finalize, the subresource can.
+    world
+        .check(
+            &patch(NAMESPACES, "n", MERGE),
+            r#"{"spec":{"finalizers":null}}"#,
+            &format!("200 {terminating}"),
+        )
+        .await;
+    world
+        .check(
+            &put(NAMESPACES, "n/finalize"),
+            r#"{"metadata":{"name":"n","finalizers":["a.b/c"],"labels":{"kubernetes.io/metadata.name":"n"}},"spec":{"finalizers":[]}}"#,
+            &format!("200 {}", namespace(5, deleting, held, "{}", "Terminating")),
+        )
+        .await;
+    world
+        .check(
+            &patch(NAMESPACES, "n", MERGE),
+            r#"{"metadata":{"finalizers":[]}}"#,
+            &format!("200 {}", namespace(5, deleting, "", "{}", "Terminating")),
+        )
+        .await;
+    assert_eq!(world.stored("/namespaces/").await.len(), 1, "the namespace is gone with its last finalizer");
+}
+
+#[tokio::test]
+async fn some_namespaces_stay() {
+    let world = World::new().await;
+    world
+        .refuse(
+            &delete(&format!("{NAMESPACES}/default")),
+            "",
+            403,
+            "namespaces \"default\" is forbidden: this namespace may not be deleted",
+        )
+        .await;
+}

@@ -1,0 +1,101 @@
+//! Pods: binding, eviction, grace, ephemeral containers.
+
+use super::*;
+
+const PODS: &str = "/api/v1/namespaces/default/pods";
+
+fn pod(revision: u32, generation: u32, deleting: &str, spec: &str, status: &str) -> String {
+    format!(
+        r#"{{"kind":"Pod","apiVersion":"v1","metadata":{{"resourceVersion":"{revision}","name":"p","namespace":"default","uid":"UID","generation":{generation},"creationTimestamp":"NOW"{deleting}}},"spec":{{"containers":[{{"name":"c","image":"nginx:1","resources":{{}},"terminationMessagePath":"/dev/termination-log","terminationMessagePolicy":"File","imagePullPolicy":"IfNotPresent"}}],"restartPolicy":"Always","terminationGracePeriodSeconds":30,"dnsPolicy":"ClusterFirst","securityContext":{{}},"schedulerName":"default-scheduler","tolerations":[{{"key":"node.kubernetes.io/not-ready","operator":"Exists","effect":"NoExecute","tolerationSeconds":300}},{{"key":"node.kubernetes.io/unreachable","operator":"Exists","effect":"NoExecute","tolerationSeconds":300}}],"priority":0,"enableServiceLinks":true,"preemptionPolicy":"PreemptLowerPriority"{spec}}},"status":{status}}}"#
+    )
+}
+
+const POD: &str = r#"{"metadata":{"name":"p"},"spec":{"containers":[{"name":"c","image":"nginx:1"}]},"status":{"phase":"Running"}}"#;
+const PENDING: &str = r#"{"phase":"Pending","qosClass":"BestEffort"}"#;
+const BOUND: &str = r#"{"phase":"Pending","qosClass":"BestEffort","conditions":[{"type":"PodScheduled","status":"True","lastProbeTime":null,"lastTransitionTime":"NOW"}]}"#;
+const ON_NODE: &str = r#","nodeName":"n1""#;
+const SUCCESS: &str = r#"201 {"kind":"Status","apiVersion":"v1","metadata":{},"status":"Success","code":201}"#;
+const BINDING: &str = r#"{"metadata":{"name":"p"},"target":{"kind":"Node","name":"n1"}}"#;
+
+#[tokio::test]
+async fn a_pod_is_bound_once() {
+    let world = World::new().await;
+    world.check(&post(PODS), POD, &format!("201 {}", pod(3, 1, "", "", PENDING))).await;
+    let binding = format!("POST {PODS}/p/binding");
+    world.refuse(&binding, r#"{"metadata":{"name":"p"},"target":{"kind":"Node"}}"#, 500, "target.name: Required value").await;
+    world.check(&binding, BINDING, SUCCESS).await;
+    world
+        .check(
+            &patch(PODS, "p", MERGE),
+            "{}",
+            &format!("200 {}", pod(4, 1, "", ON_NODE, BOUND)),
+        )
+        .await;
+    world
+        .refuse(
+            &binding,
+            BINDING,
+            409,
+            "Operation cannot be fulfilled on pods/binding \"p\": pod p is already assigned to node \"n1\"",
+        )
+        .await;
+    let nope = r#"{"metadata":{"name":"nope"},"target":{"kind":"Node","name":"n1"}}"#;
+    world.refuse(&format!("POST {PODS}/nope/binding"), nope, 404, "pods \"nope\" not found").await;
+}
+
+#[tokio::test]
+async fn a_pod_that_nobody_runs_goes_at_once() {
+    let world = World::new().await;
+    world.send(&post(PODS), POD).await.unwrap();
+    let gone = r#","deletionTimestamp":"NOW","deletionGracePeriodSeconds":0"#;
+    world.check(&format!("DELETE {PODS}/p"), "", &format!("200 {}", pod(5, 2, gone, "", PENDING))).await;
+    assert_eq!(world.stored("/pods/").await, [""; 0]);
+    assert_eq!(world.revision().await, 5, "watchers see it marked, then gone");
+}
+
+#[tokio::test]
+async fn a_pod_that_runs_is_given_time() {
+    let world = World::new().await;
+    world.send(&post(PODS), POD).await.unwrap();
+    world.send(&format!("POST {PODS}/p/binding"), BINDING).await.unwrap();
+    let grace = |seconds: u32| {
+        format!(r#","deletionTimestamp":"2024-01-01T00:00:{seconds:02}Z","deletionGracePeriodSeconds":{seconds}"#)
+    };
+    let line = |query: &str| format!("DELETE {PODS}/p{query}");
+    let shown = |revision: u32, deleting: &str| format!("200 {}", pod(revision, 2, deleting, ON_NODE, BOUND));
+    world.check(&line("?dryRun=All"), "", &shown(4, &grace(30))).await;
+    world.check(&line(""), "", &shown(5, &grace(30))).await;
+    world.check(&line("?gracePeriodSeconds=60"), "", &shown(5, &grace(30))).await;
+    world.check(&line("?gracePeriodSeconds=5"), "", &shown(6, &grace(5))).await;
+    let over = r#","deletionTimestamp":"NOW","deletionGracePeriodSeconds":0"#;
+    world.check(&line("?gracePeriodSeconds=0"), "", &shown(8, over)).await;
+    assert_eq!(world.stored("/pods/").await, [""; 0]);
+}
+
+#[tokio::test]
+async fn an_eviction_is_a_delete() {
+    let world = World::new().await;
+    world.send(&post(PODS), POD).await.unwrap();
+    let line = format!("POST {PODS}/p/eviction");
+    world.refuse(&line, r#"{"metadata":{"name":"q"}}"#, 400, "name in URL does not match name in Eviction object").await;
+    world.check(&line, r#"{"metadata":{"name":"p"}}"#, SUCCESS).await;
+    world.refuse(&line, r#"{"metadata":{"name":"p"}}"#, 404, "pods \"p\" not found").await;
+}
+
+#[tokio::test]
+async fn a_running_pod_hardly_changes() {
+    let world = World::new().await;
+    world.send(&post(PODS), POD).await.unwrap();
+    let status = world.send(&patch(PODS, "p", MERGE), r#"{"spec":{"nodeName":"x"}}"#).await.unwrap_err();
+    assert_eq!(status.code, 422);
+    assert!(status.message.starts_with("Pod \"p\" is invalid: spec: Forbidden: pod updates may not change fields"));
+    let ephemeral = r#"{"spec":{"nodeName":"x","ephemeralContainers":[{"name":"d","image":"busybox"}]}}"#;
+    let added = r#","ephemeralContainers":[{"name":"d","image":"busybox","resources":{},"terminationMessagePath":"/dev/termination-log","terminationMessagePolicy":"File","imagePullPolicy":"Always"}]"#;
+    world
+        .check(
+            &patch(PODS, "p/ephemeralcontainers", STRATEGIC),
+            ephemeral,
+            &format!("200 {}", pod(4, 2, "", added, PENDING)),
+        )
+        .await;
+}

@@ -1,0 +1,354 @@
+//! PUT and PATCH: the optimistic loop around one change of one object.
+
+use listwatch_meta::{FieldError, Key, ResourceVersion, Revision, Status};
+use listwatch_storage::{Decision, KeyValue};
+use listwatch_wire::media_type::{PatchType, Served, negotiate_patch};
+use serde_json::{Map, Value};
+
+use super::decode::{self, Expected, KindProblem, decode};
+use super::merge_keys::{self, At};
+use super::options::{FieldValidation, Options, apply_not_supported};
+use super::patch::ParsedPatch;
+use super::services::{self, Grant, Wanted};
+use super::store::{self, Done, metadata, metadata_mut};
+use super::{Clock, WriteRequest, WriteResponse, admission, create, metadata as meta, prepare};
+use crate::backend::Backend;
+use crate::registry::{Registry, Resource, Subresource};
+
+/// One object about to be changed, and how.
+pub(super) struct Target<'a> {
+    pub(super) backend: &'a Backend,
+    pub(super) registry: &'a Registry,
+    pub(super) resource: &'a Resource,
+    pub(super) subresource: Option<&'a Subresource>,
+    pub(super) namespace: Option<&'a str>,
+    pub(super) name: &'a str,
+    pub(super) dry_run: bool,
+    pub(super) clock: &'a Clock,
+}
+
+/// Why a decision was not made.
+pub(super) enum Refusal {
+    /// The client is told this.
+    Status(Box<Status>),
+    /// The service needs addresses or ports first.
+    Wants(Wanted),
+}
+
+impl From<Status> for Refusal {
+    fn from(status: Status) -> Self {
+        Refusal::Status(Box::new(status))
+    }
+}
+
+/// What an object is before a change: its tree without resource version, and its revision.
+pub(super) struct Base<'a> {
+    pub(super) object: &'a Map<String, Value>,
+    pub(super) revision: Revision,
+}
+
+impl Base<'_> {
+    /// The tree as a client sees it, with the resource version, to be changed.
+    pub(super) fn visible(&self) -> Map<String, Value> {
+        let mut object = self.object.clone();
+        let version = Value::String(self.revision.to_string());
+        metadata_mut(&mut object).insert("resourceVersion".to_owned(), version);
+        object
+    }
+}
+
+impl Target<'_> {
+    /// Changes the object as `make` says. `make` is shown the present state (`None`: not there) and
+    /// gives the whole new object, with the resource version that the client claims, if any; it may
+    /// be called several times.
+    ///
+    /// # Errors
+    /// What `make` refuses with; 404 when the object is not there and may not be created; 409 when
+    /// the claimed version or `uid` is not the present one; 422 when the result is not valid.
+    pub(super) async fn change(
+        &self,
+        key: &Key,
+        uid: Option<&str>,
+        create_absent: bool,
+        mut make: impl FnMut(Option<Base<'_>>) -> Result<Map<String, Value>, Status>,
+    ) -> Result<Done, Status> {
+        let resource = self.resource;
+        let may_create = if create_absent {
+            match self.namespace.filter(|_| resource.namespaced) {
+                Some(namespace) => {
+                    admission::namespace_is_open(self.backend, self.registry, resource, namespace, self.name).await
+                }
+                None => Ok(()),
+            }
+        } else {
+            Err(Status::not_found(resource.gr(), self.name))
+        };
+        let mut grant = Grant::default();
+        // The last state that was decided upon, and what it was to become.
+        let mut before = Map::new();
+        let mut after = Map::new();
+        let done = loop {
+            let decide = |found: Option<&KeyValue>| -> Result<Decision, Refusal> {
+                let Some(found) = found else {
+                    check_uid(resource, key, uid.filter(|_| create_absent), "")?;
+                    may_create.clone()?;
+                    let mut object = make(None)?;
+                    self.complete(&mut object)?;
+                    prepare::create(resource, &mut object, &self.clock.uid(), &self.clock.now())?;
+                    grant.fill(resource, &mut object, None)?;
+                    let value = store::encode(&object);
+                    (before, after) = (Map::new(), object);
+                    return Ok(Decision::Write { value, ttl: create::ttl(resource) });
+                };
+                let old = store::parse(found)?;
+                check_uid(resource, key, uid, meta::text(metadata(&old), "uid"))?;
+                let base = Base { object: &old, revision: found.modified };
+                let mut object = make(Some(base))?;
+                self.check_version(metadata(&object), found.modified)?;
+                self.complete(&mut object)?;
+                prepare::update(resource, self.subresource, &mut object, &old)?;
+                grant.fill(resource, &mut object, Some(&old))?;
+                let decision = if prepare::completes_deletion(resource, &object, &old) {
+                    Decision::Delete
+                } else if object == old {
+                    Decision::Nothing
+                } else {
+                    Decision::Write { value: store::encode(&object), ttl: create::ttl(resource) }
+                };
+                (before, after) = (old, object);
+                Ok(decision)
+            };
+            match store::run(self.backend, resource, key, self.dry_run, decide).await {
+                Err(Refusal::Wants(wanted)) => {
+                    let more = wanted.claim(self.backend, self.registry, self.dry_run, self.clock).await;
+                    match more {
+                        Ok(more) => grant.add(more),
+                        Err(status) => {
+                            grant.release(self.backend).await;
+                            return Err(status);
+                        }
+                    }
+                }
+                Err(Refusal::Status(status)) => {
+                    grant.release(self.backend).await;
+                    return Err(*status);
+                }
+                Ok(done) => break done,
+            }
+        };
+        if !self.dry_run {
+            grant.keep_used(self.backend, &after).await;
+            let gone = matches!(done, Done::Deleted { .. });
+            services::release_unused(self.backend, self.registry, resource, &before, (!gone).then_some(&after)).await;
+        }
+        Ok(match done {
+            // The client sees what it made of the object, at the version it made it of.
+            Done::Deleted { previous, .. } => {
+                Done::Updated { value: store::encode(&after), revision: previous.modified }
+            }
+            done => done,
+        })
+    }
+
+    fn complete(&self, object: &mut Map<String, Value>) -> Result<(), Status> {
+        prepare::complete(self.resource, object)
+            .map_err(|why| decode::cannot_handle(object, Expected::of(self.resource), &why))
+    }
+
+    /// The version a client claims must be the present one; none is fine where the kind allows it.
+    fn check_version(&self, metadata: &Map<String, Value>, present: Revision) -> Result<(), Status> {
+        let resource = self.resource;
+        let claimed = ResourceVersion::new(meta::text(metadata, "resourceVersion")).revision().map_err(|error| {
+            // The plain error of Go's parser is all that kube-apiserver says.
+            let text = error.to_string();
+            Status::unknown(text.find("strconv.").map_or(text.as_str(), |at| &text[at..]))
+        })?;
+        if claimed == present || (claimed.is_zero() && resource.strategy.unconditional_update) {
+            return Ok(());
+        }
+        if claimed.is_zero() {
+            let error = FieldError::invalid("metadata.resourceVersion", 0, "must be specified for an update");
+            return Err(Status::invalid(&resource.group, &resource.plural, self.name, &[error]));
+        }
+        Err(Status::modified(resource.gr(), self.name))
+    }
+}
+
+fn check_uid(resource: &Resource, key: &Key, wanted: Option<&str>, found: &str) -> Result<(), Status> {
+    match wanted {
+        Some(wanted) if wanted != found => Err(Status::conflict(
+            resource.gr(),
+            key.name(),
+            format_args!(
+                "StorageError: invalid object, Code: 4, Key: /registry{key}, ResourceVersion: 0, AdditionalErrorMsg: Precondition failed: UID in precondition: {wanted}, UID in object meta: {found}"
+            ),
+        )),
+        _ => Ok(()),
+    }
+}
+
+/// PUT of an object or of a subresource that has the object's kind.
+///
+/// # Errors
+/// The [`Status`] the client is told.
+pub(super) async fn update(target: &Target<'_>, request: &WriteRequest<'_>) -> Result<WriteResponse, Status> {
+    let options = Options::parse("UpdateOptions", request.query)?;
+    let target = &Target { dry_run: options.dry_run, ..*target };
+    let resource = target.resource;
+    let decode_again = || -> Result<decode::Decoded, Status> {
+        let expected = Expected::of(resource);
+        let mut decoded =
+            decode(target.registry, expected, request.content_type, &request.body, options.field_validation)?;
+        let metadata = metadata_mut(&mut decoded.object);
+        create::place(resource, request.namespace, metadata)?;
+        check_name(metadata, target.name)?;
+        decoded.warnings.extend(meta::dedup_owners(metadata));
+        Ok(decoded)
+    };
+    let first = decode_again()?;
+    let warnings = first.warnings;
+    let uid = Some(meta::text(metadata(&first.object), "uid").to_owned()).filter(|uid| !uid.is_empty());
+    let create_absent = resource.strategy.create_on_update && target.subresource.is_none();
+    let key = resource.key(request.namespace, target.name)?;
+    // The first attempt takes the tree; another one, which is rare, decodes again.
+    let mut first = Some(first.object);
+    let make = |_: Option<Base<'_>>| match first.take() {
+        Some(object) => Ok(object),
+        None => decode_again().map(|decoded| decoded.object),
+    };
+    let done = target.change(&key, uid.as_deref(), create_absent, make).await?;
+    done.response(resource, &key, warnings)
+}
+
+/// PATCH of an object or of a subresource that has the object's kind.
+///
+/// # Errors
+/// The [`Status`] the client is told.
+pub(super) async fn patch(target: &Target<'_>, request: &WriteRequest<'_>) -> Result<WriteResponse, Status> {
+    let resource = target.resource;
+    let PatchRequest { patch_type, options } = patch_request(resource, request)?;
+    let target = &Target { dry_run: options.dry_run, ..*target };
+    let key = resource.key(request.namespace, target.name)?;
+    let at = merge_keys::of_kind(&resource.group, &resource.kind);
+    let mut patcher = Patcher::new(patch_type, request, options.field_validation)?;
+    let mut warnings = Vec::new();
+    let make = |base: Option<Base<'_>>| {
+        let Some(base) = base else { return Err(Status::not_found(resource.gr(), target.name)) };
+        let mut object = base.visible();
+        let body = Body { registry: target.registry, expected: Expected::of(resource), at };
+        warnings = patcher.apply(&mut object, body)?;
+        let metadata = metadata_mut(&mut object);
+        create::place(resource, request.namespace, metadata)?;
+        check_name(metadata, target.name)?;
+        warnings.extend(meta::dedup_owners(metadata));
+        Ok(object)
+    };
+    let done = target.change(&key, None, false, make).await?;
+    done.response(resource, &key, warnings)
+}
+
+/// The type and the options of a PATCH.
+pub(super) struct PatchRequest {
+    pub(super) patch_type: PatchType,
+    pub(super) options: Options,
+}
+
+/// Reads the type and the options of a PATCH.
+///
+/// # Errors
+/// 415 for a type this server does not take, 422 for options that are not valid.
+pub(super) fn patch_request(resource: &Resource, request: &WriteRequest<'_>) -> Result<PatchRequest, Status> {
+    let served = if resource.custom { Served::CUSTOM_JSON } else { Served::BUILTIN_JSON };
+    let patch_type = negotiate_patch(request.content_type, &served)?;
+    if patch_type == PatchType::Apply {
+        return Err(apply_not_supported(resource.custom));
+    }
+    Ok(PatchRequest { patch_type, options: Options::parse_patch(patch_type, request.query)? })
+}
+
+/// The name in a body must be the one in the path.
+///
+/// # Errors
+/// 400 when it is missing or another one.
+pub(super) fn check_name(metadata: &Map<String, Value>, expected: &str) -> Result<(), Status> {
+    match meta::text(metadata, "name") {
+        name if name == expected => Ok(()),
+        "" => Err(Status::bad_request(format!(
+            "the name of the object ({expected} based on URL) was undeterminable: name must be provided"
+        ))),
+        name => Err(Status::bad_request(format!(
+            "the name of the object ({name}) does not match the name on the URL ({expected})"
+        ))),
+    }
+}
+
+/// A patch that can be applied as often as the loop needs it.
+pub(super) struct Patcher<'a> {
+    patch_type: PatchType,
+    body: &'a [u8],
+    validation: FieldValidation,
+    parsed: Option<ParsedPatch>,
+}
+
+/// What a patch is applied to.
+pub(super) struct Body<'a> {
+    pub(super) registry: &'a Registry,
+    pub(super) expected: Expected<'a>,
+    pub(super) at: At,
+}
+
+impl<'a> Patcher<'a> {
+    /// Parses the patch once, so that a malformed one is refused before anything is read.
+    ///
+    /// # Errors
+    /// 400 or 413; see [`ParsedPatch::parse`].
+    pub(super) fn new(
+        patch_type: PatchType,
+        request: &'a WriteRequest<'_>,
+        validation: FieldValidation,
+    ) -> Result<Self, Status> {
+        let parsed = Some(ParsedPatch::parse(patch_type, &request.body)?);
+        Ok(Patcher { patch_type, body: &request.body, validation, parsed })
+    }
+
+    /// Applies the patch and checks that the result is still of its kind. Returns the warnings.
+    ///
+    /// # Errors
+    /// 400 or 422.
+    pub(super) fn apply(&mut self, object: &mut Map<String, Value>, body: Body<'_>) -> Result<Vec<String>, Status> {
+        let parsed = match self.parsed.take() {
+            Some(parsed) => parsed,
+            None => ParsedPatch::parse(self.patch_type, self.body)?,
+        };
+        let kind_counts = parsed.patch.may_change_kind();
+        parsed.patch.apply(object, body.at)?;
+        let not_decodable = |object: &Map<String, Value>, why: &str| {
+            let printed = Value::String(Value::Object(object.clone()).to_string());
+            Status::invalid("", "", "", &[FieldError::invalid("patch", printed, why)])
+        };
+        if kind_counts {
+            match decode::kind_problem(body.registry, body.expected, object) {
+                None => {}
+                Some(KindProblem::Kind(why) | KindProblem::Version(why)) => return Err(not_decodable(object, &why)),
+            }
+        }
+        if let Some(metadata) = object.get("metadata")
+            && let Err(why) = meta::check_shape(body.expected.kind, metadata)
+        {
+            return Err(not_decodable(object, &why));
+        }
+        let mut doubts = parsed.doubts;
+        if let Some(Value::Object(metadata)) = object.get("metadata") {
+            doubts.extend(meta::unknown_fields(metadata).map(|path| format!("unknown field {path:?}")));
+        }
+        match self.validation {
+            FieldValidation::Ignore => doubts.clear(),
+            FieldValidation::Strict if !doubts.is_empty() => {
+                return Err(not_decodable(object, &format!("strict decoding error: {}", doubts.join(", "))));
+            }
+            FieldValidation::Warn | FieldValidation::Strict => {}
+        }
+        *object = decode::ordered(std::mem::take(object), body.expected)?;
+        Ok(doubts)
+    }
+}
