@@ -10,7 +10,8 @@
 //!            │                                                    │   ▲
 //!            │  410, or k fruitless watches                       │   │ resume at the last version:
 //!            └──────────── (one backoff step) ◀───────────────────┤   │ at once after a clean end,
-//!                                                                 └───┘ after a backoff otherwise
+//!                                                                 └───┘ after a backoff otherwise,
+//!                                                                       Checking first if in doubt
 //! ```
 //!
 //! Pure: inputs and a [`Moment`] (the time and a random number) come in through the `handle_*`
@@ -28,6 +29,10 @@
 //! - The wait for the end of the initial events is bounded ([`ReflectorConfig::marker_wait`]).
 //! - Backoffs are reset by progress: an applied event, a bookmark, or a watch that lived
 //!   [`USEFUL_LIFE`]. Finishing a list is none, or lists would follow each other at full speed.
+//! - After a stream that broke or ended early the server is asked, with a list of one item, whether
+//!   it has reached the version to resume from ([`ReflectorConfig::check_server`]). A server that
+//!   came back with less history than it had (restored from a backup, or in memory) would accept
+//!   the watch and stay silent until its version happened to pass ours.
 //! - The first list asks for the most recent state unless told otherwise; a restarted client does
 //!   not begin in the past.
 
@@ -57,6 +62,10 @@ pub const SHORT_WATCH: Duration = Duration::from_secs(1);
 
 /// How long after its announced end a watch is given up: the server missed its own deadline.
 pub const OVERTIME: Duration = Duration::from_secs(30);
+
+/// How often a server may say that it has not reached the version to resume from before it is
+/// believed, and the most recent state taken instead.
+pub const CHECK_LIMIT: u32 = 3;
 
 /// How long a server is remembered not to know WatchList.
 pub const WATCH_LIST_MEMORY: Duration = Duration::from_secs(30 * 60);
@@ -90,6 +99,9 @@ pub struct ReflectorConfig {
     pub request_wait: Duration,
     /// How long a WatchList may bring nothing before its end marker.
     pub marker_wait: Duration,
+    /// After a stream that broke or ended early, ask the server whether it has reached the version
+    /// to resume from before resuming there.
+    pub check_server: bool,
     /// How failures are spaced.
     pub backoff: BackoffPolicy,
     /// The type of the resource's objects, where it is known (discovery tells). Events of another
@@ -107,6 +119,7 @@ impl Default for ReflectorConfig {
             idle_limit: Some(Duration::from_secs(225)),
             request_wait: Duration::from_secs(60),
             marker_wait: Duration::from_secs(15),
+            check_server: true,
             backoff: BackoffPolicy::default(),
             type_name: None,
         }
@@ -149,6 +162,8 @@ pub enum Verdict {
     Collect,
     /// It carries no object; the version may have moved.
     Bookmark,
+    /// It answers a question of the reflector's own; nothing is to be done with it.
+    Ignore,
     /// Pass over it.
     Skip(SkipReason),
 }
@@ -182,6 +197,11 @@ pub enum ReflectorState {
     AwaitingInitialEvents {
         /// Events so far.
         events: u64,
+        /// Since when.
+        since: Instant,
+    },
+    /// The server is asked whether it has reached the version to resume from.
+    Checking {
         /// Since when.
         since: Instant,
     },
@@ -224,6 +244,8 @@ pub struct Reflector {
     watch_list_refused_until: Option<Instant>,
     /// Watches in a row that brought nothing.
     fruitless: u32,
+    /// The server may not be the one it was: a stream broke or ended early.
+    doubtful: bool,
     synced: bool,
     /// What list items without a type are.
     item_type: Option<TypeName>,
@@ -238,6 +260,7 @@ enum Phase {
     Starting,
     Listing(Listing),
     Initial(Initial),
+    Checking(Checking),
     Watching(Watching),
     Waiting { until: Instant, then: Then },
 }
@@ -251,8 +274,10 @@ enum Then {
     Page(Box<Listing>),
     /// The initial events again; what was cut so far counts.
     InitialEvents { cuts: u32 },
+    /// The question again, then the watch.
+    Check { refusals: u32 },
     /// The watch again, at the last version.
-    Watch,
+    Resume,
 }
 
 #[derive(Debug)]
@@ -274,6 +299,14 @@ struct Initial {
     heard: Instant,
     /// What the server was asked for.
     timeout: Duration,
+}
+
+#[derive(Debug)]
+struct Checking {
+    /// How often the server said that it has not reached the version.
+    refusals: u32,
+    since: Instant,
+    heard: Instant,
 }
 
 #[derive(Debug)]
@@ -303,6 +336,7 @@ impl Reflector {
             paged: false,
             watch_list_refused_until: None,
             fruitless: 0,
+            doubtful: false,
             synced: false,
             problem: None,
         }
@@ -320,6 +354,7 @@ impl Reflector {
             Phase::Initial(initial) if initial.open => {
                 ReflectorState::AwaitingInitialEvents { events: initial.events, since: initial.since }
             }
+            Phase::Checking(checking) => ReflectorState::Checking { since: checking.since },
             Phase::Watching(watching) if watching.open => ReflectorState::Watching { since: watching.since },
             Phase::Initial(Initial { since, .. }) | Phase::Watching(Watching { since, .. }) => {
                 ReflectorState::Connecting { since: *since }
@@ -370,7 +405,11 @@ impl Reflector {
 
     /// An item of a list arrived; it is to be collected unless the verdict says otherwise.
     pub fn handle_item(&mut self, at: Moment, metadata: &Metadata<'_>) -> Verdict {
-        let Phase::Listing(listing) = &mut self.phase else { return Verdict::Skip(SkipReason::NotWatching) };
+        let listing = match &mut self.phase {
+            Phase::Listing(listing) => listing,
+            Phase::Checking(_) => return Verdict::Ignore,
+            _ => return Verdict::Skip(SkipReason::NotWatching),
+        };
         listing.items += 1;
         listing.heard = at.now;
         if metadata.name.is_empty() {
@@ -381,7 +420,14 @@ impl Reflector {
 
     /// A list page ended; all its items were handed in.
     pub fn handle_list_end(&mut self, at: Moment, meta: &ListMeta) {
-        let Phase::Listing(listing) = &mut self.phase else { return };
+        let listing = match &mut self.phase {
+            Phase::Listing(listing) => listing,
+            Phase::Checking(_) => {
+                self.doubtful = false;
+                return self.watch(at);
+            }
+            _ => return,
+        };
         listing.heard = at.now;
         match listing.pager.handle_page(meta) {
             Page::More(options) => {
@@ -471,11 +517,14 @@ impl Reflector {
             }
             Phase::Watching(watching) => {
                 let lived = at.now.saturating_duration_since(watching.since);
+                let (of_use, timeout) = (watching.events > 0, watching.timeout);
                 if lived >= USEFUL_LIFE {
                     self.progress();
                 }
-                if watching_was_of_use(&self.phase) || lived >= SHORT_WATCH {
-                    self.watch(at);
+                // A server that ends its streams early is about to go, or has just come.
+                self.doubtful |= lived < timeout.saturating_sub(SHORT_WATCH);
+                if of_use || lived >= SHORT_WATCH {
+                    self.resume(at);
                 } else {
                     self.fail_watch(at, Problem::ShortWatch);
                 }
@@ -489,7 +538,9 @@ impl Reflector {
         match std::mem::replace(&mut self.phase, Phase::Starting) {
             Phase::Listing(listing) => self.fail_list(at, listing, problem),
             Phase::Initial(initial) => self.fail_initial(at, &initial, problem),
+            Phase::Checking(checking) => self.fail_check(at, &checking, problem),
             Phase::Watching(watching) => {
+                self.doubtful |= matches!(problem, Problem::Disconnected { .. } | Problem::Silent { .. });
                 let lived = at.now.saturating_duration_since(watching.since);
                 let of_use = watching.events > 0 || (watching.open && lived >= USEFUL_LIFE);
                 if watching.open && lived >= USEFUL_LIFE {
@@ -499,7 +550,7 @@ impl Reflector {
                     // A stream that worked was cut: most likely a restart or a rotation, and the
                     // next server is there already.
                     self.problem = Some(problem);
-                    self.watch(at);
+                    self.resume(at);
                 } else {
                     self.fail_watch(at, problem);
                 }
@@ -516,7 +567,9 @@ impl Reflector {
         let waited = |heard: Instant| Problem::Silent { waited: at.now.saturating_duration_since(heard) };
         match &self.phase {
             Phase::Starting => {}
-            Phase::Listing(Listing { heard, .. }) | Phase::Watching(Watching { open: false, heard, .. }) => {
+            Phase::Listing(Listing { heard, .. })
+            | Phase::Checking(Checking { heard, .. })
+            | Phase::Watching(Watching { open: false, heard, .. }) => {
                 let problem = waited(*heard);
                 self.handle_problem(at, problem);
             }
@@ -544,7 +597,8 @@ impl Reflector {
                         self.phase = Phase::Listing(Listing { since: at.now, heard: at.now, ..*listing });
                     }
                     Then::InitialEvents { cuts } => self.initial_events(at, cuts),
-                    Then::Watch => self.watch(at),
+                    Then::Check { refusals } => self.check(at, refusals),
+                    Then::Resume => self.resume(at),
                 }
             }
         }
@@ -562,6 +616,7 @@ impl Reflector {
         Some(match &self.phase {
             Phase::Starting => return None,
             Phase::Listing(listing) => listing.heard + self.config.request_wait,
+            Phase::Checking(checking) => checking.heard + self.config.request_wait,
             Phase::Initial(initial) if initial.open => initial.heard + self.config.marker_wait,
             Phase::Initial(initial) => initial.heard + self.config.request_wait,
             Phase::Watching(watching) if watching.open => {
@@ -621,6 +676,22 @@ impl Reflector {
         self.phase = Phase::Listing(Listing { pager, items: 0, since: at.now, heard: at.now });
     }
 
+    /// Goes on where the last watch ended.
+    fn resume(&mut self, at: Moment) {
+        if self.doubtful && self.config.check_server { self.check(at, 0) } else { self.watch(at) }
+    }
+
+    /// Asks for one item, not older than the version to resume from.
+    fn check(&mut self, at: Moment, refusals: u32) {
+        self.actions.push_back(Action::List(ListOptions {
+            resource_version: ResourceVersion::new(self.version.as_str()),
+            resource_version_match: "NotOlderThan".to_owned(),
+            limit: 1,
+            ..ListOptions::default()
+        }));
+        self.phase = Phase::Checking(Checking { refusals, since: at.now, heard: at.now });
+    }
+
     fn watch(&mut self, at: Moment) {
         let options = self.watch_options(at, &self.version);
         self.phase = Phase::Watching(Watching {
@@ -647,11 +718,12 @@ impl Reflector {
     fn commit(&mut self, version: String) {
         self.version.clone_from(&version);
         self.version_unavailable = false;
+        self.doubtful = false;
         self.synced = true;
         self.actions.push_back(Action::Commit { version });
     }
 
-    /// Something useful arrived.
+    /// Something useful arrived. A server that sends what comes after our version knows it.
     fn progress(&mut self) {
         self.fruitless = 0;
         self.problem = None;
@@ -716,6 +788,27 @@ impl Reflector {
         }
     }
 
+    fn fail_check(&mut self, at: Moment, checking: &Checking, problem: Problem) {
+        if problem.is_too_large_version() {
+            let refusals = checking.refusals + 1;
+            if refusals < CHECK_LIMIT {
+                // A cache that is behind catches up; a server that lost its history does not.
+                self.wait(at, problem, Then::Check { refusals });
+            } else {
+                self.version_unavailable = true;
+                self.problem = Some(problem);
+                self.refresh(at);
+            }
+        } else if problem.is_temporary() {
+            self.wait(at, problem, Then::Check { refusals: checking.refusals });
+        } else {
+            // The question was refused, not answered: the watch will show.
+            self.doubtful = false;
+            self.problem = Some(problem);
+            self.watch(at);
+        }
+    }
+
     /// A watch failed: resume after a backoff, or list again if that is what the problem asks for.
     fn fail_watch(&mut self, at: Moment, problem: Problem) {
         if problem.is_expired() {
@@ -725,7 +818,7 @@ impl Reflector {
         if !problem.is_temporary() {
             self.fruitless += 1;
         }
-        let then = if self.fruitless >= RESUME_LIMIT { Then::Refresh } else { Then::Watch };
+        let then = if self.fruitless >= RESUME_LIMIT { Then::Refresh } else { Then::Resume };
         self.wait(at, problem, then);
     }
 
@@ -748,8 +841,4 @@ impl Reflector {
 
 fn asked_timeout(options: &ListOptions) -> Duration {
     Duration::from_secs(options.timeout_seconds.and_then(|seconds| u64::try_from(seconds).ok()).unwrap_or_default())
-}
-
-fn watching_was_of_use(phase: &Phase) -> bool {
-    matches!(phase, Phase::Watching(watching) if watching.events > 0)
 }

@@ -1,0 +1,262 @@
+//! The shell: what [`Reflection`] makes of a scripted server, on a clock that only moves when
+//! everybody waits.
+
+use std::collections::VecDeque;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use async_trait::async_trait;
+use bytes::Bytes;
+use futures_util::StreamExt as _;
+use futures_util::stream;
+use listwatch_client::{
+    Change, ListItem, ListStream, ListWatch, Notice, Object, Origin, Problem, RawObject, Reflection, ReflectorConfig,
+    ReflectorState, TypeName, WatchStream, WatchedEvent,
+};
+use listwatch_meta::{ListOptions, Status};
+use listwatch_wire::{EventKind, ListMeta, print_list_options};
+
+/// What the server does next. A watch hands out its batches and then ends as it says.
+enum Answer {
+    List(Vec<RawObject>, &'static str),
+    Watch(Vec<Vec<WatchedEvent>>, End),
+    Refuse(Problem),
+}
+
+enum End {
+    Clean,
+    Cut,
+    Never,
+}
+
+#[derive(Default)]
+struct Server {
+    answers: Mutex<VecDeque<Answer>>,
+    requests: Mutex<Vec<String>>,
+    /// Batches that were taken from a watch.
+    taken: Arc<AtomicUsize>,
+}
+
+/// A handle, so that the test keeps the script.
+struct Script(Arc<Server>);
+
+impl Script {
+    fn next(&self, request: String) -> Answer {
+        self.0.requests.lock().unwrap().push(request);
+        let answer = self.0.answers.lock().unwrap().pop_front();
+        answer.unwrap_or(Answer::Watch(Vec::new(), End::Never))
+    }
+}
+
+#[async_trait]
+impl ListWatch for Script {
+    async fn list(&self, options: ListOptions) -> Result<ListStream, Problem> {
+        match self.next(format!("LIST {}", print_list_options(&options))) {
+            Answer::List(objects, version) => {
+                let list = TypeName { api_version: "v1".to_owned(), kind: "PodList".to_owned() };
+                let end = ListMeta { resource_version: version.to_owned(), ..ListMeta::default() };
+                let items = [Ok(ListItem::Type(list)), Ok(ListItem::Objects(objects)), Ok(ListItem::End(end))];
+                Ok(stream::iter(items).boxed())
+            }
+            Answer::Refuse(problem) => Err(problem),
+            Answer::Watch(..) => panic!("the script has a watch where a list was asked for"),
+        }
+    }
+
+    async fn watch(&self, options: ListOptions) -> Result<WatchStream, Problem> {
+        match self.next(format!("WATCH {}", options.resource_version)) {
+            Answer::Watch(batches, end) => {
+                let taken = self.0.taken.clone();
+                let batches = stream::iter(batches).map(move |batch| {
+                    taken.fetch_add(1, Ordering::Relaxed);
+                    Ok(batch)
+                });
+                Ok(match end {
+                    End::Clean => batches.boxed(),
+                    End::Cut => {
+                        let cut = Problem::Disconnected { why: "reset".to_owned() };
+                        batches.chain(stream::iter([Err(cut)])).boxed()
+                    }
+                    End::Never => batches.chain(stream::pending()).boxed(),
+                })
+            }
+            Answer::Refuse(problem) => Err(problem),
+            Answer::List(..) => panic!("the script has a list where a watch was asked for"),
+        }
+    }
+}
+
+fn object(name: &str, version: u64) -> RawObject {
+    let json =
+        format!(r#"{{"metadata":{{"namespace":"n","name":"{name}","uid":"{name}","resourceVersion":"{version}"}}}}"#);
+    RawObject::new(Bytes::from(json)).unwrap()
+}
+
+fn event(kind: EventKind, name: &str, version: u64) -> WatchedEvent {
+    WatchedEvent { kind, object: object(name, version) }
+}
+
+fn error(status: &Status) -> WatchedEvent {
+    WatchedEvent { kind: EventKind::Error, object: RawObject::new(status.to_json().into()).unwrap() }
+}
+
+fn start(answers: impl IntoIterator<Item = Answer>) -> (Arc<Server>, Reflection<Script>) {
+    let server = Arc::new(Server::default());
+    server.answers.lock().unwrap().extend(answers);
+    let config = ReflectorConfig { watch_list: false, check_server: false, ..ReflectorConfig::default() };
+    let reflection = Reflection::with_seed(Script(server.clone()), config, 1);
+    (server, reflection)
+}
+
+fn show(change: &Change) -> String {
+    let name = |object: &Object| format!("{}@{}", object.key(), object.resource_version());
+    match change {
+        Change::Added { object, origin } => format!("+{} {origin:?}", name(object)),
+        Change::Updated { new, origin, .. } => format!("~{} {origin:?}", name(new)),
+        Change::Deleted { last, origin, .. } => format!("-{} {origin:?}", name(last)),
+    }
+}
+
+/// Everything that is told until the reflector has nothing to do but wait for the server.
+async fn settle(reflection: &mut Reflection<Script>) -> Vec<String> {
+    let mut told = Vec::new();
+    // The clock is paused: it moves on only when the reflection itself waits. A script ends in a
+    // watch that never ends, which is left alone for a minute: no timeout of it is that short.
+    while let Ok(notice) = tokio::time::timeout(Duration::from_secs(60), reflection.next()).await {
+        match notice {
+            Notice::Changes(changes) => told.extend(changes.iter().map(show)),
+            Notice::Synced => told.push("synced".to_owned()),
+            Notice::Problem(problem) => told.push(format!("problem: {problem}")),
+            Notice::Skipped { reason, key } => told.push(format!("skipped {key}: {reason:?}")),
+            Notice::State(_) => {}
+        }
+    }
+    told
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_restart_of_the_server_is_survived_without_a_word_twice() {
+    let refused = || Answer::Refuse(Problem::Disconnected { why: "connection refused".to_owned() });
+    let (server, mut reflection) = start([
+        Answer::List(vec![object("a", 1), object("b", 2)], "2"),
+        Answer::Watch(vec![vec![event(EventKind::Modified, "a", 3)]], End::Cut),
+        refused(),
+        refused(),
+        Answer::Watch(vec![vec![event(EventKind::Modified, "b", 4), event(EventKind::Deleted, "a", 5)]], End::Clean),
+    ]);
+    let told = settle(&mut reflection).await;
+    assert_eq!(
+        told,
+        [
+            "+n/a@1 Initial",
+            "+n/b@2 Initial",
+            "synced",
+            "~n/a@3 Live",
+            "problem: no connection to the server: reset",
+            "problem: no connection to the server: connection refused",
+            "~n/b@4 Live",
+            "-n/a@5 Live",
+        ]
+    );
+    assert_eq!(
+        *server.requests.lock().unwrap(),
+        ["LIST limit=500", "WATCH 2", "WATCH 3", "WATCH 3", "WATCH 3", "WATCH 5"]
+    );
+    let snapshot = reflection.store().snapshot();
+    assert_eq!((snapshot.len(), snapshot.version()), (1, "5"));
+    assert!(matches!(reflection.reflector().state(), ReflectorState::Watching { .. }));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_gap_is_reported_as_its_differences() {
+    let (server, mut reflection) = start([
+        Answer::List(vec![object("a", 1), object("b", 2)], "2"),
+        Answer::Watch(vec![vec![error(&Status::expired_watch(2, 7))]], End::Clean),
+        Answer::List(vec![object("b", 2), object("c", 8)], "9"),
+    ]);
+    let told = settle(&mut reflection).await;
+    assert_eq!(
+        told,
+        [
+            "+n/a@1 Initial",
+            "+n/b@2 Initial",
+            "synced",
+            "problem: the server refused: too old resource version: 2 (7) (410 Expired)",
+            "-n/a@1 Relist",
+            "+n/c@8 Relist",
+            "synced",
+        ]
+    );
+    assert_eq!(*server.requests.lock().unwrap(), ["LIST limit=500", "WATCH 2", "LIST resourceVersion=2", "WATCH 9"]);
+    let c = reflection.store().snapshot().get("n/c").unwrap().clone();
+    assert!(c.json().starts_with(br#"{"kind":"Pod","apiVersion":"v1","metadata":"#), "a list item kept no type");
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_odd_object_is_told_and_the_rest_goes_on() {
+    let (_, mut reflection) = start([
+        Answer::List(vec![object("a", 1), object("", 2)], "2"),
+        Answer::Watch(
+            vec![vec![
+                WatchedEvent { kind: EventKind::Added, object: RawObject::new(Bytes::from_static(b"{}")).unwrap() },
+                event(EventKind::Added, "b", 3),
+            ]],
+            End::Never,
+        ),
+    ]);
+    let told = settle(&mut reflection).await;
+    let expected = ["skipped n/: Unidentified", "+n/a@1 Initial", "synced", "skipped : Unidentified", "+n/b@3 Live"];
+    assert_eq!(told, expected);
+}
+
+#[tokio::test(start_paused = true)]
+async fn nothing_is_read_ahead_of_a_slow_consumer() {
+    let batch = |version| vec![event(EventKind::Modified, "a", version)];
+    let (server, mut reflection) =
+        start([Answer::List(vec![object("a", 1)], "1"), Answer::Watch((2..100).map(batch).collect(), End::Never)]);
+    let mut live = 0;
+    while live < 3 {
+        if let Notice::Changes(changes) = reflection.next().await {
+            live += usize::from(changes[0].origin() == Origin::Live);
+        }
+        tokio::time::sleep(Duration::from_secs(1)).await;
+    }
+    assert_eq!(server.taken.load(Ordering::Relaxed), 3, "events were read that nobody asked for");
+}
+
+#[tokio::test(start_paused = true)]
+async fn dropping_a_wait_loses_nothing() {
+    let batch = |version| vec![event(EventKind::Modified, "a", version)];
+    let (_, mut reflection) =
+        start([Answer::List(vec![object("a", 1)], "1"), Answer::Watch((2..30).map(batch).collect(), End::Never)]);
+    let mut versions = Vec::new();
+    for turn in 0..200 {
+        // Every other wait is given up before it may have had its way.
+        let patience = Duration::from_millis(turn % 2);
+        if let Ok(Notice::Changes(changes)) = tokio::time::timeout(patience, reflection.next()).await {
+            versions.extend(changes.iter().map(show));
+        }
+    }
+    assert_eq!(versions.len(), 29, "{versions:?}");
+    assert_eq!(versions.last().map(String::as_str), Some("~n/a@29 Live"));
+}
+
+#[tokio::test(start_paused = true)]
+async fn one_says_why_it_is_not_synced() {
+    let forbidden = Status::forbidden(
+        listwatch_meta::GroupResource { group: "", resource: "pods" },
+        "",
+        "User \"u\" cannot list resource \"pods\"",
+    );
+    let (_, mut reflection) = start((0..9).map(|_| Answer::Refuse(Problem::refused(forbidden.clone()))));
+    let mut attempt = 0;
+    while attempt < 5 {
+        if let Notice::State(ReflectorState::BackingOff { problem, attempts, .. }) = reflection.next().await {
+            attempt += 1;
+            assert_eq!(attempts, attempt);
+            assert!(problem.to_string().contains("cannot list resource \"pods\""), "{problem}");
+        }
+    }
+    assert!(!reflection.store().snapshot().is_synced());
+}

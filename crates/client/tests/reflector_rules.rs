@@ -1,0 +1,502 @@
+//! The reflector's rules, one small conversation each. The names R1 to R14 are those of the
+//! conformance checks that client-go's behaviour was distilled to; where ours differs on purpose,
+//! the test says so.
+
+use std::time::{Duration, Instant};
+
+use listwatch_client::Problem;
+use listwatch_client::TypeName;
+use listwatch_client::reflector::{
+    Action, FirstRead, Moment, OVERTIME, RESUME_LIMIT, Reflector, ReflectorConfig, ReflectorState, SkipReason, Verdict,
+    WATCH_LIST_MEMORY,
+};
+use listwatch_meta::Status;
+use listwatch_wire::{EventKind, ListMeta, Metadata, print_list_options};
+
+/// What every watch request carries, with a random number of 0.
+const WATCH: &str = "WATCH watch=true&allowWatchBookmarks=true";
+
+struct Talk {
+    reflector: Reflector,
+    now: Instant,
+    random: f64,
+}
+
+impl Talk {
+    /// A reflector that was started; `expected` is what it asks for first.
+    fn start(config: ReflectorConfig, expected: &[&str]) -> Self {
+        let mut talk = Talk { reflector: Reflector::new(config), now: Instant::now(), random: 0.0 };
+        let at = talk.at();
+        talk.reflector.handle_start(at);
+        talk.expect("start", expected);
+        talk
+    }
+
+    /// A reflector that has listed at version 7 and watches.
+    fn watching() -> Self {
+        let mut talk = Talk::start(list_first(), &["BEGIN", "LIST limit=500"]);
+        talk.list("7", "", &["COMMIT 7", "WATCH 7"]);
+        talk.open();
+        talk
+    }
+
+    fn at(&self) -> Moment {
+        Moment { now: self.now, random: self.random }
+    }
+
+    fn expect(&mut self, input: &str, expected: &[&str]) {
+        let mut found = Vec::new();
+        while let Some(action) = self.reflector.poll_action() {
+            found.push(match action {
+                Action::Begin => "BEGIN".to_owned(),
+                Action::Close => "CLOSE".to_owned(),
+                Action::Commit { version } => format!("COMMIT {version}"),
+                Action::List(options) => format!("LIST {}", print_list_options(&options)),
+                Action::Watch(options) => {
+                    let plain = format!("{WATCH}&resourceVersion={}&timeoutSeconds=300", options.resource_version);
+                    let whole = format!("WATCH {}", print_list_options(&options));
+                    if plain == whole { format!("WATCH {}", options.resource_version) } else { whole }
+                }
+            });
+        }
+        assert_eq!(found, expected, "after: {input}");
+    }
+
+    fn list(&mut self, version: &str, token: &str, expected: &[&str]) {
+        let meta =
+            ListMeta { resource_version: version.to_owned(), continue_token: token.to_owned(), ..ListMeta::default() };
+        let at = self.at();
+        self.reflector.handle_list_end(at, &meta);
+        self.expect(&format!("a list at {version}"), expected);
+    }
+
+    fn open(&mut self) {
+        let at = self.at();
+        self.reflector.handle_watch_open(at);
+        self.expect("the watch is open", &[]);
+    }
+
+    fn event(&mut self, kind: EventKind, name: &str, version: &str) -> Verdict {
+        let metadata = Metadata {
+            name: name.to_owned().into(),
+            resource_version: version.to_owned().into(),
+            ..Metadata::default()
+        };
+        let at = self.at();
+        self.reflector.handle_event(at, kind, &metadata)
+    }
+
+    fn marker(&mut self, version: &str, expected: &[&str]) {
+        let metadata =
+            Metadata { resource_version: version.to_owned().into(), initial_events_end: true, ..Metadata::default() };
+        let at = self.at();
+        assert_eq!(self.reflector.handle_event(at, EventKind::Bookmark, &metadata), Verdict::Bookmark);
+        self.expect("the end of the initial events", expected);
+    }
+
+    fn end(&mut self, expected: &[&str]) {
+        let at = self.at();
+        self.reflector.handle_stream_end(at);
+        self.expect("the watch ended", expected);
+    }
+
+    fn fail(&mut self, problem: Problem, expected: &[&str]) {
+        let at = self.at();
+        let text = problem.to_string();
+        self.reflector.handle_problem(at, problem);
+        self.expect(&text, expected);
+    }
+
+    /// Lets time go by up to the next timeout and hands it in; returns how long that took.
+    fn pass(&mut self, expected: &[&str]) -> Duration {
+        let due = self.reflector.poll_timeout().expect("a reflector always waits for something");
+        let waited = due.saturating_duration_since(self.now);
+        self.now = self.now.max(due);
+        let at = self.at();
+        self.reflector.handle_timeout(at);
+        self.expect(&format!("{} ms went by", waited.as_millis()), expected);
+        waited
+    }
+}
+
+/// Without the question after a broken stream, as the rules of client-go have it.
+fn list_first() -> ReflectorConfig {
+    ReflectorConfig { watch_list: false, check_server: false, ..ReflectorConfig::default() }
+}
+
+fn watch_list_first() -> ReflectorConfig {
+    ReflectorConfig { check_server: false, ..ReflectorConfig::default() }
+}
+
+fn disconnected() -> Problem {
+    Problem::Disconnected { why: "connection reset".to_owned() }
+}
+
+fn expired() -> Problem {
+    Problem::refused(Status::expired_watch(7, 9))
+}
+
+const WATCH_LIST: &str = "WATCH watch=true&allowWatchBookmarks=true&resourceVersionMatch=NotOlderThan&timeoutSeconds=300&sendInitialEvents=true";
+
+#[test]
+fn r1_the_first_list_is_paged_and_the_watch_follows_it_with_a_random_timeout() {
+    let config = ReflectorConfig { first_read: FirstRead::Any, ..list_first() };
+    let mut talk = Talk::start(config, &["BEGIN", "LIST resourceVersion=0&limit=500"]);
+    talk.random = 0.999;
+    talk.list("7", "", &["COMMIT 7", "WATCH watch=true&allowWatchBookmarks=true&resourceVersion=7&timeoutSeconds=599"]);
+    // Ours does not begin in the past unless told to.
+    Talk::start(list_first(), &["BEGIN", "LIST limit=500"]);
+}
+
+#[test]
+fn r2_to_r4_a_410_leads_to_a_list_at_the_last_version_then_to_the_most_recent_one() {
+    let mut talk = Talk::watching();
+    talk.event(EventKind::Modified, "a", "9");
+    talk.fail(expired(), &["CLOSE"]);
+    assert_eq!(talk.pass(&["BEGIN", "LIST resourceVersion=9"]), Duration::from_millis(800));
+    talk.fail(Problem::refused(Status::expired_list()), &["BEGIN", "LIST limit=500"]);
+    talk.list("12", "", &["COMMIT 12", "WATCH 12"]);
+    talk.open();
+    // The success cleared the way back: the next relist uses its version again.
+    talk.event(EventKind::Modified, "a", "13");
+    talk.fail(expired(), &["CLOSE"]);
+    talk.pass(&["BEGIN", "LIST resourceVersion=13"]);
+    talk.fail(Problem::refused(Status::too_large_resource_version(13, 2, 1)), &["BEGIN", "LIST limit=500"]);
+}
+
+#[test]
+fn a_410_means_a_relist_wherever_it_appears() {
+    // As the status of the watch request, with any reason.
+    for reason in ["Expired", "Gone", "Whatever"] {
+        let mut talk = Talk::start(list_first(), &["BEGIN", "LIST limit=500"]);
+        talk.list("7", "", &["COMMIT 7", "WATCH 7"]);
+        talk.fail(Problem::refused(Status::failure(410, reason, "old")), &["CLOSE"]);
+        talk.pass(&["BEGIN", "LIST resourceVersion=7"]);
+    }
+}
+
+#[test]
+fn r5_a_busy_or_absent_server_is_waited_for_without_a_list() {
+    let mut talk = Talk::start(list_first(), &["BEGIN", "LIST limit=500"]);
+    talk.list("7", "", &["COMMIT 7", "WATCH 7"]);
+    let mut delays = Vec::new();
+    for _ in 0..8 {
+        talk.fail(disconnected(), &["CLOSE"]);
+        delays.push(talk.pass(&["WATCH 7"]).as_millis());
+    }
+    assert_eq!(delays, [800, 1_600, 3_200, 6_400, 12_800, 25_600, 30_000, 30_000], "the backoff did not grow");
+    for _ in 0..20 {
+        talk.fail(Problem::refused(Status::too_many_requests("busy", 40)), &["CLOSE"]);
+        assert_eq!(talk.pass(&["WATCH 7"]), Duration::from_secs(40), "Retry-After was not honoured");
+    }
+}
+
+#[test]
+fn r6_a_clean_end_after_an_event_is_resumed_at_once() {
+    let mut talk = Talk::watching();
+    for version in 8..18 {
+        talk.event(EventKind::Modified, "a", &version.to_string());
+        talk.end(&[&format!("WATCH {version}")]);
+        talk.open();
+    }
+}
+
+#[test]
+fn r7_a_bookmark_moves_the_place_to_resume_from() {
+    let mut talk = Talk::watching();
+    assert_eq!(talk.event(EventKind::Bookmark, "", "9"), Verdict::Bookmark);
+    talk.end(&["WATCH 9"]);
+}
+
+#[test]
+fn r8_r12_initial_events_move_nothing_before_their_end() {
+    let mut talk = Talk::start(watch_list_first(), &["BEGIN", WATCH_LIST]);
+    talk.open();
+    assert_eq!(talk.event(EventKind::Added, "a", "5"), Verdict::Collect);
+    assert_eq!(talk.event(EventKind::Added, "b", "3"), Verdict::Collect);
+    assert_eq!(talk.event(EventKind::Bookmark, "", "6"), Verdict::Bookmark);
+    assert_eq!(talk.reflector.version(), "");
+    assert!(!talk.reflector.is_synced());
+    // A cut before the end throws away what came; nothing was committed.
+    talk.fail(disconnected(), &["CLOSE"]);
+    talk.pass(&["BEGIN", WATCH_LIST]);
+    talk.open();
+    // R11: what is deleted before the end is taken out again, by the store.
+    assert_eq!(talk.event(EventKind::Deleted, "a", "8"), Verdict::Collect);
+    talk.marker("9", &["COMMIT 9"]);
+    assert!(talk.reflector.is_synced());
+    // The same stream goes on as the watch.
+    assert_eq!(talk.event(EventKind::Modified, "b", "10"), Verdict::Apply);
+    assert_eq!(talk.reflector.version(), "10");
+    talk.end(&["WATCH 10"]);
+}
+
+#[test]
+fn r9_an_expired_page_becomes_one_whole_list_with_the_first_version() {
+    let config = ReflectorConfig { first_read: FirstRead::Any, ..list_first() };
+    let mut talk = Talk::start(config, &["BEGIN", "LIST resourceVersion=0&limit=500"]);
+    talk.list("7", "t1", &["LIST limit=500&continue=t1"]);
+    talk.fail(
+        Problem::refused(Status::expired_page(Some("inconsistent".to_owned()))),
+        &["BEGIN", "LIST resourceVersion=0"],
+    );
+    talk.list("8", "", &["COMMIT 8", "WATCH 8"]);
+}
+
+#[test]
+fn r10_a_server_that_pages_from_its_cache_has_none_and_stays_paged() {
+    let config = ReflectorConfig { first_read: FirstRead::Any, ..list_first() };
+    let mut talk = Talk::start(config, &["BEGIN", "LIST resourceVersion=0&limit=500"]);
+    talk.list("7", "t1", &["LIST limit=500&continue=t1"]);
+    talk.list("7", "", &["COMMIT 7", "WATCH 7"]);
+    talk.fail(expired(), &["CLOSE"]);
+    talk.pass(&["BEGIN", "LIST resourceVersion=7&resourceVersionMatch=NotOlderThan&limit=500"]);
+}
+
+#[test]
+fn r13_a_server_that_refuses_initial_events_is_listed_in_the_same_breath_and_remembered() {
+    let invalid = || Problem::refused(Status::invalid("meta.k8s.io", "ListOptions", "", &[]));
+    let mut talk = Talk::start(watch_list_first(), &["BEGIN", WATCH_LIST]);
+    talk.fail(invalid(), &["BEGIN", "LIST limit=500"]);
+    talk.list("7", "", &["COMMIT 7", "WATCH 7"]);
+    talk.open();
+    talk.fail(expired(), &["CLOSE"]);
+    // client-go has no memory and would ask in vain again.
+    talk.pass(&["BEGIN", "LIST resourceVersion=7"]);
+    talk.list("8", "", &["COMMIT 8", "WATCH 8"]);
+    talk.open();
+    talk.now += WATCH_LIST_MEMORY;
+    talk.fail(expired(), &["CLOSE"]);
+    let again = format!(
+        "{WATCH}&resourceVersion=8&resourceVersionMatch=NotOlderThan&timeoutSeconds=300&sendInitialEvents=true"
+    );
+    talk.pass(&["BEGIN", &again]);
+}
+
+#[test]
+fn initial_events_without_an_end_are_not_waited_for_for_ever() {
+    // A server or proxy that swallows the marker.
+    let mut talk = Talk::start(watch_list_first(), &["BEGIN", WATCH_LIST]);
+    talk.open();
+    talk.now += Duration::from_secs(10);
+    talk.event(EventKind::Added, "a", "5");
+    assert!(matches!(talk.reflector.state(), ReflectorState::AwaitingInitialEvents { events: 1, .. }));
+    assert_eq!(talk.pass(&["BEGIN", "LIST limit=500"]), Duration::from_secs(15));
+    assert_eq!(talk.reflector.last_problem(), Some(&Problem::NoInitialEventsEnd));
+    // One that ends the stream instead: the second time is enough.
+    let mut talk = Talk::start(watch_list_first(), &["BEGIN", WATCH_LIST]);
+    talk.open();
+    talk.end(&["BEGIN", WATCH_LIST]);
+    talk.open();
+    talk.end(&["BEGIN", "LIST limit=500"]);
+}
+
+#[test]
+fn expired_initial_events_are_asked_for_at_the_most_recent_version() {
+    let mut talk = Talk::start(watch_list_first(), &["BEGIN", WATCH_LIST]);
+    talk.open();
+    talk.marker("9", &["COMMIT 9"]);
+    talk.fail(expired(), &["CLOSE"]);
+    let at_nine = format!(
+        "{WATCH}&resourceVersion=9&resourceVersionMatch=NotOlderThan&timeoutSeconds=300&sendInitialEvents=true"
+    );
+    talk.pass(&["BEGIN", &at_nine]);
+    talk.open();
+    talk.fail(Problem::refused(Status::too_large_resource_version(9, 2, 1)), &["BEGIN", WATCH_LIST]);
+}
+
+#[test]
+fn r14_a_foreign_object_moves_nothing() {
+    let pod = TypeName { api_version: "v1".to_owned(), kind: "Pod".to_owned() };
+    let mut talk = Talk::start(ReflectorConfig { type_name: Some(pod), ..list_first() }, &["BEGIN", "LIST limit=500"]);
+    talk.list("7", "", &["COMMIT 7", "WATCH 7"]);
+    talk.open();
+    let mut table = Metadata {
+        kind: "Table".into(),
+        api_version: "meta.k8s.io/v1".into(),
+        name: "a".into(),
+        resource_version: "9".into(),
+        ..Metadata::default()
+    };
+    let at = talk.at();
+    let verdict = talk.reflector.handle_event(at, EventKind::Added, &table);
+    assert_eq!(verdict, Verdict::Skip(SkipReason::ForeignType));
+    assert_eq!(talk.reflector.version(), "7");
+    (table.kind, table.api_version) = ("Pod".into(), "v1".into());
+    assert_eq!(talk.reflector.handle_event(at, EventKind::Added, &table), Verdict::Apply);
+    assert_eq!(talk.event(EventKind::Added, "", "10"), Verdict::Skip(SkipReason::Unidentified));
+    assert_eq!(talk.event(EventKind::Added, "b", ""), Verdict::Skip(SkipReason::Unidentified));
+    assert_eq!(talk.reflector.version(), "9", "the version passed an event that was not applied");
+}
+
+#[test]
+fn short_watches_are_spaced_and_only_the_fifth_leads_to_a_list() {
+    let mut talk = Talk::watching();
+    for _ in 1..RESUME_LIMIT {
+        talk.end(&["CLOSE"]);
+        talk.pass(&["WATCH 7"]);
+        talk.open();
+    }
+    talk.end(&["CLOSE"]);
+    talk.pass(&["BEGIN", "LIST resourceVersion=7"]);
+    // A list is no progress: the next delay goes on growing.
+    talk.list("7", "", &["COMMIT 7", "WATCH 7"]);
+    talk.open();
+    talk.end(&["CLOSE"]);
+    assert_eq!(talk.pass(&["WATCH 7"]), Duration::from_millis(25_600));
+    talk.open();
+    talk.event(EventKind::Bookmark, "", "8");
+    talk.fail(Problem::refused(Status::internal("x")), &["CLOSE"]);
+    assert_eq!(talk.pass(&["WATCH 8"]), Duration::from_millis(800), "a bookmark is progress");
+}
+
+#[test]
+fn a_refused_watch_is_resumed_first() {
+    let mut talk = Talk::watching();
+    for _ in 1..RESUME_LIMIT {
+        talk.fail(Problem::refused(Status::internal("etcd is away")), &["CLOSE"]);
+        talk.pass(&["WATCH 7"]);
+    }
+    talk.fail(Problem::refused(Status::unauthorized()), &["CLOSE"]);
+    assert!(matches!(talk.reflector.state(), ReflectorState::BackingOff { attempts: 5, .. }));
+    talk.pass(&["BEGIN", "LIST resourceVersion=7"]);
+}
+
+#[test]
+fn a_cut_stream_that_worked_is_resumed_at_once() {
+    let mut talk = Talk::watching();
+    talk.event(EventKind::Added, "a", "8");
+    talk.fail(disconnected(), &["WATCH 8"]);
+    // Its successor is refused: now it takes time.
+    talk.fail(disconnected(), &["CLOSE"]);
+    assert_eq!(talk.pass(&["WATCH 8"]), Duration::from_millis(800));
+}
+
+#[test]
+fn a_silent_watch_is_opened_again_and_a_silent_request_given_up() {
+    let mut talk = Talk::watching();
+    assert_eq!(talk.pass(&["WATCH 7"]), Duration::from_secs(225), "the idle limit");
+    assert_eq!(talk.pass(&["CLOSE"]), Duration::from_secs(60), "the wait for an answer");
+    assert!(matches!(talk.reflector.last_problem(), Some(Problem::Silent { .. })));
+    talk.pass(&["WATCH 7"]);
+    // Without an idle limit the server's own deadline counts, with some patience.
+    let mut talk = Talk::start(ReflectorConfig { idle_limit: None, ..list_first() }, &["BEGIN", "LIST limit=500"]);
+    talk.list("7", "", &["COMMIT 7", "WATCH 7"]);
+    talk.open();
+    assert_eq!(talk.pass(&["WATCH 7"]), Duration::from_secs(300) + OVERTIME);
+}
+
+#[test]
+fn a_page_that_fails_is_asked_for_again_and_a_first_page_begins_anew() {
+    let mut talk = Talk::start(list_first(), &["BEGIN", "LIST limit=500"]);
+    talk.fail(disconnected(), &["CLOSE"]);
+    talk.pass(&["BEGIN", "LIST limit=500"]);
+    talk.list("7", "t1", &["LIST limit=500&continue=t1"]);
+    talk.fail(disconnected(), &["CLOSE"]);
+    talk.pass(&["LIST limit=500&continue=t1"]);
+    // A token the server no longer understands: from the beginning.
+    talk.fail(Problem::refused(Status::bad_request("invalid continue token")), &["CLOSE"]);
+    talk.pass(&["BEGIN", "LIST limit=500"]);
+    talk.list("", "", &["CLOSE"]);
+    assert!(matches!(talk.reflector.last_problem(), Some(Problem::Malformed { .. })), "a list without a version");
+}
+
+#[test]
+fn the_place_to_resume_from_never_goes_back() {
+    let mut talk = Talk::watching();
+    talk.event(EventKind::Modified, "a", "12");
+    talk.event(EventKind::Modified, "b", "9");
+    assert_eq!(talk.reflector.version(), "12");
+}
+
+#[test]
+fn an_hour_of_outage_is_less_than_two_hundred_requests() {
+    let mut talk = Talk::start(watch_list_first(), &["BEGIN", WATCH_LIST]);
+    let begun = talk.now;
+    let mut requests = 1;
+    while talk.now < begun + Duration::from_secs(3_600) {
+        let at = talk.at();
+        // Whatever is asked for is refused at once.
+        talk.reflector.handle_problem(
+            at,
+            Problem::refused(Status::forbidden(
+                listwatch_meta::GroupResource { group: "", resource: "pods" },
+                "",
+                "no",
+            )),
+        );
+        let mut asked = false;
+        while let Some(action) = talk.reflector.poll_action() {
+            asked |= matches!(action, Action::List(_) | Action::Watch(_));
+        }
+        if asked {
+            requests += 1;
+            continue;
+        }
+        let due = talk.reflector.poll_timeout().unwrap();
+        assert!(due > talk.now, "a wait of nothing");
+        talk.now = due;
+        let at = talk.at();
+        talk.reflector.handle_timeout(at);
+        requests += 1;
+        while talk.reflector.poll_action().is_some() {}
+    }
+    assert!(requests < 200, "{requests} requests");
+}
+
+const CHECK: &str = "LIST resourceVersion=9&resourceVersionMatch=NotOlderThan&limit=1";
+
+/// A reflector whose stream at version 9 just broke.
+fn in_doubt() -> Talk {
+    let config = ReflectorConfig { watch_list: false, ..ReflectorConfig::default() };
+    let mut talk = Talk::start(config, &["BEGIN", "LIST limit=500"]);
+    talk.list("9", "", &["COMMIT 9", "WATCH 9"]);
+    talk.open();
+    talk.fail(disconnected(), &["CLOSE"]);
+    talk.pass(&[CHECK]);
+    talk
+}
+
+#[test]
+fn a_server_that_came_back_is_asked_whether_it_knows_our_version() {
+    let mut talk = in_doubt();
+    assert!(matches!(talk.reflector.state(), ReflectorState::Checking { .. }));
+    let item = Metadata { name: "a".into(), ..Metadata::default() };
+    let at = talk.at();
+    assert_eq!(talk.reflector.handle_item(at, &item), Verdict::Ignore, "the question's answer is no state");
+    talk.list("12", "", &["WATCH 9"]);
+    talk.open();
+    assert_eq!(talk.reflector.version(), "9");
+    // An early end, even a clean one, is a reason to ask; an end in time is not.
+    talk.event(EventKind::Modified, "a", "9");
+    talk.end(&[CHECK]);
+    talk.list("12", "", &["WATCH 9"]);
+    talk.open();
+    talk.now += Duration::from_secs(300);
+    talk.end(&["WATCH 9"]);
+}
+
+#[test]
+fn a_server_that_lost_its_history_is_believed_the_third_time() {
+    let behind = || Problem::refused(Status::too_large_resource_version(9, 2, 1));
+    let mut talk = in_doubt();
+    talk.fail(behind(), &["CLOSE"]);
+    talk.pass(&[CHECK]);
+    // Being away in between changes nothing.
+    talk.fail(disconnected(), &["CLOSE"]);
+    talk.pass(&[CHECK]);
+    talk.fail(behind(), &["CLOSE"]);
+    talk.pass(&[CHECK]);
+    talk.fail(behind(), &["BEGIN", "LIST limit=500"]);
+    talk.list("3", "", &["COMMIT 3", "WATCH 3"]);
+    assert_eq!(talk.reflector.version(), "3");
+}
+
+#[test]
+fn a_question_that_is_refused_is_dropped() {
+    let mut talk = in_doubt();
+    talk.fail(Problem::refused(Status::bad_request("what?")), &["WATCH 9"]);
+    let mut talk = in_doubt();
+    assert_eq!(talk.pass(&["CLOSE"]), Duration::from_secs(60), "a silent server is waited for");
+    talk.pass(&[CHECK]);
+}
