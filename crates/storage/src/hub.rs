@@ -185,6 +185,7 @@ impl Hub {
     }
 
     /// How many watchers there are.
+    #[cfg(any(test, feature = "embedded"))]
     pub(crate) fn len(&self) -> usize {
         let registry = self.registry.lock();
         registry.watchers.len() - registry.free.len()

@@ -419,17 +419,20 @@ impl MemoryWatch {
                 self.ended = true;
             }
             Turn::Read(after) => {
-                let mut read = after;
-                for (revision, entry) in state.mvcc.entries_after(after).take(WATCH_SCAN) {
+                let current = state.mvcc.current();
+                // Where the next turn goes on, when this one does not reach the end.
+                let mut behind = None;
+                for (scanned, (revision, entry)) in state.mvcc.entries_after(after).enumerate() {
+                    if self.ready.len() == WATCH_BATCH || scanned == WATCH_SCAN {
+                        behind = Some(revision.previous());
+                        break;
+                    }
                     if self.range.contains(entry.key.as_str()) {
-                        if self.ready.len() == WATCH_BATCH {
-                            break;
-                        }
                         self.ready.push_back(WatchItem::Event(store_event(revision, entry)));
                     }
-                    read = revision;
                 }
-                inner.hub.moved(*id, (read < state.mvcc.current()).then_some(read));
+                debug_assert!(behind.is_none_or(|behind| after < behind && behind < current), "each turn goes on");
+                inner.hub.moved(*id, behind);
             }
             Turn::Progress => self.ready.push_back(WatchItem::Progress(state.mvcc.current())),
             Turn::Closed => self.ended = true,

@@ -128,8 +128,8 @@ impl EmbeddedWatch {
                         return true;
                     }
                 };
-                let (events, read) = self.take(&state, after);
-                place.inner.hub.moved(place.id, (read < state.mvcc.current()).then_some(read));
+                let (events, behind) = self.take(&state, after);
+                place.inner.hub.moved(place.id, behind);
                 // Reading the disk, and whoever waits for the lock, must not wait for each other.
                 drop(state);
                 self.load(events, snapshot);
@@ -141,23 +141,22 @@ impl EmbeddedWatch {
         true
     }
 
-    /// Takes the next events after `after`, and says how far it looked.
-    fn take(&self, state: &State, after: Revision) -> (Vec<Unloaded>, Revision) {
+    /// Takes the next events after `after`, and says where the next turn goes on when this one does
+    /// not reach the end.
+    fn take(&self, state: &State, after: Revision) -> (Vec<Unloaded>, Option<Revision>) {
         let mut events = Vec::new();
         let mut bytes = 0;
-        let mut read = after;
-        for (revision, entry) in state.mvcc.entries_after(after).take(WATCH_SCAN) {
+        for (scanned, (revision, entry)) in state.mvcc.entries_after(after).enumerate() {
+            if events.len() == WATCH_BATCH || bytes > WATCH_BATCH_BYTES || scanned == WATCH_SCAN {
+                return (events, Some(revision.previous()));
+            }
             if self.range.contains(entry.key.as_str()) {
-                if events.len() == WATCH_BATCH || bytes > WATCH_BATCH_BYTES {
-                    break;
-                }
                 let event = Unloaded::new(state, revision, entry);
                 bytes += event.sides().map(|side| side.stored.value as usize).sum::<usize>();
                 events.push(event);
             }
-            read = revision;
         }
-        (events, read)
+        (events, None)
     }
 
     fn load(&mut self, events: Vec<Unloaded>, snapshot: Arc<Snapshot>) {
