@@ -1,6 +1,8 @@
 //! Promises about reads: linearizable, in key order, at any revision of the past.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use listwatch_meta::{Key, KeyRange, Revision};
 use tokio::task::JoinSet;
@@ -53,14 +55,15 @@ async fn a_read_shows_what_was_acknowledged(subject: Subject) -> Verdict {
 
 async fn time_does_not_run_back_for_readers(subject: Subject) -> Verdict {
     let first = subject.create("a", "").await?;
+    let written = Arc::new(AtomicBool::new(false));
     let mut readers = JoinSet::new();
     for _ in 0..3 {
-        let subject = subject.clone();
+        let (subject, written) = (subject.clone(), written.clone());
         readers.spawn(async move {
             let mut seen = (first, Revision::ZERO);
-            loop {
+            while !written.load(Ordering::Relaxed) {
                 let (found, revision) = subject.store.get(&subject.key("a")).await.map_err(|e| subject.broken(e))?;
-                let Some(found) = found else { return Ok::<_, Broken>(()) };
+                let Some(found) = found else { break };
                 subject.require(found.modified >= seen.0 && revision >= seen.1, || {
                     format!("{:?} at {revision:?} after {:?} at {:?}", found.modified, seen.0, seen.1)
                 })?;
@@ -70,6 +73,7 @@ async fn time_does_not_run_back_for_readers(subject: Subject) -> Verdict {
                 seen = (found.modified, revision);
                 tokio::task::yield_now().await;
             }
+            Ok::<_, Broken>(())
         });
     }
     let mut at = first;
@@ -78,6 +82,7 @@ async fn time_does_not_run_back_for_readers(subject: Subject) -> Verdict {
         tokio::task::yield_now().await;
     }
     subject.delete("a", at).await?;
+    written.store(true, Ordering::Relaxed);
     while let Some(result) = readers.join_next().await {
         result.map_err(|e| subject.broken(e))??;
     }
@@ -194,7 +199,8 @@ async fn pages_show_one_revision_while_others_write(subject: Subject) -> Verdict
     let pinned = first.revision;
     let writer = subject.clone();
     let writing = tokio::spawn(async move {
-        for n in 0..50 {
+        // From the end: the pages that are still to be read.
+        for n in (0..50).rev() {
             let name = format!("k{n:02}");
             let at = writer.get(&name).await?.map(|found| found.modified).unwrap_or_default();
             match n % 3 {
@@ -208,11 +214,11 @@ async fn pages_show_one_revision_while_others_write(subject: Subject) -> Verdict
     });
     let mut items = first.items;
     let mut more = first.more;
-    while more {
+    while more && items.len() < 50 {
         let last = items.last().map(|item| format!("{}\0", item.key)).unwrap_or_default();
         let page = subject.list(subject.range().starting_at(&last), Some(pinned), 7).await?;
         subject.require_eq("a page's revision", page.revision, pinned)?;
-        let left = 50 - items.len() - page.items.len();
+        let left = 50_usize.saturating_sub(items.len() + page.items.len());
         subject.require(page.remaining.is_none_or(|said| said == left as u64), || {
             format!("{:?} remain, {left} do", page.remaining)
         })?;
@@ -221,7 +227,7 @@ async fn pages_show_one_revision_while_others_write(subject: Subject) -> Verdict
         tokio::task::yield_now().await;
     }
     writing.await.map_err(|e| subject.broken(e))??;
-    subject.require_eq("the number of items", items.len(), 50)?;
+    subject.require_eq("the number of items and `more` behind them", (items.len(), more), (50, false))?;
     let old = items.iter().all(|item| item.value == "before" && item.modified <= pinned);
     subject.require(old && items.is_sorted_by_key(|item| item.key.clone()), || format!("{items:?}"))
 }

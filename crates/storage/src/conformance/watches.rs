@@ -11,6 +11,7 @@ use crate::types::{StoreEvent, VALUE_BYTES_MAX, WatchItem};
 
 super::case_table! {
     a_watch_from_any_revision_misses_nothing: "a watch from any revision hands out every later change of its range, once, in order, with the state before",
+    a_watch_from_the_beginning_sees_everything_or_is_told: "a watch from revision zero hands out every change there ever was, or says that it cannot",
     a_watch_sees_changes_as_they_happen: "a running watch hands out each change without being asked",
     a_watch_does_not_match_neighbours: "a watch hands out changes of its range and of no neighbour",
     a_watch_begins_where_it_was_told: "a watch from the present or the future hands out nothing at or below its start",
@@ -74,6 +75,27 @@ async fn a_watch_from_any_revision_misses_nothing(subject: Subject) -> Verdict {
         let seen = watch.events(expected.len() - skip).await?;
         let seen: Vec<Expected> = seen.iter().map(Expected::from).collect();
         subject.require_eq(&format!("the watch after {after:?}"), seen, expected[skip..].to_vec())?;
+        watch.quiet().await?;
+    }
+    Ok(())
+}
+
+async fn a_watch_from_the_beginning_sees_everything_or_is_told(subject: Subject) -> Verdict {
+    // On a store that was never written to, if this is one; and on one that was.
+    for name in ["first", "second"] {
+        let mut watch = subject.watch(subject.range(), Revision::ZERO).await?;
+        let written = subject.create(name, "").await?;
+        loop {
+            match watch.item().await? {
+                WatchItem::Event(event) if event.revision() == written => break,
+                WatchItem::Event(event) => {
+                    subject.require(event.revision() < written, || format!("{event:?} before {written:?}"))?;
+                }
+                WatchItem::Progress(_) => {}
+                WatchItem::Expired { .. } => return Ok(()),
+                lost @ WatchItem::Lost(_) => return Err(subject.broken(format!("{lost:?}"))),
+            }
+        }
         watch.quiet().await?;
     }
     Ok(())
@@ -291,14 +313,16 @@ async fn progress_is_never_ahead_of_events(subject: Subject) -> Verdict {
     if !subject.store.capabilities().progress_requests {
         return Ok(());
     }
+    const WRITERS: usize = 4;
+    const WRITES: usize = 50;
     let mut watch = subject.watch(subject.range(), subject.now().await?).await?;
     let mut writers = JoinSet::new();
-    for writer in 0..4 {
+    for writer in 0..WRITERS {
         let subject = subject.clone();
         writers.spawn(async move {
             let name = format!("k{writer}");
             let mut at = subject.create(&name, "").await?;
-            for n in 1..50 {
+            for n in 1..WRITES {
                 at = subject.update(&name, at, n.to_string()).await?;
                 tokio::task::yield_now().await;
             }
@@ -307,18 +331,17 @@ async fn progress_is_never_ahead_of_events(subject: Subject) -> Verdict {
     }
     // `item` checks that no event comes at or below what progress has covered.
     let mut events = 0;
-    while events < 200 {
-        watch.watch.request_progress();
-        match watch.item().await? {
-            WatchItem::Event(_) => events += 1,
-            WatchItem::Progress(_) => tokio::task::yield_now().await,
-            other => return Err(subject.broken(format!("{other:?}"))),
+    while !writers.is_empty() {
+        let now = subject.now().await?;
+        events += watch.progress_to(now).await?.len();
+        while let Some(result) = writers.try_join_next() {
+            result.map_err(|e| subject.broken(e))??;
         }
+        tokio::task::yield_now().await;
     }
-    while let Some(result) = writers.join_next().await {
-        result.map_err(|e| subject.broken(e))??;
-    }
-    watch.quiet().await
+    let now = subject.now().await?;
+    events += watch.progress_to(now).await?.len();
+    subject.require_eq("the number of events behind which progress came", events, WRITERS * WRITES)
 }
 
 async fn progress_covers_what_was_acknowledged(subject: Subject) -> Verdict {
@@ -329,16 +352,8 @@ async fn progress_covers_what_was_acknowledged(subject: Subject) -> Verdict {
     let mut elsewhere = subject.watch(KeyRange::single(&subject.key("never")), subject.now().await?).await?;
     for round in 0..10 {
         let written = subject.create(&format!("k{round}"), "").await?;
-        let mut seen = false;
-        loop {
-            watch.watch.request_progress();
-            match watch.item().await? {
-                WatchItem::Event(event) => seen |= event.revision() == written,
-                WatchItem::Progress(revision) if revision >= written => break,
-                WatchItem::Progress(_) => {}
-                other => return Err(subject.broken(format!("{other:?}"))),
-            }
-        }
+        let events = watch.progress_to(written).await?;
+        let seen = events.iter().any(|event| event.revision() == written);
         subject.require(seen, || format!("progress covers {written:?}, whose event did not come"))?;
         elsewhere.quiet().await?;
     }

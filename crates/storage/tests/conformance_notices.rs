@@ -1,0 +1,293 @@
+//! The suite's own test: stores that break one promise each, and the case that must notice.
+
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use async_trait::async_trait;
+use bytes::Bytes;
+use futures_core::Stream;
+use listwatch_meta::{Key, KeyRange, Revision};
+use listwatch_storage::conformance::{cases, check_model, operations};
+use listwatch_storage::{
+    Capabilities, CreateError, DeleteError, KeyValue, ListPage, ListQuery, MemoryStorage, ReadError, Storage,
+    StoreEvent, StoreFault, StoreStats, UpdateError, Watch, WatchError, WatchItem,
+};
+use proptest::strategy::{Strategy, ValueTree};
+use proptest::test_runner::TestRunner;
+
+/// What is wrong with a store.
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Flaw {
+    None,
+    StaleGet,
+    CreateOverwrites,
+    UpdateUnconditional,
+    DeleteUnconditional,
+    ConflictWithoutState,
+    RevisionZero,
+    ListIgnoresRevision,
+    ListOutOfOrder,
+    ListIgnoresLimit,
+    RemainingOffByOne,
+    ListMatchesNeighbours,
+    FutureIsLatest,
+    CompactionIgnored,
+    WatchSkipsOne,
+    WatchRepeats,
+    WatchWithoutPrevious,
+    WatchMatchesNeighbours,
+    WatchFromNow,
+    ProgressTooEarly,
+    TtlIgnored,
+    TtlTooShort,
+}
+
+struct Flawed {
+    inner: Arc<MemoryStorage>,
+    flaw: Flaw,
+}
+
+impl Flawed {
+    fn has(&self, flaw: Flaw) -> bool {
+        self.flaw == flaw
+    }
+
+    /// The range without the end of its prefix: a neighbour's keys are in it.
+    fn range(&self, range: &KeyRange, flaw: Flaw) -> KeyRange {
+        if self.has(flaw) { KeyRange::below("/").starting_at(range.start()) } else { range.clone() }
+    }
+
+    fn ttl(&self, ttl: Option<Duration>) -> Option<Duration> {
+        match self.flaw {
+            Flaw::TtlIgnored => None,
+            Flaw::TtlTooShort => ttl.map(|ttl| ttl / 2),
+            _ => ttl,
+        }
+    }
+}
+
+#[async_trait]
+impl Storage for Flawed {
+    async fn get(&self, key: &Key) -> Result<(Option<KeyValue>, Revision), ReadError> {
+        let (found, revision) = self.inner.get(key).await?;
+        if self.has(Flaw::StaleGet) {
+            let at = Some(revision.previous().max(Revision::new(1)));
+            let old = self.inner.list(ListQuery { range: KeyRange::single(key), at, limit: 0 }).await;
+            return Ok((old.ok().and_then(|page| page.items.into_iter().next()), revision));
+        }
+        Ok((found, revision))
+    }
+
+    async fn list(&self, query: ListQuery) -> Result<ListPage, ReadError> {
+        let mut asked = query.clone();
+        asked.range = self.range(&query.range, Flaw::ListMatchesNeighbours);
+        match self.flaw {
+            Flaw::ListIgnoresRevision => asked.at = None,
+            Flaw::ListIgnoresLimit => asked.limit = 0,
+            Flaw::FutureIsLatest => {
+                let now = self.inner.current_revision().await?;
+                asked.at = asked.at.map(|at| at.min(now));
+            }
+            _ => {}
+        }
+        let mut page = self.inner.list(asked).await?;
+        match self.flaw {
+            Flaw::ListIgnoresRevision => page.revision = query.at.unwrap_or(page.revision),
+            Flaw::ListOutOfOrder => page.items.reverse(),
+            Flaw::RemainingOffByOne => page.remaining = page.remaining.map(|remaining| remaining + 1),
+            _ => {}
+        }
+        Ok(page)
+    }
+
+    async fn create(&self, key: &Key, value: Bytes, ttl: Option<Duration>) -> Result<Revision, CreateError> {
+        let ttl = self.ttl(ttl);
+        match self.inner.create(key, value.clone(), ttl).await {
+            Err(CreateError::AlreadyExists { key, current }) if self.has(Flaw::CreateOverwrites) => {
+                let updated = self.inner.update(&key, current.modified, value, ttl).await;
+                Ok(updated.unwrap_or(current.modified))
+            }
+            result => result,
+        }
+    }
+
+    async fn update(
+        &self,
+        key: &Key,
+        expected: Revision,
+        value: Bytes,
+        ttl: Option<Duration>,
+    ) -> Result<Revision, UpdateError> {
+        let ttl = self.ttl(ttl);
+        match self.inner.update(key, expected, value.clone(), ttl).await {
+            Err(UpdateError::Conflict { current: Some(current) }) if self.has(Flaw::UpdateUnconditional) => {
+                self.inner.update(key, current.modified, value, ttl).await
+            }
+            Err(UpdateError::Conflict { .. }) if self.has(Flaw::ConflictWithoutState) => {
+                Err(UpdateError::Conflict { current: None })
+            }
+            result => result,
+        }
+    }
+
+    async fn delete(&self, key: &Key, expected: Revision) -> Result<Revision, DeleteError> {
+        match self.inner.delete(key, expected).await {
+            Err(DeleteError::Conflict { current: Some(current) }) if self.has(Flaw::DeleteUnconditional) => {
+                self.inner.delete(key, current.modified).await
+            }
+            result => result,
+        }
+    }
+
+    async fn watch(&self, range: KeyRange, after: Revision) -> Result<Watch, WatchError> {
+        let range = self.range(&range, Flaw::WatchMatchesNeighbours);
+        let now = self.inner.current_revision().await.unwrap_or_default();
+        let after = if self.has(Flaw::WatchFromNow) { now.max(after) } else { after };
+        let (items, progress) = self.inner.watch(range, after).await?.into_parts();
+        let (inner, flaw) = (self.inner.clone(), self.flaw);
+        let items = FlawedWatch { items, flaw, seen: 0, again: None, inner };
+        Ok(Watch::new(items, progress))
+    }
+
+    async fn current_revision(&self) -> Result<Revision, ReadError> {
+        let now = self.inner.current_revision().await?;
+        Ok(if self.has(Flaw::RevisionZero) { now.previous() } else { now })
+    }
+
+    async fn compact(&self, revision: Revision) -> Result<(), ReadError> {
+        if self.has(Flaw::CompactionIgnored) { Ok(()) } else { self.inner.compact(revision).await }
+    }
+
+    fn capabilities(&self) -> Capabilities {
+        self.inner.capabilities()
+    }
+
+    async fn health(&self) -> Result<(), StoreFault> {
+        self.inner.health().await
+    }
+
+    async fn stats(&self) -> Result<StoreStats, StoreFault> {
+        self.inner.stats().await
+    }
+}
+
+struct FlawedWatch {
+    items: listwatch_storage::ItemStream,
+    flaw: Flaw,
+    seen: usize,
+    again: Option<WatchItem>,
+    inner: Arc<MemoryStorage>,
+}
+
+impl Stream for FlawedWatch {
+    type Item = WatchItem;
+
+    fn poll_next(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<WatchItem>> {
+        if let Some(item) = self.again.take() {
+            return Poll::Ready(Some(item));
+        }
+        loop {
+            let item = std::task::ready!(self.items.as_mut().poll_next(cx));
+            let Some(WatchItem::Event(mut event)) = item else { return Poll::Ready(item) };
+            self.seen += 1;
+            match self.flaw {
+                Flaw::WatchSkipsOne if self.seen == 2 => continue,
+                Flaw::WatchRepeats if self.seen == 2 => self.again = Some(WatchItem::Event(event.clone())),
+                Flaw::WatchWithoutPrevious => {
+                    let (StoreEvent::Put { previous, .. } | StoreEvent::Delete { previous, .. }) = &mut event;
+                    *previous = None;
+                }
+                Flaw::ProgressTooEarly => {
+                    self.again = Some(WatchItem::Event(event.clone()));
+                    let revision = event.revision();
+                    return Poll::Ready(Some(WatchItem::Progress(revision)));
+                }
+                _ => {}
+            }
+            // The store lives as long as its watches, as a remote one would.
+            let _ = &self.inner;
+            return Poll::Ready(Some(WatchItem::Event(event)));
+        }
+    }
+}
+
+fn run<F: Future>(future: F) -> F::Output {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().start_paused(true).build().unwrap();
+    runtime.block_on(future)
+}
+
+/// The cases that notice a flaw.
+fn noticed_by(flaw: Flaw) -> Vec<&'static str> {
+    let notices = cases().filter(|case| {
+        let store = Flawed { inner: MemoryStorage::new(), flaw };
+        run(case.run(Arc::new(store))).is_err()
+    });
+    notices.map(|case| case.name).collect()
+}
+
+fn check(flaw: Flaw, case: &str) {
+    let noticed = noticed_by(flaw);
+    assert!(noticed.contains(&case), "{flaw:?} must be noticed by {case}, it is by {noticed:?}");
+}
+
+#[test]
+fn a_store_without_a_flaw_passes() {
+    assert_eq!(noticed_by(Flaw::None), [""; 0]);
+}
+
+#[test]
+fn each_broken_promise_is_noticed_by_its_case() {
+    check(Flaw::StaleGet, "a_read_shows_what_was_acknowledged");
+    check(Flaw::CreateOverwrites, "a_create_needs_the_key_to_be_absent");
+    check(Flaw::CreateOverwrites, "of_many_creators_exactly_one_wins");
+    check(Flaw::UpdateUnconditional, "an_update_needs_the_expected_revision");
+    check(Flaw::UpdateUnconditional, "of_many_writers_exactly_one_wins");
+    check(Flaw::DeleteUnconditional, "a_delete_needs_the_expected_revision");
+    check(Flaw::ConflictWithoutState, "an_update_needs_the_expected_revision");
+    check(Flaw::RevisionZero, "an_empty_store_has_a_revision_above_zero");
+    check(Flaw::ListIgnoresRevision, "a_list_shows_any_revision_of_the_past");
+    check(Flaw::ListIgnoresRevision, "pages_show_one_revision_while_others_write");
+    check(Flaw::ListOutOfOrder, "a_list_is_in_key_order_and_says_what_remains");
+    check(Flaw::ListIgnoresLimit, "a_list_is_in_key_order_and_says_what_remains");
+    check(Flaw::RemainingOffByOne, "a_list_is_in_key_order_and_says_what_remains");
+    check(Flaw::ListMatchesNeighbours, "a_list_does_not_match_neighbours");
+    check(Flaw::FutureIsLatest, "a_list_of_the_future_is_refused");
+    check(Flaw::CompactionIgnored, "a_list_of_the_compacted_past_is_refused");
+    check(Flaw::CompactionIgnored, "a_watch_from_a_compacted_place_is_told");
+    check(Flaw::WatchSkipsOne, "a_watch_from_any_revision_misses_nothing");
+    check(Flaw::WatchSkipsOne, "all_watchers_see_one_order");
+    check(Flaw::WatchSkipsOne, "list_then_watch_misses_nothing");
+    check(Flaw::WatchRepeats, "a_watch_from_any_revision_misses_nothing");
+    check(Flaw::WatchWithoutPrevious, "a_watch_from_any_revision_misses_nothing");
+    check(Flaw::WatchMatchesNeighbours, "a_watch_does_not_match_neighbours");
+    check(Flaw::WatchFromNow, "a_watch_from_any_revision_misses_nothing");
+    check(Flaw::ProgressTooEarly, "progress_is_never_ahead_of_events");
+    check(Flaw::TtlIgnored, "a_key_removes_itself_after_its_ttl");
+    check(Flaw::TtlTooShort, "a_key_removes_itself_after_its_ttl");
+}
+
+#[test]
+fn the_model_notices_what_sequences_can_show() {
+    for flaw in [
+        Flaw::CreateOverwrites,
+        Flaw::UpdateUnconditional,
+        Flaw::DeleteUnconditional,
+        Flaw::ListIgnoresRevision,
+        Flaw::RemainingOffByOne,
+        Flaw::WatchSkipsOne,
+        Flaw::WatchRepeats,
+        Flaw::WatchWithoutPrevious,
+        Flaw::CompactionIgnored,
+    ] {
+        let mut runner = TestRunner::deterministic();
+        let strategy = operations(120);
+        let noticed = (0..100).any(|_| {
+            let operations = strategy.new_tree(&mut runner).unwrap().current();
+            let store = Arc::new(Flawed { inner: MemoryStorage::new(), flaw });
+            run(check_model(store, &operations, async || None)).is_err()
+        });
+        assert!(noticed, "{flaw:?} is not noticed in a hundred sequences");
+    }
+}
