@@ -234,13 +234,25 @@ impl<V> Mvcc<V> {
         self.log.push_back(entry);
     }
 
-    /// Puts back a state that was written before this history begins: how a store that was opened
-    /// again fills in what its log no longer holds.
-    pub(crate) fn restore(&mut self, key: Key, stored: Stored<V>) {
+    /// Puts back a state that was written before this history begins, in place of an older one,
+    /// which is handed back: how a store that was opened again fills in what its log no longer
+    /// holds. Before the first change only.
+    pub(crate) fn restore(&mut self, key: &Key, stored: Stored<V>) -> Option<Stored<V>> {
+        debug_assert!(self.log.is_empty(), "what is put back comes before what changes it");
         let last = stored.modified;
-        if self.keys.insert(key, Slot { live: Some(stored), last }).is_none_or(|slot| slot.live.is_none()) {
-            self.live += 1;
-        }
+        self.live += 1;
+        let former = self.keys.insert(key.clone(), Slot { live: Some(stored), last })?.live;
+        self.live -= u64::from(former.is_some());
+        former
+    }
+
+    /// Takes back what [`Mvcc::restore`] put there: the key was removed before this history
+    /// begins.
+    pub(crate) fn unrestore(&mut self, key: &str) -> Option<Stored<V>> {
+        debug_assert!(self.log.is_empty(), "what is taken back comes before what changes it");
+        let former = self.keys.remove(key)?.live;
+        self.live -= u64::from(former.is_some());
+        former
     }
 
     // ---- forgetting ----

@@ -316,10 +316,14 @@ impl Committer {
         }
         let mut open = || {
             let engine = Engine::open(&*self.disk, self.cache_bytes)?;
-            let found = engine.load(state.mvcc.current())?;
+            let mut headers = Vec::new();
+            engine.headers_after(state.mvcc.current(), |revision, header| {
+                headers.push((revision, header));
+                Ok(())
+            })?;
             state.snapshot = Ok(Arc::new(engine.snapshot()?));
             self.engine = Some(engine);
-            Ok(found.headers)
+            Ok(headers)
         };
         open().inspect_err(|error: &EngineError| state.snapshot = Err(error.clone().into()))
     }

@@ -73,7 +73,8 @@ impl StoreDir {
             File::create(&unfinished)?;
             Engine::create(&FileDisk { path: unfinished.clone() }, cache_bytes)?.close();
             fs::rename(&unfinished, self.path.join(STORE_FILE))?;
-            // The name must be as durable as what it names.
+            // The name must be as durable as what it names. Only Unix can sync a directory.
+            #[cfg(unix)]
             File::open(&self.path)?.sync_all()?;
             Ok(())
         };

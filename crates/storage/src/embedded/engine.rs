@@ -19,9 +19,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use listwatch_meta::Revision;
-use redb::{
-    Builder, Database, ReadOnlyTable, ReadableDatabase, ReadableTableMetadata, StorageBackend, TableDefinition,
-};
+use redb::{Builder, Database, ReadOnlyTable, ReadableDatabase, StorageBackend, TableDefinition};
 
 use super::record::{self, Damaged, Header};
 use crate::error::StoreFault;
@@ -162,14 +160,6 @@ pub(super) struct Change<'a> {
     pub quick_repair: bool,
 }
 
-/// What is found when a store is opened.
-pub(super) struct Found {
-    /// The oldest revision that can be read; zero when history is whole.
-    pub oldest: Revision,
-    /// Every header, in the order of the revisions.
-    pub headers: Vec<(Revision, Header)>,
-}
-
 /// An open engine.
 pub(super) struct Engine {
     db: Database,
@@ -216,32 +206,30 @@ impl Engine {
         Ok(Engine { db, in_use: Arc::new(()) })
     }
 
-    /// Reads all headers after `after`.
-    pub(super) fn load(&self, after: Revision) -> Result<Found, EngineError> {
+    /// The oldest revision that can be read; zero when history is whole.
+    pub(super) fn oldest(&self) -> Result<Revision, EngineError> {
         guarded(|| {
-            let transaction = redb(self.db.begin_read())?;
-            let meta = redb(transaction.open_table(META))?;
-            let oldest = match redb(meta.get(OLDEST_KEY))? {
-                None => Revision::ZERO,
-                Some(record) => {
-                    let record: [u8; 8] = record
-                        .value()
-                        .try_into()
-                        .map_err(|_| EngineError::Corrupt("the record of the oldest revision is damaged".into()))?;
-                    Revision::new(u64::from_le_bytes(record))
-                }
-            };
-            let table = redb(transaction.open_table(HEADERS))?;
-            let mut headers = Vec::new();
-            if after.is_zero() {
-                headers.reserve(usize::try_from(redb(table.len())?).unwrap_or(0));
-            }
+            let meta = redb(redb(self.db.begin_read())?.open_table(META))?;
+            let Some(record) = redb(meta.get(OLDEST_KEY))? else { return Ok(Revision::ZERO) };
+            let damaged = |_| EngineError::Corrupt("the record of the oldest revision is damaged".into());
+            Ok(Revision::new(u64::from_le_bytes(record.value().try_into().map_err(damaged)?)))
+        })
+    }
+
+    /// Hands out all headers after `after`, in the order of their revisions.
+    pub(super) fn headers_after(
+        &self,
+        after: Revision,
+        mut each: impl FnMut(Revision, Header) -> Result<(), Damaged>,
+    ) -> Result<(), EngineError> {
+        guarded(|| {
+            let table = redb(redb(self.db.begin_read())?.open_table(HEADERS))?;
             for entry in redb(table.range(after.next().get()..))? {
                 let (revision, record) = redb(entry)?;
                 let revision = Revision::new(revision.value());
-                headers.push((revision, Header::decode(revision, record.value())?));
+                each(revision, Header::decode(revision, record.value())?)?;
             }
-            Ok(Found { oldest, headers })
+            Ok(())
         })
     }
 

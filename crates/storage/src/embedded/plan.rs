@@ -1,10 +1,10 @@
 //! What a batch of writes comes to, before anything is written: pure.
 //!
 //! The writes of a batch are decided one after the other, each upon the outcome of those before
-//! it, though none of them has happened yet. [`rebuild`] is the way back: from the headers on disk
+//! it, though none of them has happened yet. [`Rebuild`] is the way back: from the headers on disk
 //! to the index in memory.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{HashMap, VecDeque};
 
 use bytes::Bytes;
 use listwatch_meta::{Key, Revision};
@@ -146,51 +146,51 @@ fn set_deadline(deadlines: &mut Deadlines, revision: Revision, header: &Header) 
     }
 }
 
-/// An index that was built from what is on disk.
+/// Builds the index from the headers on disk, which come in the order of their revisions.
 #[derive(Debug)]
-pub(super) struct Rebuilt {
+pub(super) struct Rebuild {
+    /// Up to here only the last state of each key counts.
+    base: Revision,
     pub mvcc: Mvcc<Length>,
     pub deadlines: Deadlines,
+    pub keeper: Keeper,
     /// Revisions on disk that nobody can ask for any more: their removal was not finished.
-    pub dead: Vec<Revision>,
+    pub dead: VecDeque<Revision>,
 }
 
-/// Builds the index from the headers on disk, in the order of their revisions. `oldest` is the
-/// oldest revision that can be read.
-///
-/// # Errors
-/// A header is missing, or contradicts another.
-pub(super) fn rebuild(
-    oldest: Revision,
-    headers: Vec<(Revision, Header)>,
-    keeper: &mut Keeper,
-) -> Result<Rebuilt, Damaged> {
-    let base = oldest.max(FIRST_REVISION);
-    let mut rebuilt = Rebuilt { mvcc: Mvcc::new(oldest, base), deadlines: Deadlines::default(), dead: Vec::new() };
-    let mut headers = headers.into_iter().peekable();
+impl Rebuild {
+    /// Begins; `oldest` is the oldest revision that can be read.
+    pub(super) fn new(oldest: Revision, keeper: Keeper) -> Self {
+        let base = oldest.max(FIRST_REVISION);
+        let (deadlines, dead) = (Deadlines::default(), VecDeque::new());
+        Rebuild { base, mvcc: Mvcc::new(oldest, base), deadlines, keeper, dead }
+    }
 
-    // Up to the base only the last state of each key counts.
-    let mut states: BTreeMap<Key, (Revision, Header, Put)> = BTreeMap::new();
-    while let Some((revision, header)) = headers.next_if(|(revision, _)| *revision <= base) {
-        let key = header.key.clone();
-        let replaced = match header.put {
-            Some(put) => states.insert(key, (revision, header, put)),
+    /// Adds the next header.
+    ///
+    /// # Errors
+    /// A header is missing before this one, or it contradicts the others.
+    pub(super) fn add(&mut self, revision: Revision, header: &Header) -> Result<(), Damaged> {
+        if revision > self.base {
+            return apply(&mut self.mvcc, &mut self.deadlines, &mut self.keeper, revision, header);
+        }
+        let former = match header.put {
+            Some(put) => {
+                let stored = Stored { value: put.length, created: put.created, modified: revision };
+                self.mvcc.restore(&header.key, stored)
+            }
             None => {
-                rebuilt.dead.push(revision);
-                states.remove(&key)
+                self.dead.push_back(revision);
+                self.mvcc.unrestore(header.key.as_str())
             }
         };
-        rebuilt.dead.extend(replaced.map(|(revision, ..)| revision));
+        if let Some(former) = former {
+            self.dead.push_back(former.modified);
+            self.deadlines.forget(former.modified);
+        }
+        set_deadline(&mut self.deadlines, revision, header);
+        Ok(())
     }
-    for (key, (revision, header, put)) in states {
-        set_deadline(&mut rebuilt.deadlines, revision, &header);
-        rebuilt.mvcc.restore(key, Stored { value: put.length, created: put.created, modified: revision });
-    }
-
-    for (revision, header) in headers {
-        apply(&mut rebuilt.mvcc, &mut rebuilt.deadlines, keeper, revision, &header)?;
-    }
-    Ok(rebuilt)
 }
 
 #[cfg(test)]
@@ -204,6 +204,14 @@ mod tests {
 
     fn keeper() -> Keeper {
         Keeper::new(Retention::default())
+    }
+
+    fn rebuild(oldest: Revision, headers: &[(Revision, Header)]) -> Result<Rebuild, Damaged> {
+        let mut rebuild = Rebuild::new(oldest, keeper());
+        for (revision, header) in headers {
+            rebuild.add(*revision, header)?;
+        }
+        Ok(rebuild)
     }
 
     #[test]
@@ -251,9 +259,8 @@ mod tests {
             }
         }
         for oldest in 0..=mvcc.current().get() {
-            let mut keeper = keeper();
             let oldest = Revision::new(oldest);
-            let rebuilt = rebuild(oldest, disk.clone(), &mut keeper).unwrap();
+            let rebuilt = rebuild(oldest, &disk).unwrap();
             assert_eq!(rebuilt.mvcc.current(), mvcc.current());
             assert_eq!(rebuilt.mvcc.oldest(), oldest);
             assert_eq!(rebuilt.deadlines.next(), deadlines.next());
@@ -267,7 +274,7 @@ mod tests {
             }
             // What is dead is what no readable revision shows, and it may as well be gone.
             let kept: Vec<_> = disk.iter().filter(|(at, _)| !rebuilt.dead.contains(at)).cloned().collect();
-            let again = rebuild(oldest, kept, &mut super::tests::keeper()).unwrap();
+            let again = rebuild(oldest, &kept).unwrap();
             assert_eq!(again.mvcc.live(), mvcc.live());
             assert_eq!(again.dead, []);
         }
@@ -282,8 +289,8 @@ mod tests {
         };
         let delete = |previous| Header { key: key("a"), put: None, previous: Revision::new(previous) };
         let check = |headers: Vec<(u64, Header)>| {
-            let headers = headers.into_iter().map(|(revision, header)| (Revision::new(revision), header)).collect();
-            rebuild(Revision::ZERO, headers, &mut keeper()).map(|rebuilt| rebuilt.mvcc.current().get())
+            let headers = headers.into_iter().map(|(revision, header)| (Revision::new(revision), header));
+            rebuild(Revision::ZERO, &headers.collect::<Vec<_>>()).map(|rebuilt| rebuilt.mvcc.current().get())
         };
         assert_eq!(check(vec![]), Ok(1));
         assert_eq!(check(vec![(2, put(2, 0)), (3, put(2, 2)), (4, delete(3))]), Ok(4));
