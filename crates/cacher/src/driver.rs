@@ -150,9 +150,11 @@ impl Driver {
             }
             if audit.is_none() && self.audit_at.is_some_and(|at| at <= now()) {
                 audit = Some(Box::pin(audit::compare(shared.clone())));
-                self.audit_at = None;
+                // Set anew now: an audit dies with the watch it runs beside.
+                self.audit_at = self.next_audit();
             }
-            let wake_at = self.next_timeout();
+            let audit_at = self.audit_at.filter(|_| audit.is_none());
+            let wake_at = [self.next_tick(), audit_at].into_iter().flatten().min();
             let watched = &mut watch;
             tokio::select! {
                 biased;
@@ -326,7 +328,7 @@ impl Driver {
     }
 
     /// When [`Driver::tick`] has something to do next.
-    fn next_timeout(&self) -> Option<Instant> {
+    fn next_tick(&self) -> Option<Instant> {
         let Shared { freshness, hub, pins, cache, config, .. } = &*self.shared;
         let (timer, detached) = {
             let hub = hub.lock();
@@ -335,14 +337,16 @@ impl Driver {
         let untidy =
             detached || pins.lock().len() > 0 || cache.read().history().len() > config.limits.history_events_min;
         let housekeeping = untidy.then_some(self.housekeeping_at);
-        [timer, freshness.lock().poll_timeout(), housekeeping, self.audit_at].into_iter().flatten().min()
+        [timer, freshness.lock().poll_timeout(), housekeeping].into_iter().flatten().min()
+    }
+
+    fn next_audit(&self) -> Option<Instant> {
+        self.shared.config.limits.audit_interval.map(|interval| now() + interval)
     }
 
     /// Judges what an audit found; true when the cache has to start over.
     fn handle_audit(&mut self, finding: Finding) -> bool {
         let Shared { counters, config, .. } = &*self.shared;
-        let interval = config.limits.audit_interval;
-        self.audit_at = interval.map(|interval| now() + interval);
         match finding {
             Finding::Skipped => {}
             Finding::Equal => {
@@ -371,7 +375,7 @@ impl Driver {
         let mut future = pin!(future);
         loop {
             self.tick();
-            let wake_at = self.next_timeout().filter(|at| Some(*at) != self.audit_at);
+            let wake_at = self.next_tick();
             tokio::select! {
                 biased;
                 () = shared.stopped.notified() => return Err(End::Closed),
@@ -454,5 +458,65 @@ async fn sleep_until(at: Option<Instant>) {
     match at {
         Some(at) => tokio::time::sleep_until(at.into()).await,
         None => pending().await,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::VecDeque;
+
+    use listwatch_meta::{Key, Revision};
+    use listwatch_storage::{MemoryStorage, StoreEvent};
+
+    use super::*;
+    use crate::handle::ResourceConfig;
+    use crate::limits::Limits;
+
+    /// A watch that has these items ready and then nothing more for now.
+    fn ready(items: impl IntoIterator<Item = WatchItem>) -> Watch {
+        struct Items(VecDeque<WatchItem>);
+        impl Stream for Items {
+            type Item = WatchItem;
+            fn poll_next(mut self: Pin<&mut Self>, _: &mut std::task::Context<'_>) -> Poll<Option<WatchItem>> {
+                self.0.pop_front().map_or(Poll::Pending, |item| Poll::Ready(Some(item)))
+            }
+        }
+        Watch::new(Items(items.into_iter().collect()), || ())
+    }
+
+    fn removal(revision: u64, n: usize) -> WatchItem {
+        let key = Key::new("pods", Some("a"), &format!("p{n}")).unwrap();
+        WatchItem::Event(StoreEvent::Delete { key, revision: Revision::new(revision), previous: None })
+    }
+
+    #[tokio::test]
+    async fn a_burst_never_splits_a_revision() {
+        let large = BURST_EVENTS_MAX * 2;
+        let mut watch = ready((0..large).map(|n| removal(7, n)).chain((0..large).map(|n| removal(8 + n as u64, n))));
+        let mut burst = Vec::new();
+        assert!(!next_burst(&mut watch, &mut burst).await);
+        let revisions: Vec<u64> = burst
+            .iter()
+            .map(|item| match item {
+                WatchItem::Event(event) => event.revision().get(),
+                other => panic!("{other:?}"),
+            })
+            .collect();
+        assert_eq!(revisions[..large], vec![7; large], "promise: atomic");
+        assert!(revisions.len() <= large + 1, "and then it ends");
+    }
+
+    #[test]
+    fn an_idle_cache_is_small() {
+        let config = ResourceConfig {
+            name: "pods".to_owned(),
+            prefix: "pods".to_owned(),
+            shape: Arc::new(listwatch_meta::ObjectShape::new(true, Vec::new())),
+            indexed_fields: Vec::new(),
+            limits: Limits::default(),
+        };
+        let shared = Arc::new(Shared::new(MemoryStorage::new(), config));
+        let bytes = size_of::<Shared>() + size_of_val(&run(shared));
+        assert!(bytes <= 8 * 1024, "{bytes} bytes of state and task");
     }
 }

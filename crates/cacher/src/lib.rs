@@ -22,8 +22,14 @@
 //! # What it promises
 //! After its initial state a watcher receives every change of its scope after its start, each once,
 //! in the order of revisions, or is told that it does not ([`Delivery::Error`]). A bookmark at R
-//! means that everything up to R was handed out. A read never shows an older state than one that
-//! was shown before. A watcher that does not read costs the others nothing.
+//! means that everything up to R was handed out. A list or get from the cache never shows an older
+//! state than one that a watcher or an earlier read of the cache has shown. A consistent list shows
+//! every write that was acknowledged before it. A watcher that does not read costs the others
+//! nothing. What happens when the store forgets what the cache has not seen is written down at the
+//! top of `cache.rs`: the difference is told, nothing is silently left out.
+//!
+//! It relies on the store for one thing beyond its contract: that the changes of one revision (one
+//! transaction) are ready together, so that a burst holds all of them.
 //!
 //! # How it is built
 //! The core is three plain values that own no task, lock, channel or clock: `Cache` (`cache.rs`: the
