@@ -63,7 +63,14 @@ impl World {
         World { backend: Arc::new(Backend::new(storage, Registry::builtin(), true, Limits::default())) }
     }
 
-    async fn send(&self, verb: WriteVerb, path: (&str, &str, &str), namespace: Option<&str>, name: Option<&str>, body: &str) {
+    async fn send(
+        &self,
+        verb: WriteVerb,
+        path: (&str, &str, &str),
+        namespace: Option<&str>,
+        name: Option<&str>,
+        body: &str,
+    ) {
         let registry = self.backend.registry();
         let request = WriteRequest {
             verb,
@@ -152,7 +159,8 @@ async fn a_namespace_is_emptied_and_goes() {
         let conditions = namespace.and_then(|namespace| namespace["status"]["conditions"].as_array());
         conditions.is_some_and(|conditions| {
             let message = |kind: &str| {
-                let found = conditions.iter().find(|condition| condition["type"] == kind && condition["status"] == "True");
+                let found =
+                    conditions.iter().find(|condition| condition["type"] == kind && condition["status"] == "True");
                 found.and_then(|condition| condition["message"].as_str()).map(str::to_owned)
             };
             message("NamespaceContentRemaining").as_deref()

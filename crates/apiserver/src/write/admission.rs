@@ -31,7 +31,8 @@ pub(super) async fn namespace_is_open(
     let terminating = match cached {
         Some(object) => object.is_being_deleted(),
         None => {
-            let (found, _) = backend.storage().get(&key).await.map_err(|error| store::read_failed(&error, NAMESPACES))?;
+            let (found, _) =
+                backend.storage().get(&key).await.map_err(|error| store::read_failed(&error, NAMESPACES))?;
             let found = found.ok_or_else(|| Status::not_found(NAMESPACES, namespace))?;
             let object = store::parse(&found)?;
             super::metadata::is_set(store::metadata(&object), "deletionTimestamp")

@@ -124,12 +124,7 @@ fn claims_a_version(metadata: &serde_json::Map<String, Value>) -> bool {
     meta::text(metadata, "resourceVersion").parse::<u64>().is_ok_and(|version| version > 0)
 }
 
-fn already_exists(
-    resource: &Resource,
-    name: &str,
-    generated: bool,
-    current: &listwatch_storage::KeyValue,
-) -> Status {
+fn already_exists(resource: &Resource, name: &str, generated: bool, current: &listwatch_storage::KeyValue) -> Status {
     let mut status = Status::already_exists(resource.gr(), name);
     if generated {
         status.message.push_str(", the server was not able to generate a unique name for the object");

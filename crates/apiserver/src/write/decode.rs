@@ -76,7 +76,9 @@ pub(super) fn decode(
     })?;
     let cannot_read = |value: &Value, target: &str| {
         let found = go::json_kind(value);
-        unrecognized(&format!("couldn't get version/kind; json parse error: json: cannot unmarshal {found} into Go {target}"))
+        unrecognized(&format!(
+            "couldn't get version/kind; json parse error: json: cannot unmarshal {found} into Go {target}"
+        ))
     };
     let object = match document.value {
         Value::Object(object) => object,
@@ -220,7 +222,11 @@ mod tests {
 
     const CONFIG_MAP: Expected<'_> = Expected { group: "", version: "v1", kind: "ConfigMap" };
 
-    fn run(content_type: Option<&str>, body: &str, validation: FieldValidation) -> Result<(String, Vec<String>), (u16, String)> {
+    fn run(
+        content_type: Option<&str>,
+        body: &str,
+        validation: FieldValidation,
+    ) -> Result<(String, Vec<String>), (u16, String)> {
         decode(&Registry::builtin(), CONFIG_MAP, content_type, body.as_bytes(), validation)
             .map(|decoded| (Value::Object(decoded.object).to_string(), decoded.warnings))
             .map_err(|status| (status.code, status.message))
@@ -251,7 +257,8 @@ mod tests {
 
     #[test]
     fn what_cannot_be_decoded_is_explained() {
-        let unrecognized = |why: &str| format!("the object provided is unrecognized (must be of type ConfigMap): {why}");
+        let unrecognized =
+            |why: &str| format!("the object provided is unrecognized (must be of type ConfigMap): {why}");
         let syntax = |why: &str| unrecognized(&format!("couldn't get version/kind; json parse error: {why}"));
         check_error(None, "{bad", 400, &syntax("key must be a string at line 1 column 2 ({bad)"));
         check_error(None, "", 400, &syntax("unexpected end of JSON input (<empty>)"));
@@ -267,7 +274,9 @@ mod tests {
             None,
             r#"{"kind":5,"apiVersion":"v1","metadata":{"name":"a"}}"#,
             400,
-            &syntax("json: cannot unmarshal number into Go struct field .kind of type string ({\"kind\":5,\"apiVersion\":\"v1\",\"m ...)"),
+            &syntax(
+                "json: cannot unmarshal number into Go struct field .kind of type string ({\"kind\":5,\"apiVersion\":\"v1\",\"m ...)",
+            ),
         );
         check_error(
             None,
@@ -281,7 +290,12 @@ mod tests {
             415,
             "the body of the request was in an unknown format - accepted media types include: application/json, application/yaml",
         );
-        assert!(run(Some("application/yaml"), "a: [b", FieldValidation::Warn).unwrap_err().1.starts_with(&unrecognized("yaml: ")));
+        assert!(
+            run(Some("application/yaml"), "a: [b", FieldValidation::Warn)
+                .unwrap_err()
+                .1
+                .starts_with(&unrecognized("yaml: "))
+        );
     }
 
     #[test]
@@ -322,7 +336,8 @@ mod tests {
     #[test]
     fn doubtful_fields_warn_or_refuse() {
         let body = r#"{"metadata":{"name":"a","name":"b","odd":1},"data":{"a":"1","a":"2"}}"#;
-        let findings = [r#"duplicate field "metadata.name""#, r#"duplicate field "data.a""#, r#"unknown field "metadata.odd""#];
+        let findings =
+            [r#"duplicate field "metadata.name""#, r#"duplicate field "data.a""#, r#"unknown field "metadata.odd""#];
         assert_eq!(run(None, body, FieldValidation::Warn).unwrap().1, findings);
         assert_eq!(run(None, body, FieldValidation::Ignore).unwrap().1, [""; 0]);
         assert_eq!(

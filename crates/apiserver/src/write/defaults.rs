@@ -223,9 +223,12 @@ mod tests {
             ("priority", json!(0)),
             ("enableServiceLinks", json!(true)),
             ("preemptionPolicy", json!("PreemptLowerPriority")),
-            ("volumes", json!([{"name": "v", "configMap": {"name": "x", "defaultMode": 420}}, {"name": "e", "emptyDir": {}},
+            (
+                "volumes",
+                json!([{"name": "v", "configMap": {"name": "x", "defaultMode": 420}}, {"name": "e", "emptyDir": {}},
                 {"name": "p", "projected": {"sources": [{"serviceAccountToken": {"path": "t", "expirationSeconds": 3600}}],
-                    "defaultMode": 420}}])),
+                    "defaultMode": 420}}]),
+            ),
         ] {
             expected[name] = value;
         }
@@ -301,7 +304,9 @@ mod tests {
 
     #[test]
     fn nulls_are_nothing() {
-        let Value::Object(mut object) = json!({"a": null, "b": {"c": null, "d": [null, {"e": null}]}}) else { panic!() };
+        let Value::Object(mut object) = json!({"a": null, "b": {"c": null, "d": [null, {"e": null}]}}) else {
+            panic!()
+        };
         drop_nulls(&mut object);
         assert_eq!(Value::Object(object), json!({"b": {"d": [null, {}]}}));
     }

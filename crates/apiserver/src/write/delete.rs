@@ -443,7 +443,9 @@ mod tests {
         );
         check(
             "configmaps",
-            object(json!({"name": "a", "deletionTimestamp": "2023-01-01T00:00:00Z", "deletionGracePeriodSeconds": 0, "finalizers": ["x/y"]})),
+            object(
+                json!({"name": "a", "deletionTimestamp": "2023-01-01T00:00:00Z", "deletionGracePeriodSeconds": 0, "finalizers": ["x/y"]}),
+            ),
             "",
             r#"nothing {"name":"a","deletionTimestamp":"2023-01-01T00:00:00Z","deletionGracePeriodSeconds":0,"finalizers":["x/y"]}"#,
         );
@@ -520,7 +522,8 @@ mod tests {
 
     #[test]
     fn namespaces_are_emptied_first() {
-        let namespace = |metadata: Value, finalizers: Value| json!({"metadata": metadata, "spec": {"finalizers": finalizers}});
+        let namespace =
+            |metadata: Value, finalizers: Value| json!({"metadata": metadata, "spec": {"finalizers": finalizers}});
         check(
             "namespaces",
             namespace(json!({"name": "n"}), json!(["kubernetes"])),

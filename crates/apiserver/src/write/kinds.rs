@@ -158,9 +158,8 @@ fn job_labels<'a>(name: &'a str, uid: &'a str) -> [(&'static str, &'a str); 4] {
 fn keep_generated_job_labels(new: &mut Map<String, Value>, old: &Map<String, Value>) {
     let meta = metadata(old);
     let (name, uid) = (metadata::text(meta, "name"), metadata::text(meta, "uid"));
-    let had = |label: &str| {
-        old.get("spec").and_then(|spec| spec.pointer("/template/metadata/labels")?.get(label)).is_some()
-    };
+    let had =
+        |label: &str| old.get("spec").and_then(|spec| spec.pointer("/template/metadata/labels")?.get(label)).is_some();
     let kept: Vec<_> = job_labels(name, uid).into_iter().filter(|(label, _)| had(label)).collect();
     if kept.is_empty() {
         return;
@@ -229,7 +228,8 @@ fn same_pod(new: Option<&Value>, old: Option<&Value>) -> bool {
     let names = new.keys().chain(old.keys());
     names.map(String::as_str).all(|name| match name {
         "containers" | "initContainers" => {
-            let list = |spec: &Map<String, Value>| spec.get(name).and_then(Value::as_array).cloned().unwrap_or_default();
+            let list =
+                |spec: &Map<String, Value>| spec.get(name).and_then(Value::as_array).cloned().unwrap_or_default();
             let (mut new, mut old) = (list(new), list(old));
             for container in new.iter_mut().chain(&mut old).filter_map(Value::as_object_mut) {
                 container.shift_remove("image");
@@ -250,12 +250,14 @@ fn same_pod(new: Option<&Value>, old: Option<&Value>) -> bool {
                     && new.get(name) == Some(&json!(1)))
         }
         "tolerations" => {
-            let list = |spec: &Map<String, Value>| spec.get(name).and_then(Value::as_array).cloned().unwrap_or_default();
+            let list =
+                |spec: &Map<String, Value>| spec.get(name).and_then(Value::as_array).cloned().unwrap_or_default();
             let new = list(new);
             list(old).iter().all(|toleration| new.contains(toleration))
         }
         "schedulingGates" => {
-            let list = |spec: &Map<String, Value>| spec.get(name).and_then(Value::as_array).cloned().unwrap_or_default();
+            let list =
+                |spec: &Map<String, Value>| spec.get(name).and_then(Value::as_array).cloned().unwrap_or_default();
             let old = list(old);
             list(new).iter().all(|gate| old.contains(gate))
         }
@@ -323,7 +325,13 @@ mod tests {
             selector("b"),
             &["spec.selector: Invalid value: {\"matchLabels\":{\"a\":\"c\"}}: field is immutable"],
         );
-        check("", "Secret", json!({"type": "b"}), json!({"type": "a"}), &["type: Invalid value: \"b\": field is immutable"]);
+        check(
+            "",
+            "Secret",
+            json!({"type": "b"}),
+            json!({"type": "a"}),
+            &["type: Invalid value: \"b\": field is immutable"],
+        );
         check(
             "",
             "ConfigMap",

@@ -166,8 +166,7 @@ static POD_SPEC: Type = Type(&[
     ("schedulingGates", by("name")),
     ("resourceClaims", by("name")),
 ]);
-static CONTAINER_STATUS: Type =
-    Type(&[("volumeMounts", by("mountPath")), ("allocatedResourcesStatus", by("name"))]);
+static CONTAINER_STATUS: Type = Type(&[("volumeMounts", by("mountPath")), ("allocatedResourcesStatus", by("name"))]);
 static POD_STATUS: Type = Type(&[
     ("conditions", by("type")),
     ("hostIPs", by("ip")),
@@ -177,8 +176,7 @@ static POD_STATUS: Type = Type(&[
     ("ephemeralContainerStatuses", items(&CONTAINER_STATUS)),
     ("resourceClaimStatuses", by("name")),
 ]);
-static POD: Type =
-    Type(&[("metadata", one(&OBJECT_META)), ("spec", one(&POD_SPEC)), ("status", one(&POD_STATUS))]);
+static POD: Type = Type(&[("metadata", one(&OBJECT_META)), ("spec", one(&POD_SPEC)), ("status", one(&POD_STATUS))]);
 static POD_TEMPLATE_SPEC: Type = Type(&[("metadata", one(&OBJECT_META)), ("spec", one(&POD_SPEC))]);
 static POD_TEMPLATE: Type = Type(&[("metadata", one(&OBJECT_META)), ("template", one(&POD_TEMPLATE_SPEC))]);
 
@@ -196,8 +194,7 @@ static CRON_JOB: Type = Type(&[("metadata", one(&OBJECT_META)), ("spec", one(&CR
 
 static NODE_SPEC: Type = Type(&[("podCIDRs", SET)]);
 static NODE_STATUS: Type = Type(&[("conditions", by("type")), ("addresses", by("type"))]);
-static NODE: Type =
-    Type(&[("metadata", one(&OBJECT_META)), ("spec", one(&NODE_SPEC)), ("status", one(&NODE_STATUS))]);
+static NODE: Type = Type(&[("metadata", one(&OBJECT_META)), ("spec", one(&NODE_SPEC)), ("status", one(&NODE_STATUS))]);
 
 static SERVICE_SPEC: Type = Type(&[("ports", by("port"))]);
 static SERVICE: Type =
@@ -205,11 +202,8 @@ static SERVICE: Type =
 static SERVICE_ACCOUNT: Type = Type(&[("metadata", one(&OBJECT_META)), ("secrets", by("name"))]);
 
 static POD_DISRUPTION_BUDGET_SPEC: Type = Type(&[("selector", REPLACE)]);
-static POD_DISRUPTION_BUDGET: Type = Type(&[
-    ("metadata", one(&OBJECT_META)),
-    ("spec", one(&POD_DISRUPTION_BUDGET_SPEC)),
-    ("status", one(&CONDITIONS)),
-]);
+static POD_DISRUPTION_BUDGET: Type =
+    Type(&[("metadata", one(&OBJECT_META)), ("spec", one(&POD_DISRUPTION_BUDGET_SPEC)), ("status", one(&CONDITIONS))]);
 
 static RESOURCE_CLAIM_STATUS: Type = Type(&[("reservedFor", by("uid"))]);
 static RESOURCE_CLAIM: Type = Type(&[("metadata", one(&OBJECT_META)), ("status", one(&RESOURCE_CLAIM_STATUS))]);
@@ -221,8 +215,7 @@ static CSI_NODE_SPEC: Type = Type(&[("drivers", by("name"))]);
 static CSI_NODE: Type = Type(&[("metadata", one(&OBJECT_META)), ("spec", one(&CSI_NODE_SPEC))]);
 
 static WEBHOOK: Type = Type(&[("matchConditions", by("name"))]);
-static WEBHOOK_CONFIGURATION: Type =
-    Type(&[("metadata", one(&OBJECT_META)), ("webhooks", by_of("name", &WEBHOOK))]);
+static WEBHOOK_CONFIGURATION: Type = Type(&[("metadata", one(&OBJECT_META)), ("webhooks", by_of("name", &WEBHOOK))]);
 static MUTATING_POLICY: Type = Type(&[("metadata", one(&OBJECT_META)), ("spec", one(&WEBHOOK))]);
 static VALIDATING_POLICY_SPEC: Type = Type(&[("matchConditions", by("name")), ("variables", by("name"))]);
 static VALIDATING_POLICY: Type = Type(&[("metadata", one(&OBJECT_META)), ("spec", one(&VALIDATING_POLICY_SPEC))]);

@@ -93,8 +93,7 @@ pub(super) fn check_shape(kind: &str, metadata: &Value) -> Result<(), String> {
             }
             (Shape::Objects, Value::Array(items)) => {
                 if let Some(item) = items.iter().find(|item| !item.is_object()) {
-                    let wanted =
-                        if name == "ownerReferences" { "v1.OwnerReference" } else { "v1.ManagedFieldsEntry" };
+                    let wanted = if name == "ownerReferences" { "v1.OwnerReference" } else { "v1.ManagedFieldsEntry" };
                     return cannot(item, &field.to_string(), wanted);
                 }
                 if name == "ownerReferences" {
@@ -140,18 +139,15 @@ fn check_time(text: &str) -> Result<(), String> {
     use time::format_description::well_known::Rfc3339;
     match OffsetDateTime::parse(text, &Rfc3339) {
         Ok(_) => Ok(()),
-        Err(_) => Err(format!(
-            "parsing time {text:?} as \"2006-01-02T15:04:05Z07:00\": cannot parse {text:?} as \"2006\""
-        )),
+        Err(_) => {
+            Err(format!("parsing time {text:?} as \"2006-01-02T15:04:05Z07:00\": cannot parse {text:?} as \"2006\""))
+        }
     }
 }
 
 /// Names of members that `ObjectMeta` does not have, as `metadata.<name>`.
 pub(super) fn unknown_fields(metadata: &Map<String, Value>) -> impl Iterator<Item = String> + '_ {
-    metadata
-        .keys()
-        .filter(|name| !FIELDS.iter().any(|(known, _)| known == name))
-        .map(|name| format!("metadata.{name}"))
+    metadata.keys().filter(|name| !FIELDS.iter().any(|(known, _)| known == name)).map(|name| format!("metadata.{name}"))
 }
 
 /// A text member; `""` where absent.
@@ -174,7 +170,9 @@ pub(super) fn finalizers(metadata: &Map<String, Value>) -> Vec<&str> {
 /// which field is not tracked, and a client's word for it would be believed by other clients.
 pub(super) fn canonical(mut metadata: Map<String, Value>) -> Map<String, Value> {
     let mut ordered = Map::with_capacity(metadata.len());
-    for (name, _) in FIELDS.iter().filter(|(name, _)| !matches!(*name, "resourceVersion" | "managedFields" | "selfLink")) {
+    for (name, _) in
+        FIELDS.iter().filter(|(name, _)| !matches!(*name, "resourceVersion" | "managedFields" | "selfLink"))
+    {
         let Some((name, value)) = metadata.swap_remove_entry(*name) else { continue };
         let empty = match &value {
             Value::Null => true,
@@ -457,7 +455,10 @@ mod tests {
         check(
             with("labels", json!({"Bad Key": "bad value!"})),
             POD,
-            &["metadata.labels: Invalid value: \"Bad Key\": name part", "metadata.labels: Invalid value: \"bad value!\": a valid"],
+            &[
+                "metadata.labels: Invalid value: \"Bad Key\": name part",
+                "metadata.labels: Invalid value: \"bad value!\": a valid",
+            ],
         );
         check(with("annotations", json!({"Fine": "any thing"})), POD, &[]);
         check(
@@ -484,7 +485,8 @@ mod tests {
                 "metadata.ownerReferences.uid: Invalid value: \"\": must not be empty",
             ],
         );
-        let owner = |name: &str| json!({"apiVersion": "v1", "kind": "Pod", "name": name, "uid": "u", "controller": true});
+        let owner =
+            |name: &str| json!({"apiVersion": "v1", "kind": "Pod", "name": name, "uid": "u", "controller": true});
         check(
             with("ownerReferences", json!([owner("a"), owner("b")])),
             POD,
@@ -513,7 +515,9 @@ mod tests {
         check_changed(
             json!({"deletionTimestamp": "t", "finalizers": ["a/b", "x.io/y"]}),
             json!({"deletionTimestamp": "t", "finalizers": ["a/b"]}),
-            &["metadata.finalizers: Forbidden: no new finalizers can be added if the object is being deleted, found new finalizers []string{\"x.io/y\"}"],
+            &[
+                "metadata.finalizers: Forbidden: no new finalizers can be added if the object is being deleted, found new finalizers []string{\"x.io/y\"}",
+            ],
         );
     }
 
@@ -527,7 +531,10 @@ mod tests {
         check(json!({"labels": {"a": 5}}), "number into Go struct field ObjectMeta.metadata.labels of type string");
         check(json!({"labels": []}), "array into Go struct field ObjectMeta.metadata.labels of type map[string]string");
         check(json!({"finalizers": [1]}), "number into Go struct field ObjectMeta.metadata.finalizers of type string");
-        check(json!({"generation": 1.5}), "number 1.5 into Go struct field ObjectMeta.metadata.generation of type int64");
+        check(
+            json!({"generation": 1.5}),
+            "number 1.5 into Go struct field ObjectMeta.metadata.generation of type int64",
+        );
         assert_eq!(check_shape("Pod", &json!({"name": null, "unknown": 1, "creationTimestamp": null})), Ok(()));
         assert!(check_shape("Pod", &json!({"creationTimestamp": "yesterday"})).is_err());
     }

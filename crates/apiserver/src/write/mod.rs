@@ -158,11 +158,7 @@ pub(crate) async fn write(backend: &Arc<Backend>, request: WriteRequest<'_>) -> 
 }
 
 /// As [`write`], with times and ids from `clock`.
-async fn write_at(
-    backend: &Backend,
-    request: &WriteRequest<'_>,
-    clock: &Clock,
-) -> Result<WriteResponse, Status> {
+async fn write_at(backend: &Backend, request: &WriteRequest<'_>, clock: &Clock) -> Result<WriteResponse, Status> {
     let resource = &**request.resource;
     let unsupported = |verb: &str| Status::verb_not_supported(verb, resource.gr());
     let Some(subresource) = request.subresource else {
@@ -205,9 +201,7 @@ async fn change(
         (Some(Subresource::Binding), WriteVerb::Create) => pods::bind(&target, request).await,
         (Some(Subresource::Eviction), WriteVerb::Create) => pods::evict(&target, request).await,
         (Some(Subresource::Binding | Subresource::Eviction), _) | (_, WriteVerb::Create) => method_not_allowed(),
-        (Some(Subresource::Scale { .. }), verb) => {
-            scale::write(&target, request, verb == WriteVerb::Patch).await
-        }
+        (Some(Subresource::Scale { .. }), verb) => scale::write(&target, request, verb == WriteVerb::Patch).await,
         // The server keeps this one to the removal of finalizers by whoever empties the namespace.
         (Some(Subresource::Finalize), WriteVerb::Patch) => method_not_allowed(),
         (_, WriteVerb::Patch) => update::patch(&target, request).await,
@@ -243,7 +237,9 @@ pub(crate) async fn amend(
         let mut new = old.clone();
         Ok(match change(&mut new) {
             Amendment::Remove => Decision::Delete,
-            Amendment::Write if new != old => Decision::Write { value: store::encode(&new), ttl: create::ttl(resource) },
+            Amendment::Write if new != old => {
+                Decision::Write { value: store::encode(&new), ttl: create::ttl(resource) }
+            }
             Amendment::Write | Amendment::Leave => Decision::Nothing,
         })
     };

@@ -173,9 +173,7 @@ impl DeleteOptions {
         };
         let grace_period_seconds = match body.get("gracePeriodSeconds") {
             None | Some(Value::Null) => None,
-            Some(value) => {
-                Some(value.as_i64().ok_or_else(|| cannot(value, "gracePeriodSeconds", "int64"))?)
-            }
+            Some(value) => Some(value.as_i64().ok_or_else(|| cannot(value, "gracePeriodSeconds", "int64"))?),
         };
         let orphan_dependents = match body.get("orphanDependents") {
             None | Some(Value::Null) => None,
@@ -214,7 +212,9 @@ impl DeleteOptions {
             ));
         }
         let propagation = match policy {
-            None => options.orphan_dependents.map(|orphan| if orphan { Propagation::Orphan } else { Propagation::Background }),
+            None => options
+                .orphan_dependents
+                .map(|orphan| if orphan { Propagation::Orphan } else { Propagation::Background }),
             Some("Orphan") => Some(Propagation::Orphan),
             Some("Background") => Some(Propagation::Background),
             Some("Foreground") => Some(Propagation::Foreground),
@@ -244,10 +244,7 @@ impl DeleteOptions {
 pub(super) fn apply_not_supported(custom: bool) -> Status {
     let (message, details) = if custom {
         let types = "application/json-patch+json, application/merge-patch+json";
-        (
-            format!("the body of the request was in an unknown format - accepted media types include: {types}"),
-            None,
-        )
+        (format!("the body of the request was in an unknown format - accepted media types include: {types}"), None)
     } else {
         ("415: Unsupported Media Type".to_owned(), Some(StatusDetails::default()))
     };
@@ -294,7 +291,8 @@ mod tests {
     }
 
     fn delete(query: &str, body: &str) -> Result<DeleteOptions, (u16, String)> {
-        DeleteOptions::parse(&Query::parse(query), None, body.as_bytes()).map_err(|status| (status.code, status.message))
+        DeleteOptions::parse(&Query::parse(query), None, body.as_bytes())
+            .map_err(|status| (status.code, status.message))
     }
 
     #[test]

@@ -329,7 +329,12 @@ mod tests {
             400,
             "json: cannot unmarshal array into Go value of type map[string]interface {}",
         );
-        check_error(PatchType::StrategicMerge, r#"{"$patch":"foo"}"#, 500, "unknown patch type: foo in map: map[$patch:foo]");
+        check_error(
+            PatchType::StrategicMerge,
+            r#"{"$patch":"foo"}"#,
+            500,
+            "unknown patch type: foo in map: map[$patch:foo]",
+        );
     }
 
     #[test]
@@ -338,8 +343,7 @@ mod tests {
         let why = "Request entity too large: The allowed maximum operations in a JSON patch is 10000, got 10001";
         check_error(PatchType::Json, &format!("[{operations}]"), 413, why);
         // Each copy doubles the object.
-        let doubling: Vec<String> =
-            (0..64).map(|n| format!(r#"{{"op":"copy","from":"","path":"/x{n}"}}"#)).collect();
+        let doubling: Vec<String> = (0..64).map(|n| format!(r#"{{"op":"copy","from":"","path":"/x{n}"}}"#)).collect();
         check_error(PatchType::Json, &format!("[{}]", doubling.join(",")), 422, REJECTED);
         // Each insertion shifts the whole list.
         let long = json!({"list": vec![0; 300_000]});

@@ -136,8 +136,7 @@ pub(super) async fn write(
     } else {
         let options = Options::parse("UpdateOptions", request.query)?;
         let target = &Target { dry_run: options.dry_run, ..*target };
-        let decoded =
-            decode(target.registry, SCALE, request.content_type, &request.body, options.field_validation)?;
+        let decoded = decode(target.registry, SCALE, request.content_type, &request.body, options.field_validation)?;
         let mut scale = decoded.object;
         warnings = decoded.warnings;
         create::place(resource, request.namespace, store::metadata_mut(&mut scale))?;

@@ -155,14 +155,14 @@ impl Wanted {
         }
         for choice in &self.ports {
             let candidate = || rand::random_range(NODE_PORTS);
-            let port = self
-                .claim_one(backend, *choice, candidate, |port| port_claim(port, self).filter(|_| !dry_run))
-                .await?;
+            let port =
+                self.claim_one(backend, *choice, candidate, |port| port_claim(port, self).filter(|_| !dry_run)).await?;
             let Some((port, key)) = port else {
                 return Err(match choice {
                     Choice::Any => Status::internal("failed to allocate a nodePort: range is full"),
                     Choice::This(port) => {
-                        let error = FieldError::invalid("spec.ports[0].nodePort", port, "provided port is already allocated");
+                        let error =
+                            FieldError::invalid("spec.ports[0].nodePort", port, "provided port is already allocated");
                         Status::invalid("", "Service", &self.name, &[error])
                     }
                 });
@@ -395,9 +395,7 @@ impl Grant {
             return Ok(());
         }
         let had = old.filter(|old| !external(old)).map(|old| meta::text(old, "clusterIP")).unwrap_or_default();
-        let first = |spec: &Map<String, Value>| {
-            Some(spec.get("clusterIPs")?.as_array()?.first()?.as_str()?.to_owned())
-        };
+        let first = |spec: &Map<String, Value>| Some(spec.get("clusterIPs")?.as_array()?.first()?.as_str()?.to_owned());
         let mut chosen = match meta::text(spec, "clusterIP") {
             "" => first(spec).unwrap_or_default(),
             chosen => chosen.to_owned(),

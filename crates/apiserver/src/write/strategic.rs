@@ -70,10 +70,9 @@ fn merge_objects(
 
     for (name, value) in patch {
         let (name, removing) = match strip_prefix(&name, DELETE_FROM) {
-            Some(list) => (
-                list.ok_or(StrategicError::Malformed("invalid patch format of primitive list"))?.to_owned(),
-                true,
-            ),
+            Some(list) => {
+                (list.ok_or(StrategicError::Malformed("invalid patch format of primitive list"))?.to_owned(), true)
+            }
             None => (name, false),
         };
         if value.is_null() {

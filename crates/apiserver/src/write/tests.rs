@@ -151,7 +151,9 @@ async fn a_create_is_answered_with_what_is_stored() {
         .await;
     assert_eq!(
         world.stored("/configmaps/").await,
-        [r#"/configmaps/default/a={"kind":"ConfigMap","apiVersion":"v1","metadata":{"name":"a","namespace":"default","uid":"UID","creationTimestamp":"NOW","labels":{"a":"b"}},"data":{"x":"y"}}"#]
+        [
+            r#"/configmaps/default/a={"kind":"ConfigMap","apiVersion":"v1","metadata":{"name":"a","namespace":"default","uid":"UID","creationTimestamp":"NOW","labels":{"a":"b"}},"data":{"x":"y"}}"#
+        ]
     );
 }
 
@@ -161,7 +163,8 @@ async fn creates_that_cannot_be() {
     world.send(&post(MAPS), r#"{"metadata":{"name":"a"}}"#).await.unwrap();
     let refuse = async |body: &str, code: u16, message: &str| world.refuse(&post(MAPS), body, code, message).await;
     refuse(r#"{"metadata":{"name":"a"}}"#, 409, "configmaps \"a\" already exists").await;
-    refuse(r#"{}"#, 422, "ConfigMap \"\" is invalid: metadata.name: Required value: name or generateName is required").await;
+    refuse(r#"{}"#, 422, "ConfigMap \"\" is invalid: metadata.name: Required value: name or generateName is required")
+        .await;
     refuse(
         r#"{"metadata":{"name":"a","namespace":"other"}}"#,
         400,
@@ -240,7 +243,14 @@ async fn a_dry_run_does_everything_but_store() {
             r#"201 {"kind":"ConfigMap","apiVersion":"v1","metadata":{"name":"b","namespace":"default","uid":"UID","creationTimestamp":"NOW"}}"#,
         )
         .await;
-    world.refuse(&post(&format!("{MAPS}?dryRun=All")), r#"{"metadata":{"name":"a"}}"#, 409, "configmaps \"a\" already exists").await;
+    world
+        .refuse(
+            &post(&format!("{MAPS}?dryRun=All")),
+            r#"{"metadata":{"name":"a"}}"#,
+            409,
+            "configmaps \"a\" already exists",
+        )
+        .await;
     let changed = r#"200 {"kind":"ConfigMap","apiVersion":"v1","metadata":{"resourceVersion":"3","name":"a","namespace":"default","uid":"UID","creationTimestamp":"NOW"},"data":{"x":"y"}}"#;
     world.check(&put(MAPS, "a?dryRun=All"), r#"{"metadata":{"name":"a"},"data":{"x":"y"}}"#, changed).await;
     world.check(&format!("PATCH {MAPS}/a?dryRun=All {MERGE}"), r#"{"data":{"x":"y"}}"#, changed).await;
@@ -272,9 +282,20 @@ async fn an_update_keeps_what_a_client_may_not_change() {
         "Operation cannot be fulfilled on configmaps \"a\": the object has been modified; please apply your changes to the latest version and try again",
     )
     .await;
-    refuse(r#"{"metadata":{"name":"a","resourceVersion":"abc"}}"#, 500, "strconv.ParseUint: parsing \"abc\": invalid syntax").await;
-    refuse(r#"{"metadata":{"name":"b"}}"#, 400, "the name of the object (b) does not match the name on the URL (a)").await;
-    refuse(r#"{"metadata":{}}"#, 400, "the name of the object (a based on URL) was undeterminable: name must be provided").await;
+    refuse(
+        r#"{"metadata":{"name":"a","resourceVersion":"abc"}}"#,
+        500,
+        "strconv.ParseUint: parsing \"abc\": invalid syntax",
+    )
+    .await;
+    refuse(r#"{"metadata":{"name":"b"}}"#, 400, "the name of the object (b) does not match the name on the URL (a)")
+        .await;
+    refuse(
+        r#"{"metadata":{}}"#,
+        400,
+        "the name of the object (a based on URL) was undeterminable: name must be provided",
+    )
+    .await;
     refuse(
         r#"{"metadata":{"name":"a","uid":"11"}}"#,
         409,
@@ -295,7 +316,8 @@ async fn a_write_that_changes_nothing_writes_nothing() {
     let world = World::new().await;
     world.send(&post(MAPS), r#"{"metadata":{"name":"a","labels":{"l":"m"}},"data":{"x":"1","y":"2"}}"#).await.unwrap();
     let unchanged = r#"200 {"kind":"ConfigMap","apiVersion":"v1","metadata":{"resourceVersion":"3","name":"a","namespace":"default","uid":"UID","creationTimestamp":"NOW","labels":{"l":"m"}},"data":{"x":"1","y":"2"}}"#;
-    let same = r#"{"data":{"y":"2","x":"1"},"metadata":{"labels":{"l":"m"},"annotations":{},"name":"a"},"binaryData":null}"#;
+    let same =
+        r#"{"data":{"y":"2","x":"1"},"metadata":{"labels":{"l":"m"},"annotations":{},"name":"a"},"binaryData":null}"#;
     world.check(&put(MAPS, "a"), same, unchanged).await;
     world.check(&patch(MAPS, "a", MERGE), r#"{"data":{"x":"1","z":null}}"#, unchanged).await;
     world.check(&patch(MAPS, "a", STRATEGIC), r#"{"metadata":{"labels":{"l":"m"}}}"#, unchanged).await;
@@ -309,7 +331,9 @@ async fn kinds_that_want_a_version_and_kinds_that_a_put_creates() {
     let world = World::new().await;
     let lease = |version: &str| format!(r#"{{"metadata":{{"name":"l"{version}}},"spec":{{"holderIdentity":"y"}}}}"#);
     let stored = |code: u16, revision: u32, holder: &str| {
-        format!(r#"{code} {{"kind":"Lease","apiVersion":"coordination.k8s.io/v1","metadata":{{"resourceVersion":"{revision}","name":"l","namespace":"default","uid":"UID","creationTimestamp":"NOW"}},"spec":{{"holderIdentity":"{holder}"}}}}"#)
+        format!(
+            r#"{code} {{"kind":"Lease","apiVersion":"coordination.k8s.io/v1","metadata":{{"resourceVersion":"{revision}","name":"l","namespace":"default","uid":"UID","creationTimestamp":"NOW"}},"spec":{{"holderIdentity":"{holder}"}}}}"#
+        )
     };
     world.check(&put(LEASES, "l"), &lease(""), &stored(201, 3, "y")).await;
     world
@@ -364,10 +388,17 @@ async fn status_and_spec_are_written_apart() {
         .await;
     // The main resource keeps the status, and counts generations.
     let annotated = |revision, generation, replicas, image| {
-        format!("200 {}", deployment(revision, generation, r#","annotations":{"r":"s"}"#, replicas, image, r#"{"replicas":7}"#))
+        format!(
+            "200 {}",
+            deployment(revision, generation, r#","annotations":{"r":"s"}"#, replicas, image, r#"{"replicas":7}"#)
+        )
     };
     world
-        .check(&patch(path, "w", MERGE), r#"{"status":{"replicas":8},"spec":{"replicas":2}}"#, &annotated(5, 2, 2, "nginx"))
+        .check(
+            &patch(path, "w", MERGE),
+            r#"{"status":{"replicas":8},"spec":{"replicas":2}}"#,
+            &annotated(5, 2, 2, "nginx"),
+        )
         .await;
     world
         .check(
@@ -441,7 +472,13 @@ async fn patches_that_cannot_be() {
     };
     refuse("application/json", "{}", 415, "415: Unsupported Media Type").await;
     refuse("application/apply-patch+yaml", "{}", 415, "415: Unsupported Media Type").await;
-    refuse(MERGE, r#"{"metadata":{"name":"b"}}"#, 400, "the name of the object (b) does not match the name on the URL (a)").await;
+    refuse(
+        MERGE,
+        r#"{"metadata":{"name":"b"}}"#,
+        400,
+        "the name of the object (b) does not match the name on the URL (a)",
+    )
+    .await;
     refuse(
         MERGE,
         r#"{"metadata":{"namespace":"b"}}"#,

@@ -105,8 +105,7 @@ static ISCSI: Defaults = Defaults(&[("iscsiInterface", Text("default"))]);
 static CLAIM_SPEC: Defaults = Defaults(&[("volumeMode", Text("Filesystem"))]);
 static CLAIM_TEMPLATE: Defaults = Defaults(&[("spec", If(&CLAIM_SPEC))]);
 static EPHEMERAL: Defaults = Defaults(&[("volumeClaimTemplate", If(&CLAIM_TEMPLATE))]);
-static IMAGE_VOLUME: Defaults =
-    Defaults(&[("pullPolicy", From(|image| Some(pull_policy(image.get("reference")))))]);
+static IMAGE_VOLUME: Defaults = Defaults(&[("pullPolicy", From(|image| Some(pull_policy(image.get("reference")))))]);
 static VOLUME: Defaults = Defaults(&[
     ("emptyDir", From(|volume| (!volume.keys().any(|name| name != "name")).then(|| json!({})))),
     ("secret", If(&MODE)),
@@ -154,8 +153,11 @@ static REPLICATION_CONTROLLER: Defaults =
     Defaults(&[("spec", In(&REPLICATION_CONTROLLER_SPEC)), ("metadata", Do(labels_of_template))]);
 
 static ROLLING_QUARTER: Defaults = Defaults(&[("maxUnavailable", Text("25%")), ("maxSurge", Text("25%"))]);
-static DEPLOYMENT_STRATEGY: Defaults =
-    Defaults(&[("type", Text("RollingUpdate")), ("rollingUpdate", From(when_rolling)), ("rollingUpdate", If(&ROLLING_QUARTER))]);
+static DEPLOYMENT_STRATEGY: Defaults = Defaults(&[
+    ("type", Text("RollingUpdate")),
+    ("rollingUpdate", From(when_rolling)),
+    ("rollingUpdate", If(&ROLLING_QUARTER)),
+]);
 static DEPLOYMENT_SPEC: Defaults = Defaults(&[
     ("replicas", Number(1)),
     ("template", In(&TEMPLATE)),
@@ -169,8 +171,11 @@ static REPLICA_SET_SPEC: Defaults = Defaults(&[("replicas", Number(1)), ("templa
 static REPLICA_SET: Defaults = Defaults(&[("spec", In(&REPLICA_SET_SPEC))]);
 
 static ROLLING_ONE: Defaults = Defaults(&[("maxUnavailable", Number(1)), ("maxSurge", Number(0))]);
-static DAEMON_SET_STRATEGY: Defaults =
-    Defaults(&[("type", Text("RollingUpdate")), ("rollingUpdate", From(when_rolling)), ("rollingUpdate", If(&ROLLING_ONE))]);
+static DAEMON_SET_STRATEGY: Defaults = Defaults(&[
+    ("type", Text("RollingUpdate")),
+    ("rollingUpdate", From(when_rolling)),
+    ("rollingUpdate", If(&ROLLING_ONE)),
+]);
 static DAEMON_SET_SPEC: Defaults = Defaults(&[
     ("template", In(&TEMPLATE)),
     ("updateStrategy", In(&DAEMON_SET_STRATEGY)),
@@ -207,10 +212,7 @@ static STATEFUL_SET: Defaults = Defaults(&[("spec", In(&STATEFUL_SET_SPEC))]);
 static JOB_SPEC: Defaults = Defaults(&[
     ("completions", From(|spec| missing(spec, "parallelism").then(|| json!(1)))),
     ("parallelism", Number(1)),
-    (
-        "backoffLimit",
-        From(|spec| Some(if missing(spec, "backoffLimitPerIndex") { json!(6) } else { json!(i32::MAX) })),
-    ),
+    ("backoffLimit", From(|spec| Some(if missing(spec, "backoffLimitPerIndex") { json!(6) } else { json!(i32::MAX) }))),
     ("completionMode", Text("NonIndexed")),
     ("suspend", Flag(false)),
     (
@@ -297,9 +299,8 @@ fn tolerate_failing_nodes(spec: &mut Map<String, Value>) {
             matches!(text("key"), key if key == taint || key.is_empty()) && matches!(text("effect"), "NoExecute" | "")
         });
         if !tolerated {
-            tolerations.push(
-                json!({"key": taint, "operator": "Exists", "effect": "NoExecute", "tolerationSeconds": 300}),
-            );
+            tolerations
+                .push(json!({"key": taint, "operator": "Exists", "effect": "NoExecute", "tolerationSeconds": 300}));
         }
     }
     spec.insert("tolerations".to_owned(), Value::Array(tolerations));
@@ -359,10 +360,8 @@ fn session_affinity(spec: &mut Map<String, Value>) {
 
 static SUBSET: Defaults = Defaults(&[("ports", Each(&PORT))]);
 static ENDPOINTS: Defaults = Defaults(&[("subsets", Each(&SUBSET))]);
-static SLICE_PORT: Defaults = Defaults(&[
-    ("name", From(|port| (!port.contains_key("name")).then(|| json!("")))),
-    ("protocol", Text("TCP")),
-]);
+static SLICE_PORT: Defaults =
+    Defaults(&[("name", From(|port| (!port.contains_key("name")).then(|| json!("")))), ("protocol", Text("TCP"))]);
 static ENDPOINT_SLICE: Defaults = Defaults(&[("ports", Each(&SLICE_PORT))]);
 static POLICY_RULE: Defaults = Defaults(&[("ports", Each(&PORT))]);
 static NETWORK_POLICY_SPEC: Defaults = Defaults(&[
@@ -406,9 +405,7 @@ static SECRET: Defaults = Defaults(&[("type", Text("Opaque"))]);
 static ROLE_REF: Defaults = Defaults(&[("apiGroup", Text(RBAC))]);
 static SUBJECT: Defaults = Defaults(&[(
     "apiGroup",
-    From(|subject| {
-        matches!(subject.get("kind").and_then(Value::as_str), Some("User" | "Group")).then(|| json!(RBAC))
-    }),
+    From(|subject| matches!(subject.get("kind").and_then(Value::as_str), Some("User" | "Group")).then(|| json!(RBAC))),
 )]);
 static ROLE_BINDING: Defaults = Defaults(&[("roleRef", If(&ROLE_REF)), ("subjects", Each(&SUBJECT))]);
 static PRIORITY_CLASS: Defaults = Defaults(&[("preemptionPolicy", Text("PreemptLowerPriority"))]);

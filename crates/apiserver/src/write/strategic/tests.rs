@@ -215,10 +215,7 @@ fn what_kubectl_sends() {
         json!({"spec": {"template": {"spec": {"$setElementOrder/containers": [{"name": "web"}, {"name": "log"}],
             "containers": [{"name": "web", "$setElementOrder/env": [{"name": "B"}, {"name": "A"}],
                 "env": [{"name": "B", "value": "2"}]}]}}}}),
-        with(
-            "/spec/template/spec/containers/0/env",
-            json!([{"name": "B", "value": "2"}, {"name": "A", "value": "1"}]),
-        ),
+        with("/spec/template/spec/containers/0/env", json!([{"name": "B", "value": "2"}, {"name": "A", "value": "1"}])),
     );
     // kubectl apply after a container was taken out of the manifest, and a port changed
     check(
@@ -263,11 +260,7 @@ fn what_kubectl_sends() {
 #[test]
 fn malformed_patches_are_refused() {
     let other = |why: &str| StrategicError::Other(why.to_owned());
-    check_error(
-        json!({}),
-        json!({"$patch": "foo"}),
-        other("unknown patch type: foo in map: map[$patch:foo]"),
-    );
+    check_error(json!({}), json!({"$patch": "foo"}), other("unknown patch type: foo in map: map[$patch:foo]"));
     check_error(
         pod(json!([{"name": "a"}])),
         pod(json!([{"image": "x"}])),

@@ -60,7 +60,14 @@ async fn finalizers_hold_an_object_up_until_the_last_is_taken_off() {
     world.check(&path, "", &format!("200 {}", map(4, &held, ""))).await;
     let code = world.send(&path, r#"{"orphanDependents":false}"#).await.unwrap().code;
     assert_eq!(code, 202, "a deletion that waits says so to whoever still uses orphanDependents");
-    world.refuse(&post(MAPS), r#"{"metadata":{"name":"a"}}"#, 409, "object is being deleted: configmaps \"a\" already exists").await;
+    world
+        .refuse(
+            &post(MAPS),
+            r#"{"metadata":{"name":"a"}}"#,
+            409,
+            "object is being deleted: configmaps \"a\" already exists",
+        )
+        .await;
     world
         .refuse(
             &patch(MAPS, "a", MERGE),
@@ -105,7 +112,10 @@ async fn a_collection_is_deleted_one_by_one() {
         world.send(&post(MAPS), &body).await.unwrap();
     }
     world.send("POST /api/v1/namespaces", r#"{"metadata":{"name":"other"}}"#).await.unwrap();
-    world.send("POST /api/v1/namespaces/other/configmaps", r#"{"metadata":{"name":"a","labels":{"q":"1"}}}"#).await.unwrap();
+    world
+        .send("POST /api/v1/namespaces/other/configmaps", r#"{"metadata":{"name":"a","labels":{"q":"1"}}}"#)
+        .await
+        .unwrap();
     let names = async |line: &str| {
         let WriteBody::List(objects) = world.send(line, "").await.unwrap().body else { panic!("no list") };
         objects.iter().map(|object| object.name().to_owned()).collect::<Vec<_>>().join(" ")
@@ -155,13 +165,7 @@ async fn a_namespace_is_terminating_until_its_finalizers_are_gone() {
         )
         .await;
     // The main resource cannot finalize, the subresource can.
-    world
-        .check(
-            &patch(NAMESPACES, "n", MERGE),
-            r#"{"spec":{"finalizers":null}}"#,
-            &format!("200 {terminating}"),
-        )
-        .await;
+    world.check(&patch(NAMESPACES, "n", MERGE), r#"{"spec":{"finalizers":null}}"#, &format!("200 {terminating}")).await;
     world
         .check(
             &put(NAMESPACES, "n/finalize"),

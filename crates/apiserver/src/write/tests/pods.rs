@@ -10,7 +10,8 @@ fn pod(revision: u32, generation: u32, deleting: &str, spec: &str, status: &str)
     )
 }
 
-const POD: &str = r#"{"metadata":{"name":"p"},"spec":{"containers":[{"name":"c","image":"nginx:1"}]},"status":{"phase":"Running"}}"#;
+const POD: &str =
+    r#"{"metadata":{"name":"p"},"spec":{"containers":[{"name":"c","image":"nginx:1"}]},"status":{"phase":"Running"}}"#;
 const PENDING: &str = r#"{"phase":"Pending","qosClass":"BestEffort"}"#;
 const BOUND: &str = r#"{"phase":"Pending","qosClass":"BestEffort","conditions":[{"type":"PodScheduled","status":"True","lastProbeTime":null,"lastTransitionTime":"NOW"}]}"#;
 const ON_NODE: &str = r#","nodeName":"n1""#;
@@ -22,15 +23,11 @@ async fn a_pod_is_bound_once() {
     let world = World::new().await;
     world.check(&post(PODS), POD, &format!("201 {}", pod(3, 1, "", "", PENDING))).await;
     let binding = format!("POST {PODS}/p/binding");
-    world.refuse(&binding, r#"{"metadata":{"name":"p"},"target":{"kind":"Node"}}"#, 500, "target.name: Required value").await;
-    world.check(&binding, BINDING, SUCCESS).await;
     world
-        .check(
-            &patch(PODS, "p", MERGE),
-            "{}",
-            &format!("200 {}", pod(4, 1, "", ON_NODE, BOUND)),
-        )
+        .refuse(&binding, r#"{"metadata":{"name":"p"},"target":{"kind":"Node"}}"#, 500, "target.name: Required value")
         .await;
+    world.check(&binding, BINDING, SUCCESS).await;
+    world.check(&patch(PODS, "p", MERGE), "{}", &format!("200 {}", pod(4, 1, "", ON_NODE, BOUND))).await;
     world
         .refuse(
             &binding,
@@ -77,7 +74,9 @@ async fn an_eviction_is_a_delete() {
     let world = World::new().await;
     world.send(&post(PODS), POD).await.unwrap();
     let line = format!("POST {PODS}/p/eviction");
-    world.refuse(&line, r#"{"metadata":{"name":"q"}}"#, 400, "name in URL does not match name in Eviction object").await;
+    world
+        .refuse(&line, r#"{"metadata":{"name":"q"}}"#, 400, "name in URL does not match name in Eviction object")
+        .await;
     world.check(&line, r#"{"metadata":{"name":"p"}}"#, SUCCESS).await;
     world.refuse(&line, r#"{"metadata":{"name":"p"}}"#, 404, "pods \"p\" not found").await;
 }

@@ -34,7 +34,8 @@ async fn an_address_is_given_kept_and_given_back() {
         )]
     );
     // A manifest without the address keeps it, whatever the type becomes.
-    let updated = spec(&world, &put(SERVICES, "s"), &body("s", r#"{"ports":[{"port":81}],"selector":{"a":"b"}}"#)).await;
+    let updated =
+        spec(&world, &put(SERVICES, "s"), &body("s", r#"{"ports":[{"port":81}],"selector":{"a":"b"}}"#)).await;
     assert_eq!(updated["clusterIP"], address.as_str());
     world
         .refuse(
@@ -52,7 +53,8 @@ async fn an_address_is_given_kept_and_given_back() {
     .await;
     assert_eq!(external.get("clusterIP"), None);
     assert_eq!(claims(&world).await, (0, 0), "an external name needs no address");
-    let again = spec(&world, &patch(SERVICES, "s", MERGE), r#"{"spec":{"type":"ClusterIP","externalName":null}}"#).await;
+    let again =
+        spec(&world, &patch(SERVICES, "s", MERGE), r#"{"spec":{"type":"ClusterIP","externalName":null}}"#).await;
     assert!(again["clusterIP"].as_str().unwrap().starts_with("10.96."));
     world.send(&format!("DELETE {SERVICES}/s"), "").await.unwrap();
     assert_eq!(claims(&world).await, (0, 0), "a service that is gone holds nothing");
@@ -78,7 +80,10 @@ async fn addresses_that_cannot_be() {
         "Service \"other\" is invalid: spec.clusterIPs: Invalid value: [\"1.2.3.4\"]: failed to allocate IP 1.2.3.4: the provided network does not match the current range",
     )
     .await;
-    assert_eq!(spec(&world, &post(SERVICES), &body("h", r#"{"clusterIP":"None"}"#)).await["clusterIPs"], serde_json::json!(["None"]));
+    assert_eq!(
+        spec(&world, &post(SERVICES), &body("h", r#"{"clusterIP":"None"}"#)).await["clusterIPs"],
+        serde_json::json!(["None"])
+    );
     assert_eq!(claims(&world).await, (1, 0));
     // A create that fails gives back what it had claimed.
     world.send(&post(SERVICES), &body("dns", "{}")).await.unwrap_err();

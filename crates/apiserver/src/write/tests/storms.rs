@@ -18,7 +18,10 @@ async fn patches_race_and_none_is_lost() {
             tokio::spawn(async move {
                 for round in 0..ROUNDS {
                     let body = format!(r#"{{"data":{{"w{writer}-{round}":"x"}}}}"#);
-                    world.send(&patch(MAPS, "a", MERGE), &body).await.expect("a patch without a version never conflicts");
+                    world
+                        .send(&patch(MAPS, "a", MERGE), &body)
+                        .await
+                        .expect("a patch without a version never conflicts");
                 }
             })
         })
@@ -68,7 +71,9 @@ async fn services_created_at_once_never_share_an_address() {
         .map(|number| {
             let world = Arc::clone(&world);
             tokio::spawn(async move {
-                let body = format!(r#"{{"metadata":{{"name":"s{number}"}},"spec":{{"type":"NodePort","ports":[{{"port":1}}]}}}}"#);
+                let body = format!(
+                    r#"{{"metadata":{{"name":"s{number}"}},"spec":{{"type":"NodePort","ports":[{{"port":1}}]}}}}"#
+                );
                 world.send("POST /api/v1/namespaces/default/services", &body).await.unwrap();
             })
         })
