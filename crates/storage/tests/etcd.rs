@@ -37,6 +37,9 @@ const PATIENCE: Duration = Duration::from_secs(60);
 /// What etcd takes to notice a dead leader and to choose another, at its defaults.
 const ELECTION: Duration = Duration::from_secs(5);
 
+/// What a busy machine may add to a bound.
+const SLOW_MACHINE: Duration = Duration::from_secs(10);
+
 /// The binary to test with, or `None` where somebody decided against it.
 fn binary() -> Option<PathBuf> {
     match server::find() {
@@ -389,7 +392,7 @@ async fn an_etcd_that_is_not_there_is_reported_at_once() {
     let error = Etcd3::connect(Etcd3Options::new(["http://127.0.0.1:1", "http://127.0.0.1:2"])).await.unwrap_err();
     let text = error.to_string();
     assert!(matches!(error, ConnectError::Unreachable { .. }), "{error:?}");
-    assert!(begun.elapsed() < Duration::from_secs(2), "a refused connection needs no patience: {:?}", begun.elapsed());
+    assert!(begun.elapsed() < Duration::from_secs(4), "a refused connection needs no patience: {:?}", begun.elapsed());
     assert!(text.contains("http://127.0.0.1:1") && text.contains("http://127.0.0.1:2"), "{text}");
     assert!(text.contains("refused") && !text.contains('\n'), "{text}");
 }
@@ -403,7 +406,7 @@ async fn an_etcd_that_does_not_answer_is_reported_soon() {
     let begun = Instant::now();
     let error = Etcd3::connect(options).await.unwrap_err();
     assert!(matches!(error, ConnectError::Unreachable { .. }), "{error:?}");
-    assert!(begun.elapsed() < Duration::from_secs(3), "{:?}", begun.elapsed());
+    assert!(begun.elapsed() < Duration::from_secs(5), "{:?}", begun.elapsed());
 }
 
 #[tokio::test]
@@ -420,7 +423,7 @@ async fn one_member_of_several_is_enough_to_begin() {
 }
 
 #[tokio::test]
-async fn tls_and_passwords_open_the_door_and_their_lack_does_not() {
+async fn tls_files_open_the_door_and_their_lack_does_not() {
     let Some(binary) = binary().filter(|_| !server::is_plain()) else { return };
     let dir = tempfile::tempdir().unwrap();
     let file = |name: &str, text: String| {
@@ -468,8 +471,12 @@ async fn tls_and_passwords_open_the_door_and_their_lack_does_not() {
     let mut watch = store.watch(pods(), Revision::ZERO).await.unwrap();
     let last = store.create(&pod("a"), "{}".into(), None).await.unwrap();
     assert_eq!(follow(&mut watch, last).await.len(), 1);
+}
 
-    let member = Member::start_one(&binary, &[]);
+#[tokio::test]
+async fn a_password_opens_the_door_and_a_lost_token_is_renewed() {
+    let Some(binary) = binary() else { return };
+    let mut member = Member::start_one(&binary, &[]);
     let mut raw = etcd_client::Client::connect([&member.url], None).await.unwrap();
     raw.user_add("root", "secret", None).await.unwrap();
     raw.role_add("root").await.unwrap();
@@ -484,8 +491,20 @@ async fn tls_and_passwords_open_the_door_and_their_lack_does_not() {
     options.user = Some(("root".into(), "secret".into()));
     let store = Etcd3::connect(options).await.expect("the password is right");
     let mut watch = store.watch(pods(), Revision::ZERO).await.unwrap();
-    let last = store.create(&pod("a"), "{}".into(), None).await.unwrap();
-    assert_eq!(follow(&mut watch, last).await.len(), 1);
+    let first = store.create(&pod("a"), "{}".into(), None).await.unwrap();
+    assert_eq!(follow(&mut watch, first).await.len(), 1);
+
+    // etcd keeps its tokens in memory: a restart forgets ours.
+    member = tokio::task::spawn_blocking(move || {
+        member.kill();
+        member.start();
+        member
+    })
+    .await
+    .unwrap();
+    let last = certainly_create(&store, "b").await;
+    assert_eq!(follow(&mut watch, last).await.len(), 1, "the watch goes on with a new token");
+    drop(member);
 }
 
 // ------------------------------------------------------------------------------ faults
@@ -582,7 +601,7 @@ async fn a_dead_connection_is_noticed_within_the_bound() {
     let (event, took) = next_event(&mut watch).await;
     println!("a swallowed connection was noticed and replaced after {took:?}");
     assert_eq!((event.key().name(), event.revision()), ("after", last));
-    assert!(took < DEAD_AFTER + Duration::from_secs(3), "the bound is {DEAD_AFTER:?}, it took {took:?}");
+    assert!(took < DEAD_AFTER + SLOW_MACHINE, "the bound is {DEAD_AFTER:?}, it took {took:?}");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -602,7 +621,7 @@ async fn an_idle_watch_is_not_taken_for_dead() {
     let last = direct.create(&pod("a"), "{}".into(), None).await.unwrap();
     let (event, took) = next_event(&mut watch).await;
     assert_eq!(event.revision(), last);
-    assert!(took < Duration::from_secs(2), "the old connection still serves: {took:?}");
+    assert!(took < DEAD_AFTER / 2, "the old connection still serves: {took:?}");
     assert_eq!(proxy.cuts(), 0, "no connection was replaced");
 }
 
@@ -620,7 +639,7 @@ async fn an_etcd_that_was_stopped_for_half_a_minute_loses_nothing() {
     let begun = Instant::now();
     let sick = store.health().await;
     assert!(matches!(sick, Err(StoreFault::Unavailable(_))), "{sick:?}");
-    assert!(begun.elapsed() < Duration::from_secs(3), "health answers in time: {:?}", begun.elapsed());
+    assert!(begun.elapsed() < Duration::from_secs(5), "health answers in time: {:?}", begun.elapsed());
     tokio::time::sleep(Duration::from_secs(30).saturating_sub(begun.elapsed())).await;
     member.resume();
 
@@ -673,7 +692,7 @@ async fn a_watch_moves_to_another_member_when_its_own_dies() {
         }
         let took = begun.elapsed();
         println!("all watches went on {took:?} after member {victim} was {what}");
-        assert!(took < bound + Duration::from_secs(10), "{what}: {took:?}");
+        assert!(took < bound + SLOW_MACHINE, "{what}: {took:?}");
         if victim == 1 {
             members[victim].resume();
         } else {
