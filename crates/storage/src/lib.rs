@@ -13,6 +13,33 @@
 //! ```
 //!
 //! The store knows keys, bytes and revisions. It does not know what the bytes mean.
+//!
+//! # Example
+//! List, then watch from the list's revision: together they miss nothing, on any of the stores.
+//!
+//! ```
+//! use listwatch_meta::{Key, KeyRange};
+//! use listwatch_storage::{ListQuery, MemoryStorage, Storage, StoreEvent, WatchItem};
+//! # tokio::runtime::Builder::new_current_thread().build()?.block_on(async {
+//! let store = MemoryStorage::new();
+//! let web = Key::new("pods", Some("default"), "web")?;
+//! let created = store.create(&web, r#"{"kind":"Pod"}"#.into(), None).await?;
+//!
+//! let pods = KeyRange::resource("pods");
+//! let page = store.list(ListQuery { range: pods.clone(), at: None, limit: 500 }).await?;
+//! assert_eq!(page.items[0].modified, created);
+//!
+//! let mut watch = store.watch(pods, page.revision).await?;
+//! let removed = store.delete(&web, created).await?;
+//! match watch.next().await {
+//!     Some(WatchItem::Event(StoreEvent::Delete { key, revision, .. })) => {
+//!         assert_eq!((key, revision), (web, removed));
+//!     }
+//!     other => panic!("{other:?}"),
+//! }
+//! # Ok::<(), Box<dyn std::error::Error>>(()) })?;
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
 #![forbid(unsafe_code)]
 
 #[cfg(feature = "conformance")]
