@@ -26,7 +26,7 @@ use crate::bookmark;
 use crate::cache::decode;
 use crate::delivery::{Delivered, Delivery, SharedEvent};
 use crate::error::ReadError;
-use crate::filter::{Filter, Scope};
+use crate::filter::{Filter, LookedAt, Scope};
 use crate::handle::{List, ResourceConfig};
 use crate::limits::Limits;
 use crate::shared::now;
@@ -290,7 +290,7 @@ impl DirectWatch {
                 return Some(self.goodbye(Status::failure(500, "StorageReadError", message)));
             }
         };
-        let change = self.filter.view(&event, &self.shape)?;
+        let change = self.filter.view(&LookedAt::new(&event, &self.shape))?;
         self.last = revision;
         self.next_sequence += 1;
         let event = SharedEvent::new(self.next_sequence, now(), event, self.counters.clone());

@@ -2,6 +2,9 @@
 //! selector pins, and the rest of the selectors as tests ([`Filter`]). And under which name a
 //! watcher is found when an event happens ([`Pin`]).
 
+use std::borrow::Cow;
+use std::cell::OnceCell;
+
 use listwatch_meta::selector::{FieldTerm, LabelOperator};
 use listwatch_meta::{Change, Event, FieldSelector, Key, KeyRange, LabelSelector, Object, ObjectShape};
 
@@ -147,22 +150,25 @@ impl Filter {
 
     /// Do the selectors match an object that [`Filter::covers`]?
     pub(crate) fn selects_object(&self, object: &Object, shape: &ObjectShape) -> bool {
-        !self.selects
-            || (self.fields.iter().all(|test| test.matches(object, shape))
-                && (self.labels.is_empty() || self.labels.matches(|label| object.label(label))))
+        !self.selects || self.matches(object, shape, |label| object.label(label))
     }
 
     /// What a watcher with this filter sees of an event: a state that enters its view is an
     /// `ADDED`, one that leaves it a `DELETED`, and what was and stays outside is nothing.
-    pub(crate) fn view(&self, event: &Event, shape: &ObjectShape) -> Option<Change> {
+    pub(crate) fn view(&self, looked_at: &LookedAt<'_>) -> Option<Change> {
+        let LookedAt { event, shape, .. } = looked_at;
         if !self.covers(event.object.key()) {
             return None;
         }
         if !self.selects {
             return Some(event.change);
         }
-        let now = event.change != Change::Deleted && self.selects_object(&event.object, shape);
-        let before = event.previous.as_ref().is_some_and(|previous| self.selects_object(previous, shape));
+        let now = event.change != Change::Deleted
+            && self.matches(&event.object, shape, |label| looked_at.now.get(&event.object, label));
+        let before = event
+            .previous
+            .as_ref()
+            .is_some_and(|previous| self.matches(previous, shape, |label| looked_at.before.get(previous, label)));
         match (before, now) {
             (false, true) => Some(Change::Added),
             (true, true) => Some(Change::Modified),
@@ -171,12 +177,56 @@ impl Filter {
         }
     }
 
+    fn matches<'a>(&self, object: &Object, shape: &ObjectShape, label: impl Fn(&str) -> Option<Cow<'a, str>>) -> bool {
+        self.fields.iter().all(|test| test.matches(object, shape)) && self.labels.matches(label)
+    }
+
     /// An indexed field that this filter pins, for lists.
     pub(crate) fn pinned_field(&self) -> Option<(usize, &str)> {
         match &self.pin {
             Pin::Field(position, value) => Some((*position, value)),
             _ => None,
         }
+    }
+}
+
+/// An event that many filters look at: its labels are read once, when the first of them asks.
+pub(crate) struct LookedAt<'e> {
+    pub(crate) event: &'e Event,
+    pub(crate) shape: &'e ObjectShape,
+    now: Labels<'e>,
+    before: Labels<'e>,
+}
+
+#[derive(Default)]
+struct Labels<'e>(OnceCell<Vec<(&'e [u8], Cow<'e, str>)>>);
+
+impl<'e> LookedAt<'e> {
+    pub(crate) fn new(event: &'e Event, shape: &'e ObjectShape) -> Self {
+        LookedAt { event, shape, now: Labels::default(), before: Labels::default() }
+    }
+
+    /// A label's value after the change; of the last state when the object is gone.
+    pub(crate) fn label_now(&self, name: &str) -> Option<Cow<'_, str>> {
+        self.now.get(&self.event.object, name)
+    }
+
+    /// A label's value before the change.
+    pub(crate) fn label_before(&self, name: &str) -> Option<Cow<'_, str>> {
+        self.event.previous.as_ref().and_then(|previous| self.before.get(previous, name))
+    }
+}
+
+impl<'e> Labels<'e> {
+    fn get(&self, object: &'e Object, name: &str) -> Option<Cow<'_, str>> {
+        let labels = self.0.get_or_init(|| {
+            let mut labels = Vec::new();
+            object.for_each_label(|name, value| labels.push((name, value)));
+            labels
+        });
+        // A name that stands twice: the last one counts.
+        let found = labels.iter().rev().find(|(known, _)| *known == name.as_bytes());
+        found.map(|(_, value)| Cow::Borrowed(&**value))
     }
 }
 
@@ -298,7 +348,7 @@ mod tests {
                 },
                 (None, None) => unreachable!(),
             };
-            assert_eq!(filter.view(&event, &shape), seen, "{before:?} to {now:?}");
+            assert_eq!(filter.view(&LookedAt::new(&event, &shape)), seen, "{before:?} to {now:?}");
         }
     }
 }

@@ -17,7 +17,7 @@ use listwatch_meta::{Change, ObjectShape, Revision};
 
 use crate::bookmark;
 use crate::delivery::SharedEvent;
-use crate::filter::Filter;
+use crate::filter::{Filter, LookedAt};
 use crate::interest::Interest;
 use crate::limits::{BOOKMARK_PROGRESS_LEAD, Limits, TIMER_SLACK};
 use crate::watcher::Push;
@@ -152,12 +152,13 @@ impl<W> Hub<W> {
     ) {
         debug_assert!(event.sequence >= self.dispatched, "events are dispatched in order");
         let Hub { watchers, interest, overflowed, .. } = self;
-        interest.candidates(&event.event, shape, |id| {
+        let looked_at = LookedAt::new(&event.event, shape);
+        interest.candidates(&looked_at, |id| {
             let Some(entry) = &watchers[id as usize] else { return };
             if entry.attached_at.is_none_or(|place| event.sequence < place) {
                 return;
             }
-            if let Some(change) = entry.filter.view(&event.event, shape)
+            if let Some(change) = entry.filter.view(&looked_at)
                 && push(&entry.handle, change) == Push::Overflow
             {
                 overflowed.push(id);

@@ -7,9 +7,7 @@
 
 use std::collections::HashMap;
 
-use listwatch_meta::{Event, ObjectShape};
-
-use crate::filter::Pin;
+use crate::filter::{LookedAt, Pin};
 
 /// Watchers by what they pin.
 pub(crate) struct Interest {
@@ -97,7 +95,8 @@ impl Interest {
     }
 
     /// Calls `visit` once for each watcher that the event may concern.
-    pub(crate) fn candidates(&self, event: &Event, shape: &ObjectShape, mut visit: impl FnMut(u32)) {
+    pub(crate) fn candidates(&self, looked_at: &LookedAt<'_>, mut visit: impl FnMut(u32)) {
+        let LookedAt { event, shape, .. } = looked_at;
         let object = &event.object;
         self.all.iter().copied().for_each(&mut visit);
         let mut found = |map: &ByText, text: &str| {
@@ -125,8 +124,8 @@ impl Interest {
             found(map, &now);
         }
         for (label, map) in &self.labels {
-            let now = object.label(label);
-            if let Some(before) = event.previous.as_ref().and_then(|previous| previous.label(label))
+            let now = looked_at.label_now(label);
+            if let Some(before) = looked_at.label_before(label)
                 && Some(&before) != now.as_ref()
             {
                 found(map, &before);
@@ -140,7 +139,9 @@ impl Interest {
 
 #[cfg(test)]
 mod tests {
-    use listwatch_meta::{Change, FieldSelector, Key, LabelSelector, Object, Revision, SelectableField};
+    use listwatch_meta::{
+        Change, Event, FieldSelector, Key, LabelSelector, Object, ObjectShape, Revision, SelectableField,
+    };
     use proptest::prelude::*;
 
     use super::*;
@@ -206,11 +207,13 @@ mod tests {
                 interest.remove(id as u32, filter.pin());
             }
             let mut asked = Vec::new();
-            interest.candidates(&event, &shape(), |id| asked.push(id as usize));
+            let shape = shape();
+            let looked_at = LookedAt::new(&event, &shape);
+            interest.candidates(&looked_at, |id| asked.push(id as usize));
             asked.sort_unstable();
             for (id, filter) in filters.iter().enumerate() {
                 let times = asked.iter().filter(|asked| **asked == id).count();
-                let wanted = !gone[id] && filter.view(&event, &shape()).is_some();
+                let wanted = !gone[id] && filter.view(&looked_at).is_some();
                 prop_assert!(times <= 1, "watcher {} is asked {} times", id, times);
                 prop_assert!(!wanted || times == 1, "watcher {} wants the event and is not asked", id);
                 prop_assert!(!gone[id] || times == 0, "watcher {} is gone and is asked", id);

@@ -11,7 +11,7 @@ use listwatch_meta::Status;
 
 use crate::delivery::{Delivered, Delivery};
 use crate::direct::DirectWatch;
-use crate::filter::Filter;
+use crate::filter::{Filter, LookedAt};
 use crate::handle::Handle;
 use crate::hub::WatcherId;
 use crate::limits::{CATCH_UP_EVENTS, CATCH_UP_EVENTS_PER_POLL};
@@ -155,8 +155,9 @@ impl CachedWatch {
             }
             Ok(events) => {
                 let mut mailbox = self.cell.lock();
-                let seen = mailbox
-                    .handle_history(place, &events, |event| self.filter.view(&event.event, &shared.config.shape));
+                let seen = mailbox.handle_history(place, &events, |event| {
+                    self.filter.view(&LookedAt::new(&event.event, &shared.config.shape))
+                });
                 shared.counters.caught_up.fetch_add(seen as u64, Relaxed);
                 return events.len();
             }

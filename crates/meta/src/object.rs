@@ -262,6 +262,16 @@ impl Object {
         found
     }
 
+    /// Calls `visit` with the name and value of every label, in document order: for those who look
+    /// at the same labels many times.
+    pub fn for_each_label<'a>(&'a self, mut visit: impl FnMut(&'a [u8], Cow<'a, str>)) {
+        let labels = self.0.labels.of(&self.0.frame);
+        if labels.first() == Some(&b'{') {
+            // The scan saw these bytes before, so they are well formed.
+            let _ = scan::entries(labels, |key, value| visit(key, unquote(value)));
+        }
+    }
+
     /// The value of a selectable field by its position in the shape, as text; the field's default
     /// when absent.
     pub fn field_at<'a>(&'a self, position: usize, shape: &'a ObjectShape) -> Cow<'a, str> {
