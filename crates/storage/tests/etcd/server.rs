@@ -27,7 +27,7 @@ pub(crate) fn find() -> Etcd {
     if std::env::var_os("LISTWATCH_SKIP_ETCD").is_some_and(|value| value == "1") {
         return Etcd::Skipped;
     }
-    if let Some(path) = std::env::var_os("LISTWATCH_ETCD") {
+    if let Some(path) = std::env::var_os("LISTWATCH_ETCD").filter(|path| !path.is_empty()) {
         let path = PathBuf::from(path);
         assert!(path.is_file(), "LISTWATCH_ETCD names {}, which is no file", path.display());
         return Etcd::Binary(path);
@@ -51,7 +51,7 @@ pub(crate) fn is_plain() -> bool {
 
 /// A running cluster that somebody else keeps: `LISTWATCH_ETCD_ENDPOINTS`.
 pub(crate) fn foreign_endpoints() -> Option<Vec<String>> {
-    let endpoints = std::env::var("LISTWATCH_ETCD_ENDPOINTS").ok()?;
+    let endpoints = std::env::var("LISTWATCH_ETCD_ENDPOINTS").ok().filter(|endpoints| !endpoints.is_empty())?;
     Some(endpoints.split(',').map(|endpoint| endpoint.trim().to_owned()).collect())
 }
 
