@@ -6,7 +6,7 @@
 
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
-use std::sync::Mutex;
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
 /// Something that must not outlive this program.
 #[derive(Debug, Clone)]
@@ -22,18 +22,38 @@ pub(crate) enum Leftover {
     Directory(PathBuf),
 }
 
-static LEFT: Mutex<(u64, Vec<(u64, Leftover)>)> = Mutex::new((0, Vec::new()));
+static LEFT: Mutex<Left> = Mutex::new(Left { next: 0, stopping: false, all: Vec::new() });
+
+struct Left {
+    next: u64,
+    /// A signal has come: what is registered from now on is undone at once.
+    stopping: bool,
+    all: Vec<(u64, Leftover)>,
+}
+
+fn left() -> MutexGuard<'static, Left> {
+    // A thread that panicked while it held the lock has left the list whole.
+    LEFT.lock().unwrap_or_else(PoisonError::into_inner)
+}
 
 /// Undoes one [`Leftover`] when dropped.
 #[must_use = "dropping the guard undoes what it guards"]
 pub(crate) struct Guard(u64);
 
-/// Registers something to be undone.
+/// Registers something to be undone. Once a signal has come nobody gets past here any more: what
+/// was just started is undone, and the caller waits for the end of the program.
 pub(crate) fn guard(leftover: Leftover) -> Guard {
-    let mut left = LEFT.lock().unwrap_or_else(|poison| poison.into_inner());
-    left.0 += 1;
-    let id = left.0;
-    left.1.push((id, leftover));
+    let mut left = left();
+    if left.stopping {
+        drop(left);
+        undo(&leftover);
+        loop {
+            std::thread::park();
+        }
+    }
+    left.next += 1;
+    let id = left.next;
+    left.all.push((id, leftover));
     Guard(id)
 }
 
@@ -53,9 +73,9 @@ impl Drop for Guard {
 }
 
 fn take(id: u64) -> Option<Leftover> {
-    let mut left = LEFT.lock().unwrap_or_else(|poison| poison.into_inner());
-    let at = left.1.iter().position(|(other, _)| *other == id)?;
-    Some(left.1.remove(at).1)
+    let mut left = left();
+    let at = left.all.iter().position(|(other, _)| *other == id)?;
+    Some(left.all.remove(at).1)
 }
 
 fn undo(leftover: &Leftover) {
@@ -80,9 +100,12 @@ pub(crate) fn on_signals() {
     std::thread::spawn(move || {
         if let Some(signal) = signals.forever().next() {
             eprintln!("\nxtask: stopping, and taking everything down");
-            while let Some(leftover) = newest() {
-                undo(&leftover);
-            }
+            let all = {
+                let mut left = left();
+                left.stopping = true;
+                std::mem::take(&mut left.all)
+            };
+            all.iter().rev().for_each(|(_, leftover)| undo(leftover));
             std::process::exit(128 + signal);
         }
     });
@@ -91,12 +114,6 @@ pub(crate) fn on_signals() {
 /// Elsewhere only the guards clean up.
 #[cfg(not(unix))]
 pub(crate) fn on_signals() {}
-
-#[cfg(unix)]
-fn newest() -> Option<Leftover> {
-    let mut left = LEFT.lock().unwrap_or_else(|poison| poison.into_inner());
-    left.1.pop().map(|(_, leftover)| leftover)
-}
 
 #[cfg(test)]
 mod tests {

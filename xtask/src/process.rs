@@ -4,7 +4,7 @@ use std::ffi::{OsStr, OsString};
 use std::io::{BufRead as _, BufReader, Read, Write as _};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
-use std::sync::{Arc, Condvar, Mutex};
+use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use crate::cleanup::{self, Guard, Leftover};
@@ -231,25 +231,25 @@ impl Lines {
         for text in BufReader::new(stream).split(b'\n').map_while(Result::ok) {
             let text = String::from_utf8_lossy(&text).trim_end_matches('\r').to_owned();
             let line = Line { at: Instant::now(), text };
-            self.0.0.lock().unwrap_or_else(|poison| poison.into_inner()).push(line);
+            self.0.0.lock().unwrap_or_else(PoisonError::into_inner).push(line);
             self.0.1.notify_all();
         }
     }
 
     /// How many there are; a mark for [`wait`](Self::wait).
     pub(crate) fn count(&self) -> usize {
-        self.0.0.lock().unwrap_or_else(|poison| poison.into_inner()).len()
+        self.0.0.lock().unwrap_or_else(PoisonError::into_inner).len()
     }
 
     /// All of them.
     pub(crate) fn all(&self) -> Vec<Line> {
-        self.0.0.lock().unwrap_or_else(|poison| poison.into_inner()).clone()
+        self.0.0.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
     /// The first line at or after mark `since` that `wanted` accepts, waiting for it up to `limit`.
     pub(crate) fn wait(&self, since: usize, limit: Duration, wanted: impl Fn(&str) -> bool) -> Option<Line> {
         let deadline = Instant::now() + limit;
-        let mut lines = self.0.0.lock().unwrap_or_else(|poison| poison.into_inner());
+        let mut lines = self.0.0.lock().unwrap_or_else(PoisonError::into_inner);
         let mut seen = since;
         loop {
             if let Some(line) = lines.iter().skip(seen).find(|line| wanted(&line.text)) {
@@ -257,7 +257,7 @@ impl Lines {
             }
             seen = lines.len().max(since);
             let left = deadline.checked_duration_since(Instant::now())?;
-            lines = self.0.1.wait_timeout(lines, left).unwrap_or_else(|poison| poison.into_inner()).0;
+            lines = self.0.1.wait_timeout(lines, left).unwrap_or_else(PoisonError::into_inner).0;
         }
     }
 }

@@ -160,10 +160,16 @@ pub(crate) fn apply_change(world: &mut World) -> Outcome<String> {
     Ok(String::new())
 }
 
+/// Objects that kubectl makes up itself, handed on as JSON.
 pub(crate) fn create(world: &mut World) -> Outcome<String> {
-    world.access.kube("create configmap -n shop season --from-literal=name=winter")?;
+    for made_up in [
+        "create configmap -n shop season --from-literal=name=winter",
+        "create deployment -n shop search --image=registry.example/search:9 --replicas=2",
+    ] {
+        let json = world.access.kube(&format!("{made_up} --dry-run=client -o json"))?;
+        world.access.kubectl(["create", "-f", "-"]).input(json).text()?;
+    }
     world.access.kube("run -n shop visitor --image=registry.example/visitor:1 --labels=app=visitor --restart=Never")?;
-    world.access.kube("create deployment -n shop search --image=registry.example/search:9 --replicas=2")?;
     let made = [
         json!({"kind": "ConfigMap", "metadata": {"name": "season", "namespace": "shop"}, "data": {"name": "winter"}}),
         json!({"kind": "Pod", "metadata": {"name": "visitor", "namespace": "shop", "labels": {"app": "visitor"}},
@@ -174,8 +180,8 @@ pub(crate) fn create(world: &mut World) -> Outcome<String> {
     for object in made {
         world.model.objects.insert(key(&object), object);
     }
-    let twice = world.access.kubectl("create configmap -n shop season".split(' ')).output()?;
-    ensure!(twice.said().contains("already exists"), "creating a thing twice says: {}", twice.said());
+    let twice = world.access.kubectl(["create", "-f", &manifests(), "-R"]).output()?;
+    ensure!(twice.said().contains("already exists"), "creating things twice says: {}", twice.said());
     Ok(String::new())
 }
 

@@ -69,12 +69,12 @@ pub(crate) fn kill_and_restart(world: &mut World) -> Outcome<String> {
 pub(crate) fn kill_while_writing(world: &mut World) -> Outcome<String> {
     let manifest: String = (0..400)
         .map(|n| json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": format!("burst-{n:03}"), "namespace": "shop",
-            "labels": {"burst": "yes"}}, "data": {"n": n.to_string()}}).to_string() + "\n---\n")
+            "labels": {"burst": "yes"}}, "data": {"n": n.to_string()}}).to_string() + "\n")
         .collect();
-    let file = world.access.dir.join("burst.yaml");
+    let file = world.access.dir.join("burst.json");
     std::fs::write(&file, manifest)?;
     let mut writer = world.access.kubectl(["create", "-f"]).arg(&file).start()?;
-    let enough = writer.lines.wait(0, Duration::from_secs(20), |line| line.contains("burst-040 created"));
+    let enough = writer.lines.wait(0, Duration::from_secs(20), |line| line.contains("burst-020 created"));
     ensure!(enough.is_some(), "the writer did not get going:\n{}", writer.tail());
     world.server()?.kill();
     writer.kill();
