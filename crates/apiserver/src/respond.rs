@@ -6,6 +6,7 @@ use http::header::CONTENT_TYPE;
 use http::{HeaderValue, Response, StatusCode};
 use listwatch_cacher::List;
 use listwatch_meta::{Object, Status};
+use listwatch_wire::list::{ListBody, ListMeta, ListStyle};
 
 use crate::body::Body;
 use crate::registry::Resource;
@@ -41,7 +42,7 @@ pub(crate) fn written(
         WriteBody::Object(object) => view.object(written.code, resource, &object)?,
         WriteBody::Json(json) => view.json(written.code, json)?,
         WriteBody::Status(status) => view.json(written.code, status.to_json().into())?,
-        WriteBody::List(objects) => view.json(written.code, removed(resource, &objects))?,
+        WriteBody::List(meta, objects) => view.json(written.code, removed(resource, &meta, objects))?,
     };
     *response.status_mut() = StatusCode::from_u16(written.code).unwrap_or(StatusCode::OK);
     add_warnings(response.headers_mut(), &written.warnings);
@@ -49,15 +50,13 @@ pub(crate) fn written(
 }
 
 /// The list that a deletecollection answers.
-fn removed(resource: &Resource, objects: &[Object]) -> bytes::Bytes {
-    let head = format!(
-        "{{\"kind\":{:?},\"apiVersion\":{:?},\"metadata\":{{}},\"items\":[",
-        resource.list_kind,
-        resource.api_version()
-    );
-    let items: Vec<&[u8]> = objects.iter().map(Object::json_slice).collect();
-    let mut body = head.into_bytes();
-    body.extend_from_slice(&items.join(&b','));
-    body.extend_from_slice(b"]}");
+fn removed(resource: &Resource, meta: &ListMeta, objects: Vec<Object>) -> bytes::Bytes {
+    let style = if resource.custom { ListStyle::Unstructured } else { ListStyle::Typed };
+    let mut body = Vec::new();
+    ListBody::new(meta, style, objects.into_iter()).for_each(|chunk| body.extend_from_slice(&chunk));
+    // The newline that ends every body comes with the view.
+    if body.last() == Some(&b'\n') {
+        body.pop();
+    }
     body.into()
 }

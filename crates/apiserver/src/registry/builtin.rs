@@ -112,7 +112,8 @@ fn core() -> Vec<Row> {
             .stored_at("services/specs")
             .field("spec.clusterIP")
             .field_or("spec.type", "ClusterIP")
-            .names(NameRule::Rfc1035Label)
+            // Since v1.36 a service's name may begin with a digit.
+            .names(NameRule::Label)
             .create_on_update(),
         Group("apiregistration.k8s.io", "v1")
             .cluster("apiservices", "APIService")
@@ -490,7 +491,7 @@ mod tests {
             assert_eq!(seen, (unconditional, create, generation), "{path}");
         }
         assert_eq!(find(&registry, "v1/events").strategy.ttl_seconds, Some(3600));
-        assert_eq!(find(&registry, "v1/services").strategy.names, NameRule::Rfc1035Label);
+        assert_eq!(find(&registry, "v1/services").strategy.names, NameRule::Label);
         assert!(find(&registry, "v1/pods").strategy.graceful_delete);
         assert!(!find(&registry, "v1/namespaces").serves_delete_collection());
     }

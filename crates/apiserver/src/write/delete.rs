@@ -13,6 +13,7 @@
 use listwatch_cacher::Scope;
 use listwatch_meta::{Change, Key, ListRequest, Object, Status};
 use listwatch_storage::{Decision, KeyValue};
+use listwatch_wire::list::ListMeta;
 use listwatch_wire::query::list_options;
 use serde_json::{Map, Value};
 use time::{Duration, OffsetDateTime};
@@ -380,10 +381,16 @@ pub(super) async fn delete_collection(
     let one_page = listing.limit.is_some();
     let mut page = ListRequest { limit: listing.limit.or(Some(COLLECTION_PAGE_ITEMS)), ..listing };
     let mut removed = Vec::new();
-    let mut revision = None;
+    let mut meta = None;
     loop {
         let list = backend.cacher(resource).list(&scope, &page).await.map_err(|error| error.status(resource.gr()))?;
-        revision.get_or_insert(list.revision);
+        meta.get_or_insert_with(|| ListMeta {
+            api_version: resource.api_version(),
+            kind: resource.list_kind.clone(),
+            resource_version: list.revision.to_string(),
+            continue_token: list.continue_token.clone().filter(|_| one_page).unwrap_or_default(),
+            remaining_item_count: list.remaining.filter(|_| one_page).and_then(|count| i64::try_from(count).ok()),
+        });
         for object in list.items {
             let uid = object.uid().into_owned();
             let own = DeleteOptions { uid: Some(uid).filter(|uid| !uid.is_empty()), ..options.clone() };
@@ -401,7 +408,7 @@ pub(super) async fn delete_collection(
         page.at = token.at.map_or(listwatch_meta::ReadAt::MostRecent, listwatch_meta::ReadAt::Exact);
         page.resume = Some(token);
     }
-    Ok(WriteResponse { code: 200, body: WriteBody::List(removed), warnings: Vec::new() })
+    Ok(WriteResponse { code: 200, body: WriteBody::List(meta.unwrap_or_default(), removed), warnings: Vec::new() })
 }
 
 #[cfg(test)]

@@ -39,10 +39,7 @@ impl Document {
             parser.end()?;
             Ok(value)
         })
-        .map_err(|error: serde_json::Error| {
-            // Go's words for the commonest case; beyond it there is no text to imitate.
-            if error.is_eof() { "unexpected end of JSON input".to_owned() } else { error.to_string() }
-        })
+        .map_err(|error: serde_json::Error| in_gos_words(&error, body))
     }
 
     /// Parses YAML: one document, of which JSON is a special case.
@@ -58,6 +55,37 @@ impl Document {
         let report = Report { duplicates: RefCell::default(), left: Cell::new(DOCUMENT_WEIGHT_MAX) };
         let value = parse(Seed { report: &report, at: None })?;
         Ok(Document { value, duplicates: report.duplicates.into_inner() })
+    }
+}
+
+/// What `encoding/json` says where it stumbles at the same place; else what our parser says.
+fn in_gos_words(error: &serde_json::Error, body: &[u8]) -> String {
+    if error.is_eof() {
+        return "unexpected end of JSON input".to_owned();
+    }
+    let own = error.to_string();
+    let what = own.split(" at line ").next().unwrap_or_default();
+    let context = match what {
+        "key must be a string" | "trailing comma" => "looking for beginning of object key string",
+        "expected value" => "looking for beginning of value",
+        "trailing characters" => "after top-level value",
+        "expected `:`" => "after object key",
+        "expected `,` or `}`" => "after object key:value pair",
+        "expected `,` or `]`" => "after array element",
+        "invalid escape" => "in string escape code",
+        "recursion limit exceeded" => return "exceeded max depth".to_owned(),
+        what if what.starts_with("control character") => "in string literal",
+        _ => return own,
+    };
+    let line = body.split(|byte| *byte == b'\n').nth(error.line().saturating_sub(1)).unwrap_or_default();
+    let found = String::from_utf8_lossy(line.get(error.column().saturating_sub(1)..).unwrap_or_default());
+    match found.chars().next() {
+        // Go says '\n' for the end of a line, which is where our parser's columns end.
+        None => format!("invalid character '\\n' {context}"),
+        Some('\'') => format!("invalid character '\\'' {context}"),
+        Some(char) => {
+            format!("invalid character '{}' {context}", char.escape_default().to_string().replace("\\\"", "\""))
+        }
     }
 }
 
@@ -286,11 +314,22 @@ mod tests {
     fn broken_documents_say_where() {
         check_broken(Document::from_json, b"", "unexpected end of JSON input");
         check_broken(Document::from_json, b"{\"a\":", "unexpected end of JSON input");
-        check_broken(Document::from_json, b"{bad", "key must be a string at line 1 column 2");
-        check_broken(Document::from_json, b"{} x", "trailing characters");
+        check_broken(Document::from_json, b"{bad", "invalid character 'b' looking for beginning of object key string");
+        check_broken(Document::from_json, b"{} x", "invalid character 'x' after top-level value");
+        check_broken(
+            Document::from_json,
+            b"{\n \"a\":1,}",
+            "invalid character '}' looking for beginning of object key string",
+        );
+        check_broken(Document::from_json, b"{\"a\" 1}", "invalid character '1' after object key");
+        check_broken(Document::from_json, b"{\"a\":1 2}", "invalid character '2' after object key:value pair");
+        check_broken(Document::from_json, b"[1 2]", "invalid character '2' after array element");
+        check_broken(Document::from_json, b"[x]", "invalid character 'x' looking for beginning of value");
+        check_broken(Document::from_json, b"['x']", "invalid character '\\'' looking for beginning of value");
+        check_broken(Document::from_json, b"\"\\x\"", "invalid character 'x' in string escape code");
         check_broken(Document::from_json, b"{\"a\":1e999}", "number out of range");
         check_broken(Document::from_json, b"\"\xff\"", "invalid");
-        check_broken(Document::from_json, &b"[".repeat(100_000), "recursion limit");
+        check_broken(Document::from_json, &b"[".repeat(100_000), "exceeded max depth");
         check_broken(Document::from_yaml, b"a: [b", "yaml: ");
         check_broken(Document::from_yaml, b"a: 1\n---\nb: 2\n", "more than one document");
         check_broken(Document::from_yaml, b"a: .nan", "not finite");

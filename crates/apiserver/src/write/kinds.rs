@@ -59,8 +59,9 @@ fn check_base64(data: Option<&Value>) -> Result<(), String> {
         let Some(text) = text.as_str() else { continue };
         if let Err(error) = BASE64.decode(text) {
             let at = match error {
-                base64::DecodeError::InvalidByte(at, _) | base64::DecodeError::InvalidLastSymbol(at, _) => at,
-                _ => text.len(),
+                base64::DecodeError::InvalidByte(at, _) => at,
+                // Go names the beginning of the group of four that is not whole.
+                _ => text.len().saturating_sub(1) / 4 * 4,
             };
             return Err(format!("illegal base64 data at input byte {at}"));
         }
@@ -86,25 +87,15 @@ pub(super) fn create(group: &str, kind: &str, object: &mut Map<String, Value>) {
 
 /// What a kind keeps of the old object in an update of its main resource, behind the defaults.
 pub(super) fn update(group: &str, kind: &str, new: &mut Map<String, Value>, old: &Map<String, Value>) {
-    match (group, kind) {
-        ("", "Namespace") => {
-            let kept = old.get("spec").and_then(|spec| spec.get("finalizers")).cloned();
-            let spec = child_mut(new, "spec");
-            match kept {
-                Some(finalizers) => spec.insert("finalizers".to_owned(), finalizers),
-                None => spec.shift_remove("finalizers"),
-            };
-            name_label(new);
-        }
-        ("", "PersistentVolumeClaim") => {
-            // Bound once, bound for good; a client that applies its manifest leaves this out.
-            keep_when_absent(new, old, "volumeName");
-        }
-        ("batch", "Job") => {
-            keep_when_absent(new, old, "selector");
-            keep_generated_job_labels(new, old);
-        }
-        _ => {}
+    if (group, kind) == ("", "Namespace") {
+        // These are for `/finalize`.
+        let kept = old.get("spec").and_then(|spec| spec.get("finalizers")).cloned();
+        let spec = child_mut(new, "spec");
+        match kept {
+            Some(finalizers) => spec.insert("finalizers".to_owned(), finalizers),
+            None => spec.shift_remove("finalizers"),
+        };
+        name_label(new);
     }
 }
 
@@ -113,14 +104,6 @@ fn name_label(object: &mut Map<String, Value>) {
     let name = metadata::text(metadata(object), "name").to_owned();
     if !name.is_empty() {
         child_mut(metadata_mut(object), "labels").insert(NAME_LABEL.to_owned(), Value::String(name));
-    }
-}
-
-fn keep_when_absent(new: &mut Map<String, Value>, old: &Map<String, Value>, field: &str) {
-    let Some(kept) = old.get("spec").and_then(|spec| spec.get(field)) else { return };
-    let spec = child_mut(new, "spec");
-    if spec.get(field).is_none_or(Value::is_null) {
-        spec.insert(field.to_owned(), kept.clone());
     }
 }
 
@@ -134,40 +117,19 @@ fn generate_selector(object: &mut Map<String, Value>) {
     }
     let template = child_mut(spec, "template");
     let labels = child_mut(child_mut(template, "metadata"), "labels");
-    for (label, value) in job_labels(&name, &uid) {
-        labels.insert(label.to_owned(), Value::String(value.to_owned()));
+    for (label, value) in [
+        ("batch.kubernetes.io/controller-uid", &uid),
+        ("batch.kubernetes.io/job-name", &name),
+        ("controller-uid", &uid),
+        ("job-name", &name),
+    ] {
+        labels.insert(label.to_owned(), Value::String(value.clone()));
     }
     let generated = labels.clone();
     spec.insert("selector".to_owned(), json!({"matchLabels": {"batch.kubernetes.io/controller-uid": uid}}));
     let meta = metadata_mut(object);
     if meta.get("labels").and_then(Value::as_object).is_none_or(Map::is_empty) {
         meta.insert("labels".to_owned(), Value::Object(generated));
-    }
-}
-
-fn job_labels<'a>(name: &'a str, uid: &'a str) -> [(&'static str, &'a str); 4] {
-    [
-        ("batch.kubernetes.io/controller-uid", uid),
-        ("batch.kubernetes.io/job-name", name),
-        ("controller-uid", uid),
-        ("job-name", name),
-    ]
-}
-
-/// The labels that the server put into a job's template stay when a client applies its manifest.
-fn keep_generated_job_labels(new: &mut Map<String, Value>, old: &Map<String, Value>) {
-    let meta = metadata(old);
-    let (name, uid) = (metadata::text(meta, "name"), metadata::text(meta, "uid"));
-    let had =
-        |label: &str| old.get("spec").and_then(|spec| spec.pointer("/template/metadata/labels")?.get(label)).is_some();
-    let kept: Vec<_> = job_labels(name, uid).into_iter().filter(|(label, _)| had(label)).collect();
-    if kept.is_empty() {
-        return;
-    }
-    let template = child_mut(child_mut(new, "spec"), "template");
-    let labels = child_mut(child_mut(template, "metadata"), "labels");
-    for (label, value) in kept {
-        labels.entry(label).or_insert_with(|| Value::String(value.to_owned()));
     }
 }
 
@@ -375,10 +337,5 @@ mod tests {
             "controller-uid": "u", "job-name": "j"});
         assert_eq!(job["spec"]["template"]["metadata"]["labels"], labels);
         assert_eq!(job["metadata"]["labels"], labels);
-        let applied = json!({"metadata": {"name": "j"}, "spec": {"template": {"metadata": {"labels": {"x": "y"}}}}});
-        let mut applied = map(applied);
-        update("batch", "Job", &mut applied, &job);
-        assert_eq!(applied["spec"]["selector"], job["spec"]["selector"]);
-        assert_eq!(applied["spec"]["template"]["metadata"]["labels"]["job-name"], "j");
     }
 }

@@ -43,6 +43,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 use listwatch_meta::{Key, Object, Status};
 use listwatch_storage::{Decision, KeyValue};
+use listwatch_wire::list::ListMeta;
 use listwatch_wire::query::Query;
 use serde_json::{Map, Value};
 use time::OffsetDateTime;
@@ -103,8 +104,8 @@ pub(crate) enum WriteBody {
     Object(Object),
     /// Another object (Scale, a dry-run result that has no resource version), as JSON.
     Json(Bytes),
-    /// The removed objects of a deletecollection.
-    List(Vec<Object>),
+    /// The removed objects of a deletecollection, with the metadata of the list they came from.
+    List(ListMeta, Vec<Object>),
     /// A Status.
     Status(Box<Status>),
 }
@@ -194,6 +195,7 @@ async fn change(
         namespace: request.namespace,
         name: request.name.unwrap_or_default(),
         dry_run: false,
+        patch: request.verb == WriteVerb::Patch,
         clock,
     };
     let method_not_allowed = || Err(Status::method_not_allowed());

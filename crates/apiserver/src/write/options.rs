@@ -159,7 +159,13 @@ impl DeleteOptions {
         let body = match value {
             Value::Object(body) => body,
             Value::Null => &empty,
-            other => return Err(cannot(other, "", "v1.DeleteOptions")),
+            other => {
+                let found = go::json_kind(other);
+                return Err(Status::bad_request(format!(
+                    "couldn't get version/kind; json parse error: json: cannot unmarshal {found} into Go value of type {}",
+                    super::decode::TYPE_META
+                )));
+            }
         };
         let kind = metadata::text(body, "kind");
         if !matches!(kind, "" | "DeleteOptions") {

@@ -73,7 +73,7 @@ impl World {
                     WriteBody::Object(object) => text(object.json_slice()),
                     WriteBody::Json(json) => text(json),
                     WriteBody::Status(status) => text(&status.to_json()),
-                    WriteBody::List(objects) => {
+                    WriteBody::List(_, objects) => {
                         let items: Vec<String> = objects.iter().map(|object| text(object.json_slice())).collect();
                         format!("[{}]", items.join(","))
                     }

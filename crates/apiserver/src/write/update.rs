@@ -24,6 +24,8 @@ pub(super) struct Target<'a> {
     pub(super) namespace: Option<&'a str>,
     pub(super) name: &'a str,
     pub(super) dry_run: bool,
+    /// The change is a patch: a result that cannot be decoded is the patch's fault.
+    pub(super) patch: bool,
     pub(super) clock: &'a Clock,
 }
 
@@ -151,8 +153,13 @@ impl Target<'_> {
     }
 
     fn complete(&self, object: &mut Map<String, Value>) -> Result<(), Status> {
-        prepare::complete(self.resource, object)
-            .map_err(|why| decode::cannot_handle(object, Expected::of(self.resource), &why))
+        prepare::complete(self.resource, object).map_err(|why| {
+            if self.patch {
+                not_decodable(object, &why)
+            } else {
+                decode::cannot_handle(object, Expected::of(self.resource), &why)
+            }
+        })
     }
 
     /// The version a client claims must be the present one; none is fine where the kind allows it.
@@ -282,6 +289,12 @@ pub(super) fn check_name(metadata: &Map<String, Value>, expected: &str) -> Resul
     }
 }
 
+/// 422: the patch makes something of the object that cannot be decoded.
+fn not_decodable(object: &Map<String, Value>, why: &str) -> Status {
+    let printed = Value::String(Value::Object(object.clone()).to_string());
+    Status::invalid("", "", "", &[FieldError::invalid("patch", printed, why)])
+}
+
 /// A patch that can be applied as often as the loop needs it.
 pub(super) struct Patcher<'a> {
     patch_type: PatchType,
@@ -322,10 +335,6 @@ impl<'a> Patcher<'a> {
         };
         let kind_counts = parsed.patch.may_change_kind();
         parsed.patch.apply(object, body.at)?;
-        let not_decodable = |object: &Map<String, Value>, why: &str| {
-            let printed = Value::String(Value::Object(object.clone()).to_string());
-            Status::invalid("", "", "", &[FieldError::invalid("patch", printed, why)])
-        };
         if kind_counts {
             match decode::kind_problem(body.registry, body.expected, object) {
                 None => {}

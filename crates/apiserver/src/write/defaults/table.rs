@@ -9,6 +9,7 @@ use super::{Defaults, missing};
 pub(in crate::write) fn of(group: &str, kind: &str) -> Option<&'static Defaults> {
     Some(match (group, kind) {
         ("", "Endpoints") => &ENDPOINTS,
+        ("", "LimitRange") => &LIMIT_RANGE,
         ("", "PersistentVolume") => &PERSISTENT_VOLUME,
         ("", "PersistentVolumeClaim") => &PERSISTENT_VOLUME_CLAIM,
         ("", "Pod") => &POD,
@@ -318,6 +319,28 @@ fn labels_of_template(object: &mut Map<String, Value>) {
     }
 }
 
+static LIMIT: Defaults = Defaults(&[("default", Do(container_limits))]);
+static LIMIT_RANGE_SPEC: Defaults = Defaults(&[("limits", Each(&LIMIT))]);
+static LIMIT_RANGE: Defaults = Defaults(&[("spec", If(&LIMIT_RANGE_SPEC))]);
+
+/// For containers: the default limit is the maximum, the default request the default limit, else
+/// the minimum.
+fn container_limits(item: &mut Map<String, Value>) {
+    if !is_type(item, "Container") {
+        return;
+    }
+    for (target, source) in [("default", "max"), ("defaultRequest", "default"), ("defaultRequest", "min")] {
+        let amounts = item.get(source).and_then(Value::as_object).cloned().unwrap_or_default();
+        let target = item.entry(target).or_insert_with(|| json!({}));
+        if let Value::Object(target) = target {
+            for (name, amount) in amounts {
+                target.entry(name).or_insert(amount);
+            }
+        }
+    }
+    item.retain(|_, value| !value.as_object().is_some_and(Map::is_empty));
+}
+
 // The network.
 
 static SERVICE_PORT: Defaults =
@@ -382,8 +405,12 @@ static INGRESS_CLASS: Defaults = Defaults(&[("spec", If(&INGRESS_CLASS_SPEC))]);
 
 // Storage.
 
-static PERSISTENT_VOLUME_SPEC: Defaults =
-    Defaults(&[("persistentVolumeReclaimPolicy", Text("Retain")), ("volumeMode", Text("Filesystem"))]);
+static PERSISTENT_VOLUME_SPEC: Defaults = Defaults(&[
+    ("persistentVolumeReclaimPolicy", Text("Retain")),
+    ("volumeMode", Text("Filesystem")),
+    ("hostPath", If(&HOST_PATH)),
+    ("iscsi", If(&ISCSI)),
+]);
 static PERSISTENT_VOLUME: Defaults = Defaults(&[("spec", In(&PERSISTENT_VOLUME_SPEC))]);
 static PERSISTENT_VOLUME_CLAIM: Defaults = Defaults(&[("spec", In(&CLAIM_SPEC))]);
 static STORAGE_CLASS: Defaults =

@@ -117,7 +117,9 @@ async fn a_collection_is_deleted_one_by_one() {
         .await
         .unwrap();
     let names = async |line: &str| {
-        let WriteBody::List(objects) = world.send(line, "").await.unwrap().body else { panic!("no list") };
+        let WriteBody::List(meta, objects) = world.send(line, "").await.unwrap().body else { panic!("no list") };
+        assert_eq!((meta.kind.as_str(), meta.api_version.as_str()), ("ConfigMapList", "v1"));
+        assert_eq!(meta.continue_token.is_empty(), !line.contains("limit=1"), "a page says where the next begins");
         objects.iter().map(|object| object.name().to_owned()).collect::<Vec<_>>().join(" ")
     };
     assert_eq!(names(&delete(&format!("{MAPS}?dryRun=All"))).await, "a b c");
