@@ -16,7 +16,8 @@ use http::{Request, Response, StatusCode, Uri};
 use http_body::Body;
 use http_body_util::{BodyExt, Empty};
 use listwatch_meta::{ListOptions, Status};
-use listwatch_wire::{EventError, FrameError, JsonFrames, ListDecoder, MetadataSpans, WatchEvent, print_list_options};
+use listwatch_wire::event::{EventError, JsonEvents, ReadEventError};
+use listwatch_wire::{FrameError, ListDecoder, print_list_options};
 use tokio::sync::Mutex;
 use tokio::time::Instant;
 
@@ -293,9 +294,8 @@ impl ListBodyStream {
         let Some(decoder) = &mut self.decoder else { return Ok(()) };
         decoder.feed(chunk);
         let mut objects = Vec::new();
-        while let Some(item) = decoder.next_item().map_err(unreadable)? {
-            // An item that cannot be understood has no name, and is passed over for that.
-            let spans = MetadataSpans::find(&item).unwrap_or_default();
+        // An item that cannot be understood has no name, and is passed over for that.
+        while let Some((item, spans)) = decoder.next_object().map_err(unreadable)? {
             objects.push(RawObject::with_spans(item, spans));
         }
         let meta = decoder.meta();
@@ -346,41 +346,38 @@ impl Stream for ListBodyStream {
 /// A watch on its way in.
 struct WatchBodyStream {
     body: BoxBody,
-    frames: JsonFrames,
+    reader: JsonEvents,
     /// What is told next, and last: an error behind good events, or the end.
     end: Option<Option<Problem>>,
 }
 
 impl WatchBodyStream {
     fn new(body: BoxBody) -> Self {
-        WatchBodyStream { body, frames: JsonFrames::new(), end: None }
+        WatchBodyStream { body, reader: JsonEvents::new(), end: None }
     }
 
     /// The events that are whole now. Those before a broken one are good.
     fn decode(&mut self, chunk: Bytes) -> Vec<WatchedEvent> {
-        self.frames.feed(chunk);
+        self.reader.feed(chunk);
         let mut events = Vec::new();
         loop {
-            let frame = match self.frames.next_frame() {
-                Ok(Some(frame)) => frame,
-                Ok(None) => return events,
-                Err(error) => {
-                    self.end = Some(Some(unreadable(error)));
-                    return events;
-                }
-            };
-            match WatchEvent::decode_with_metadata(&frame) {
-                Ok((event, spans)) => {
+            let problem = match self.reader.next_event() {
+                Ok(Some((event, spans))) => {
                     let object = RawObject::with_spans(event.object, spans);
                     events.push(WatchedEvent { kind: event.kind, object });
+                    continue;
                 }
+                Ok(None) => return events,
                 // What a later server may invent is not for this client.
-                Err(error @ EventError::UnknownType { .. }) => tracing::warn!(%error, "passed over"),
-                Err(error) => {
-                    self.end = Some(Some(Problem::Malformed { why: error.to_string() }));
-                    return events;
+                Err(ReadEventError::Event(error @ EventError::UnknownType { .. })) => {
+                    tracing::warn!(%error, "passed over");
+                    continue;
                 }
-            }
+                Err(ReadEventError::Event(error)) => Problem::Malformed { why: error.to_string() },
+                Err(ReadEventError::Frame(error)) => unreadable(error),
+            };
+            self.end = Some(Some(problem));
+            return events;
         }
     }
 }
@@ -402,7 +399,7 @@ impl Stream for WatchBodyStream {
                     }
                 }
                 Some(Err(error)) => this.end = Some(Some(disconnected(&*error))),
-                None => this.end = Some(this.frames.finish().err().map(unreadable)),
+                None => this.end = Some(this.reader.finish().err().map(unreadable)),
             }
         }
     }

@@ -119,6 +119,20 @@ pub struct Malformed {
 /// # Panics
 /// When `spans` is shorter than [`PathSet::len`].
 pub fn find(document: &[u8], paths: &PathSet, spans: &mut [Span]) -> Result<(), Malformed> {
+    let mut scanner = Scanner { document, at: find_first(document, paths, spans)? };
+    scanner.space();
+    if scanner.at == document.len() { Ok(()) } else { Err(Malformed { at: scanner.at }) }
+}
+
+/// As [`find`], for bytes that go on behind the object: a stream of documents, or the rest of a
+/// list. Returns where the object ends.
+///
+/// # Errors
+/// [`Malformed`] when `document` does not begin with one whole JSON object, or is 4 GiB or larger.
+///
+/// # Panics
+/// When `spans` is shorter than [`PathSet::len`].
+pub fn find_first(document: &[u8], paths: &PathSet, spans: &mut [Span]) -> Result<usize, Malformed> {
     if u32::try_from(document.len()).is_err() {
         return Err(Malformed { at: 0 });
     }
@@ -126,8 +140,7 @@ pub fn find(document: &[u8], paths: &PathSet, spans: &mut [Span]) -> Result<(), 
     let mut scanner = Scanner { document, at: 0 };
     scanner.space();
     scanner.object(paths, None, spans)?;
-    scanner.space();
-    if scanner.at == document.len() { Ok(()) } else { Err(Malformed { at: scanner.at }) }
+    Ok(scanner.at)
 }
 
 /// Calls `each` with every key and raw value of a JSON object, in document order.
@@ -317,6 +330,17 @@ mod tests {
         find(document, &paths, &mut spans).unwrap();
         assert_eq!(spans[parent].of(document), br#"{"labels":{"a":"b"}}"#);
         assert_eq!(spans[child].of(document), br#"{"a":"b"}"#);
+    }
+
+    #[test]
+    fn the_first_of_several_documents_is_found_with_its_end() {
+        let mut paths = PathSet::new();
+        paths.add(&["a"]);
+        let mut spans = [Span::default()];
+        let documents = br#" {"a":{"b":"}"}}{"a":2}"#;
+        assert_eq!(find_first(documents, &paths, &mut spans), Ok(16));
+        assert_eq!(spans[0].of(documents), br#"{"b":"}"}"#);
+        assert!(find_first(&documents[..15], &paths, &mut spans).is_err());
     }
 
     #[test]

@@ -81,6 +81,23 @@ impl Cutter {
         self.scan.started
     }
 
+    /// Cuts a whole value off the chunk at hand: `find` looks at the chunk's rest and says where the
+    /// value ends, with what it found on the way. `None` when `find` does not see a whole value
+    /// within the limit there; [`Cutter::value`] then decides. Only between values.
+    ///
+    /// This is the way of nearly every value: it is looked at once, by whoever wants to know what
+    /// is in it, and not once more for its end.
+    pub(crate) fn whole<T>(&mut self, find: impl FnOnce(&[u8]) -> Option<(usize, T)>) -> Option<(Bytes, T)> {
+        let chunk = self.chunks.front_mut().filter(|_| self.failed.is_none())?;
+        let (end, found) = find(chunk).filter(|(end, _)| *end <= self.limit)?;
+        let value = chunk.split_to(end);
+        self.offset += end as u64;
+        if chunk.is_empty() {
+            self.chunks.pop_front();
+        }
+        Some((value, found))
+    }
+
     /// Goes on with the value at the current place; `None` when more bytes are needed.
     pub(crate) fn value(&mut self) -> Result<Option<Bytes>, FrameError> {
         if let Some(error) = &self.failed {

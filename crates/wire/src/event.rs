@@ -10,6 +10,7 @@ use bytes::{BufMut, Bytes, BytesMut};
 use listwatch_meta::scan::{self, PathSet, Span};
 use listwatch_meta::{Change, ResourceVersion, Revision, Status};
 
+use crate::frame::{FrameError, JsonFrames};
 use crate::metadata::MetadataSpans;
 
 /// The annotation on the one bookmark that ends the initial events of a WatchList.
@@ -101,6 +102,9 @@ static ENVELOPE: LazyLock<PathSet> = LazyLock::new(|| {
     paths
 });
 
+/// Spans of an envelope: type, object, and the object's metadata.
+const EVENT_SPANS: usize = 2 + MetadataSpans::LEN;
+
 static ENVELOPE_AND_METADATA: LazyLock<PathSet> = LazyLock::new(|| {
     let mut paths = ENVELOPE.clone();
     for path in MetadataSpans::PATHS {
@@ -120,15 +124,18 @@ impl WatchEvent {
         WatchEvent::from_spans(frame, spans[0], spans[1])
     }
 
-    /// As [`WatchEvent::decode`], with the object's identity and version read in the same pass:
-    /// what a client needs of every event.
+    /// As [`WatchEvent::decode`], with the object's identity and version read in the same pass.
     ///
     /// # Errors
     /// [`EventError`].
     pub fn decode_with_metadata(frame: &Bytes) -> Result<(Self, MetadataSpans), EventError> {
-        let mut spans = [Span::default(); 2 + MetadataSpans::LEN];
+        let mut spans = [Span::default(); EVENT_SPANS];
         scan::find(frame, &ENVELOPE_AND_METADATA, &mut spans)
             .map_err(|error| EventError::Malformed { at: error.at })?;
+        WatchEvent::from_all_spans(frame, &spans)
+    }
+
+    fn from_all_spans(frame: &Bytes, spans: &[Span; EVENT_SPANS]) -> Result<(Self, MetadataSpans), EventError> {
         let event = WatchEvent::from_spans(frame, spans[0], spans[1])?;
         Ok((event, MetadataSpans::inside(&spans[2..], spans[1].start)))
     }
@@ -159,6 +166,75 @@ fn encode_frame(kind: EventKind, object: &[u8]) -> Bytes {
     frame.put_slice(object);
     frame.put_slice(b"}\n");
     frame.freeze()
+}
+
+/// Why a watch stream cannot be read on.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum ReadEventError {
+    /// The stream is no sequence of documents any more. Final.
+    #[error(transparent)]
+    Frame(#[from] FrameError),
+    /// One document is no event. The stream goes on behind it.
+    #[error(transparent)]
+    Event(#[from] EventError),
+}
+
+/// Reads a JSON watch stream, from bytes to events with their metadata: [`JsonFrames`] and
+/// [`WatchEvent::decode_with_metadata`] in one pass over the bytes.
+///
+/// An event that lies whole in what was fed is looked at once; only one that straddles two chunks
+/// is cut first and decoded then.
+#[derive(Debug)]
+pub struct JsonEvents {
+    frames: JsonFrames,
+}
+
+impl JsonEvents {
+    /// A reader with [`crate::frame::FRAME_LIMIT_BYTES`].
+    pub fn new() -> Self {
+        JsonEvents { frames: JsonFrames::new() }
+    }
+
+    /// A reader that refuses events above `limit_bytes`.
+    pub fn with_limit(limit_bytes: usize) -> Self {
+        JsonEvents { frames: JsonFrames::with_limit(limit_bytes) }
+    }
+
+    /// Adds bytes of the stream.
+    pub fn feed(&mut self, chunk: Bytes) {
+        self.frames.feed(chunk);
+    }
+
+    /// The next event; `None` when more bytes are needed.
+    ///
+    /// # Errors
+    /// [`ReadEventError`].
+    pub fn next_event(&mut self) -> Result<Option<(WatchEvent, MetadataSpans)>, ReadEventError> {
+        let found = self.frames.next_frame_with(|bytes| {
+            let mut spans = [Span::default(); EVENT_SPANS];
+            let end = scan::find_first(bytes, &ENVELOPE_AND_METADATA, &mut spans).ok()?;
+            Some((end, spans))
+        })?;
+        Ok(match found {
+            None => None,
+            Some((frame, Some(spans))) => Some(WatchEvent::from_all_spans(&frame, &spans)?),
+            Some((frame, None)) => Some(WatchEvent::decode_with_metadata(&frame)?),
+        })
+    }
+
+    /// To be called when the stream has ended and every event was taken.
+    ///
+    /// # Errors
+    /// [`FrameError::Incomplete`] when an event was cut off.
+    pub fn finish(&mut self) -> Result<(), FrameError> {
+        self.frames.finish()
+    }
+}
+
+impl Default for JsonEvents {
+    fn default() -> Self {
+        JsonEvents::new()
+    }
 }
 
 /// What a bookmark says.
@@ -217,6 +293,8 @@ pub(crate) fn push_json_string(out: &mut String, text: &str) {
 
 #[cfg(test)]
 mod tests {
+    use proptest::prelude::*;
+
     use super::*;
 
     fn check(frame: &str, expected: Result<(EventKind, &str), EventError>) {
@@ -269,6 +347,69 @@ mod tests {
             frame.extend_from_slice(b"{}}\n");
             let event = WatchEvent { kind: change.into(), object: Bytes::from_static(b"{}") };
             assert_eq!(event.encode(), frame);
+        }
+    }
+
+    type Read = Vec<Result<(WatchEvent, MetadataSpans), ReadEventError>>;
+
+    /// The obvious way, and what [`JsonEvents`] must agree with.
+    fn frame_by_frame(stream: &[u8], limit: usize) -> Read {
+        let mut frames = JsonFrames::with_limit(limit);
+        frames.feed(Bytes::copy_from_slice(stream));
+        let mut read = Read::new();
+        loop {
+            match frames.next_frame() {
+                Ok(Some(frame)) => read.push(WatchEvent::decode_with_metadata(&frame).map_err(Into::into)),
+                Ok(None) => break,
+                Err(error) => {
+                    read.push(Err(error.into()));
+                    return read;
+                }
+            }
+        }
+        read.extend(frames.finish().err().map(|error| Err(error.into())));
+        read
+    }
+
+    fn in_one_pass(pieces: &[&[u8]], limit: usize) -> Read {
+        let mut events = JsonEvents::with_limit(limit);
+        let mut read = Read::new();
+        for piece in pieces {
+            events.feed(Bytes::copy_from_slice(piece));
+            loop {
+                match events.next_event() {
+                    Ok(Some(event)) => read.push(Ok(event)),
+                    Ok(None) => break,
+                    Err(error @ ReadEventError::Event(_)) => read.push(Err(error)),
+                    Err(error) => {
+                        read.push(Err(error));
+                        return read;
+                    }
+                }
+            }
+        }
+        read.extend(events.finish().err().map(|error| Err(error.into())));
+        read
+    }
+
+    proptest! {
+        #[test]
+        fn one_pass_reads_what_two_passes_read(
+            stream in prop::collection::vec(prop_oneof![
+                Just(r#"{"type":"ADDED","object":{"metadata":{"name":"a","resourceVersion":"7"}}}"#),
+                Just(r#"{"object":{"kind":"}"},"type":"DELETED"}"#),
+                Just(r#"{"type":"NEW","object":{}}"#),
+                Just(r#"{"type":"ADDED"}"#),
+                Just("\n"), Just(" "), Just("{"), Just("}"), Just("\""), Just("[1]"), Just("{\"a\":[}"),
+            ], 0..10),
+            cuts in prop::collection::vec(any::<prop::sample::Index>(), 0..8),
+            limit in prop_oneof![Just(40_usize), Just(1000)],
+        ) {
+            let stream = stream.concat().into_bytes();
+            let mut places: Vec<usize> = cuts.iter().map(|cut| cut.index(stream.len() + 1)).chain([0, stream.len()]).collect();
+            places.sort_unstable();
+            let pieces: Vec<&[u8]> = places.windows(2).map(|pair| &stream[pair[0]..pair[1]]).collect();
+            prop_assert_eq!(in_one_pass(&pieces, limit), frame_by_frame(&stream, limit));
         }
     }
 }

@@ -68,14 +68,26 @@ impl JsonFrames {
     /// [`FrameError::TooLarge`], and [`FrameError::Malformed`] when something else than an object
     /// stands where a document should begin. The error repeats on every further call.
     pub fn next_frame(&mut self) -> Result<Option<Bytes>, FrameError> {
+        Ok(self.next_frame_with(|_| None::<(usize, ())>)?.map(|(frame, _)| frame))
+    }
+
+    /// As [`JsonFrames::next_frame`]; `find` gets the first look at a document and says where it
+    /// ends, see [`Cutter::whole`].
+    pub(crate) fn next_frame_with<T>(
+        &mut self,
+        find: impl FnOnce(&[u8]) -> Option<(usize, T)>,
+    ) -> Result<Option<(Bytes, Option<T>)>, FrameError> {
         if !self.cutter.in_value() {
             match self.cutter.peek() {
                 None => return Ok(None),
                 Some(b'{') => {}
                 Some(_) => return self.cutter.malformed(),
             }
+            if let Some((frame, found)) = self.cutter.whole(find) {
+                return Ok(Some((frame, Some(found))));
+            }
         }
-        self.cutter.value()
+        Ok(self.cutter.value()?.map(|frame| (frame, None)))
     }
 
     /// To be called when the stream has ended and every frame was taken.

@@ -18,6 +18,7 @@ use listwatch_meta::Object;
 use crate::cut::Cutter;
 use crate::event::push_json_string;
 use crate::frame::{FRAME_LIMIT_BYTES, FrameError};
+use crate::metadata::MetadataSpans;
 
 /// Size of the chunks of a list body in bytes. A chunk is sent when the next small item would not
 /// fit any more.
@@ -178,7 +179,8 @@ impl<I: Iterator<Item = Object>> Iterator for ListBody<I> {
             }
             let mut json = item.json_slice();
             // An item that begins otherwise was written by somebody else; it stays as it is.
-            let cut = if !self.type_meta.is_empty() && json.starts_with(&self.type_meta) { self.type_meta.len() } else { 0 };
+            let cut =
+                if !self.type_meta.is_empty() && json.starts_with(&self.type_meta) { self.type_meta.len() } else { 0 };
             if cut > 0 {
                 chunk.put_u8(b'{');
                 json = &json[cut..];
@@ -252,6 +254,22 @@ impl ListDecoder {
     /// [`FrameError::TooLarge`], and [`FrameError::Malformed`] when the body is no list. The error
     /// repeats on every further call.
     pub fn next_item(&mut self) -> Result<Option<Bytes>, FrameError> {
+        Ok(self.step(|_| None::<(usize, ())>)?.map(|(item, _)| item))
+    }
+
+    /// As [`ListDecoder::next_item`], with the item's metadata, found in the same pass. An item
+    /// that is no well-formed object has none.
+    ///
+    /// # Errors
+    /// As [`ListDecoder::next_item`].
+    pub fn next_object(&mut self) -> Result<Option<(Bytes, MetadataSpans)>, FrameError> {
+        Ok(self.step(MetadataSpans::find_first)?.map(|(item, spans)| {
+            let spans = spans.unwrap_or_else(|| MetadataSpans::find(&item).unwrap_or_default());
+            (item, spans)
+        }))
+    }
+
+    fn step<T>(&mut self, find: fn(&[u8]) -> Option<(usize, T)>) -> Result<Option<(Bytes, Option<T>)>, FrameError> {
         loop {
             // A value that was begun goes on before anything else is looked at.
             if !self.cutter.in_value() {
@@ -264,7 +282,14 @@ impl ListDecoder {
                     (State::AfterValue, b',') => Some(State::Key { may_end: false }),
                     (State::Item { may_end: true } | State::AfterItem, b']') => Some(State::AfterValue),
                     (State::AfterItem, b',') => Some(State::Item { may_end: false }),
-                    (State::Key { .. }, b'"') | (State::Item { .. }, b'{') | (State::Value, _) => None,
+                    (State::Item { .. }, b'{') => {
+                        if let Some((item, found)) = self.cutter.whole(find) {
+                            self.state = State::AfterItem;
+                            return Ok(Some((item, Some(found))));
+                        }
+                        None
+                    }
+                    (State::Key { .. }, b'"') | (State::Value, _) => None,
                     _ => return self.cutter.malformed(),
                 };
                 if let Some(next) = next {
@@ -281,7 +306,7 @@ impl ListDecoder {
                 }
                 State::Item { .. } => {
                     self.state = State::AfterItem;
-                    return Ok(Some(value));
+                    return Ok(Some((value, None)));
                 }
                 _ => {
                     self.member(&value)?;
@@ -454,13 +479,30 @@ mod tests {
         check("", Err(FrameError::Incomplete { buffered_bytes: 0 }));
     }
 
+    /// Reads with and without metadata; both must see the same list.
     fn read_pieces(pieces: &[&[u8]]) -> (Vec<Bytes>, Result<ListMeta, FrameError>) {
+        let plain = read_by(pieces, ListDecoder::next_item);
+        let with_metadata = read_by(pieces, |decoder| {
+            let next = decoder.next_object()?;
+            Ok(next.map(|(item, spans)| {
+                assert_eq!(spans, MetadataSpans::find(&item).unwrap_or_default(), "{item:?}");
+                item
+            }))
+        });
+        assert_eq!(plain, with_metadata);
+        plain
+    }
+
+    fn read_by(
+        pieces: &[&[u8]],
+        next: impl Fn(&mut ListDecoder) -> Result<Option<Bytes>, FrameError>,
+    ) -> (Vec<Bytes>, Result<ListMeta, FrameError>) {
         let mut decoder = ListDecoder::with_limit(200);
         let mut items = Vec::new();
         for piece in pieces {
             decoder.feed(Bytes::copy_from_slice(piece));
             loop {
-                match decoder.next_item() {
+                match next(&mut decoder) {
                     Ok(Some(item)) => items.push(item),
                     Ok(None) => break,
                     Err(error) => return (items, Err(error)),

@@ -73,6 +73,14 @@ impl MetadataSpans {
         Ok(MetadataSpans(spans))
     }
 
+    /// Finds the metadata of the object these bytes begin with, and where the object ends; `None`
+    /// when they do not begin with a whole one.
+    pub(crate) fn find_first(bytes: &[u8]) -> Option<(usize, Self)> {
+        let mut spans = [Span::default(); MetadataSpans::LEN];
+        let end = scan::find_first(bytes, &PATHS, &mut spans).ok()?;
+        Some((end, MetadataSpans(spans)))
+    }
+
     /// The spans of an object that begins at `start` of the document they were found in.
     pub(crate) fn inside(spans: &[Span], start: u32) -> Self {
         let mut inner = [Span::default(); MetadataSpans::LEN];
