@@ -8,27 +8,15 @@
 //! # When the store has to be listed again
 //!
 //! The store says [`Expired`](listwatch_storage::WatchItem::Expired) when it no longer holds our
-//! place: what happened between the last event we saw (revision O) and the new list (revision L) is
-//! known only by its result. The cache compares the new list with its state and records the
-//! difference as events, so that watchers go on:
+//! place: what happened between the last event we saw and the new list is known only by its result.
+//! No sequence of events with truthful revisions leads from one to the other: a delete's revision
+//! is lost, and a client that was told half of a made-up sequence and resumes elsewhere would miss
+//! the other half. So the cache starts over from the list, and every watch is told `410 Expired`:
+//! its client lists again, which the new state answers.
 //!
-//! * An object that is new or changed is an event at its own revision, which is above O.
-//! * An object that is gone was deleted at some revision after O: the event carries O + 1. (With L
-//!   instead, several events could carry L, and a client that resumes from the first of them would
-//!   miss the others.)
-//! * An object that was deleted and created anew in between is a `DELETED` right below the
-//!   revision of its creation, then an `ADDED`.
-//! * Watchers that are under way cross the step: whatever place before it they stand at, their
-//!   state becomes that of the list. What came and went within the step they never see.
-//! * A new watch must begin at L or later: whoever holds a revision between O and L may hold an
-//!   object that came and went unseen, or has seen only a part of the difference, and is told
-//!   `410 Expired`. Watchers that take bookmarks get one at L, so that they need not hear it.
-//!
-//! If the list contradicts the cache (a different state at the same or an older revision, or a
-//! store that went back in time), what watchers were told was wrong: the cache starts over, and all
-//! of them are told `410 Expired`.
+//! Only when the list shows that nothing at all was written since, the cache and its watches go on.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::Instant;
@@ -92,17 +80,11 @@ impl Input {
     }
 }
 
-/// One entry of a complete list, with the revision that created it.
-pub(crate) struct Listed {
-    pub(crate) object: Object,
-    pub(crate) created: Revision,
-}
-
 /// A complete list of the store.
 #[derive(Default)]
 pub(crate) struct Listing {
     /// In key order.
-    pub(crate) objects: Vec<Listed>,
+    pub(crate) objects: Vec<Object>,
     pub(crate) undecodable: Vec<(Key, Revision, Malformed)>,
     pub(crate) revision: Revision,
 }
@@ -112,7 +94,7 @@ impl Listing {
     pub(crate) fn extend(&mut self, page: Vec<KeyValue>, shape: &ObjectShape) {
         for entry in page {
             match decode(&entry, Change::Added, shape) {
-                Ok(object) => self.objects.push(Listed { object, created: entry.created }),
+                Ok(object) => self.objects.push(object),
                 Err(malformed) => self.undecodable.push((entry.key, entry.modified, malformed)),
             }
         }
@@ -127,7 +109,7 @@ pub(crate) fn decode(entry: &KeyValue, change: Change, shape: &ObjectShape) -> R
 /// What a list meant for those who watch.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Relist {
-    /// The difference is in the history; everyone goes on.
+    /// The cache is filled, or nothing had happened; everyone goes on.
     Continued,
     /// The state was replaced; nobody can go on.
     StartedOver,
@@ -207,53 +189,36 @@ impl Cache {
     /// With `start_over` the present state is known to be wrong.
     pub(crate) fn plan_list(&self, listing: Listing, start_over: bool) -> Plan {
         let Listing { objects, undecodable, revision } = listing;
-        let continues = self.filled && !start_over && revision >= self.revision;
-        let steps = if continues { self.difference(&objects, revision) } else { None };
-        let change = match steps {
-            Some(steps) => Planned::Continue(steps),
-            None => {
-                let mut snapshot = Snapshot::new(&self.indexed);
-                let mut bytes = 0;
-                for Listed { object, .. } in objects {
-                    bytes += object.heap_size();
-                    snapshot.insert(object, &self.shape);
-                }
-                Planned::Replace { snapshot, bytes }
+        let same = self.filled && !start_over && revision == self.revision && self.is_showing(&objects);
+        let state = (!same).then(|| {
+            let mut snapshot = Snapshot::new(&self.indexed);
+            let mut bytes = 0;
+            for object in objects {
+                bytes += object.heap_size();
+                snapshot.insert(object, &self.shape);
             }
-        };
-        Plan { change, undecodable, revision }
+            (snapshot, bytes)
+        });
+        Plan { state, undecodable, revision }
     }
 
-    /// The store was listed, and nothing else happened since the plan was made. What watchers have
-    /// to be told is added to `told`.
-    pub(crate) fn handle_list(&mut self, now: Instant, plan: Plan, told: &mut Vec<Arc<SharedEvent>>) -> Relist {
-        let Plan { change, undecodable, revision } = plan;
-        let relist = match change {
-            Planned::Continue(steps) => {
-                for (at, step) in steps {
-                    match step {
-                        Step::Put(object) => told.push(self.put(now, object)),
-                        Step::Remove(key) => told.extend(self.remove(now, &key, at)),
-                    }
-                }
-                self.history.raise_floor(revision);
-                Relist::Continued
-            }
-            Planned::Replace { snapshot, bytes } => {
-                self.snapshot = snapshot;
-                self.object_bytes = bytes;
-                self.history.clear(revision);
-                if self.filled { Relist::StartedOver } else { Relist::Continued }
-            }
-        };
+    /// The store was listed, and nothing else happened since the plan was made.
+    pub(crate) fn handle_list(&mut self, plan: Plan) -> Relist {
+        let Plan { state, undecodable, revision } = plan;
+        let started_over = self.filled && state.is_some();
+        if let Some((snapshot, bytes)) = state {
+            self.snapshot = snapshot;
+            self.object_bytes = bytes;
+            self.history.clear(revision);
+            self.tail = (Revision::ZERO, Vec::new());
+        }
         self.filled = true;
         self.revision = revision;
-        self.tail = (Revision::ZERO, Vec::new());
         self.undecodable.clear();
         for (key, revision, malformed) in undecodable {
             self.note_undecodable(key, revision, malformed);
         }
-        relist
+        if started_over { Relist::StartedOver } else { Relist::Continued }
     }
 
     /// Time went by.
@@ -363,60 +328,17 @@ impl Cache {
         self.undecodable.insert(key, revision);
     }
 
-    /// What leads from the present state to that of a list, in the order of revisions; `None` when
-    /// nothing does.
-    fn difference(&self, objects: &[Listed], listed_at: Revision) -> Option<Vec<(Revision, Step)>> {
-        let mut steps = Vec::new();
-        let mut old: HashMap<&str, &Object> =
-            self.snapshot.iter().map(|object| (object.key().as_str(), object)).collect();
-        for Listed { object, created } in objects {
-            let before = old.remove(object.key().as_str());
-            if before.is_some_and(|before| before.revision() == object.revision()) {
-                continue;
-            }
-            // Whatever is new to us must have happened after what we know.
-            if object.revision() <= self.revision {
-                return None;
-            }
-            if before.is_some() && *created > self.revision {
-                let removed = created.previous().max(self.revision.next());
-                steps.push((removed, Step::Remove(object.key().clone())));
-            }
-            steps.push((object.revision(), Step::Put(object.clone())));
-        }
-        if !old.is_empty() && listed_at == self.revision {
-            return None; // nothing happened, and yet something is gone
-        }
-        let removed = self.revision.next();
-        steps.extend(old.into_values().map(|object| (removed, Step::Remove(object.key().clone()))));
-        // Where revisions tie, what goes makes room first, in key order.
-        steps.sort_by(|(a, first), (b, second)| a.cmp(b).then_with(|| first.order().cmp(&second.order())));
-        Some(steps)
+    /// Is the present state that of a list?
+    fn is_showing(&self, objects: &[Object]) -> bool {
+        let present = self.snapshot.iter().map(|object| (object.key(), object.revision()));
+        present.eq(objects.iter().map(|object| (object.key(), object.revision())))
     }
 }
 
 /// What a list means, worked out.
 pub(crate) struct Plan {
-    change: Planned,
+    /// The state to put in place of the present one, and its size; `None` when it is the same.
+    state: Option<(Snapshot, usize)>,
     undecodable: Vec<(Key, Revision, Malformed)>,
     revision: Revision,
-}
-
-enum Planned {
-    Continue(Vec<(Revision, Step)>),
-    Replace { snapshot: Snapshot, bytes: usize },
-}
-
-enum Step {
-    Put(Object),
-    Remove(Key),
-}
-
-impl Step {
-    fn order(&self) -> (bool, &Key) {
-        match self {
-            Step::Remove(key) => (false, key),
-            Step::Put(object) => (true, object.key()),
-        }
-    }
 }

@@ -7,7 +7,7 @@
 //!   start ─▶ list ──▶ watch after the last revision ──▶ serve bursts, timers, audits
 //!              ▲              ▲                            │ │ │
 //!              │              └──── Lost: wait, resume ────┘ │ │
-//!              └──── Expired: list again, tell the difference┘ │
+//!              └──── Expired: list again, start over ────────┘ │
 //!              └──── audit found a difference: start over ─────┘
 //! ```
 
@@ -190,24 +190,25 @@ impl Driver {
     fn handle_list(&mut self, listing: Listing, start_over: bool) {
         let shared = self.shared.clone();
         let plan = shared.cache.read().plan_list(listing, start_over);
-        let relist = shared.cache.write().handle_list(now(), plan, &mut self.told);
-        match relist {
-            Relist::Continued => {
-                self.tell();
-                shared.hub.lock().handle_relist(now());
+        let relist = shared.cache.write().handle_list(plan);
+        if relist == Relist::Continued {
+            self.tell();
+        } else {
+            let (revision, floor, end) = {
+                let cache = shared.cache.read();
+                (cache.revision(), cache.history().floor(), cache.history().end())
+            };
+            let resource = &shared.config.name;
+            if start_over {
+                tracing::error!(resource, "the cache was wrong and starts over");
+            } else {
+                tracing::warn!(resource, "the store no longer holds the cache's place; the cache starts over");
             }
-            Relist::StartedOver => {
-                let (revision, floor, end) = {
-                    let cache = shared.cache.read();
-                    (cache.revision(), cache.history().floor(), cache.history().end())
-                };
-                tracing::error!(resource = shared.config.name, "the cache was wrong and starts over");
-                shared.pins.lock().clear();
-                shared.close_watchers(|mailbox| Some(shared.expired(mailbox.last(), floor)));
-                shared.hub.lock().handle_progress(revision, end);
-                let served = shared.freshness.lock().handle_reset(revision);
-                release(served);
-            }
+            shared.pins.lock().clear();
+            shared.close_watchers(|mailbox| Some(shared.expired(mailbox.last(), floor)));
+            shared.hub.lock().handle_progress(revision, end);
+            let served = shared.freshness.lock().handle_reset(revision);
+            release(served);
         }
         shared.readiness.send_if_modified(Readiness::after_list);
     }

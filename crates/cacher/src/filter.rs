@@ -31,6 +31,9 @@ pub(crate) struct Filter {
     range: KeyRange,
     /// What a continue token's place is relative to: the URL's scope, whatever is pinned.
     collection: KeyRange,
+    /// Every key of the resource can match: most watchers of a busy resource are of this kind, and
+    /// need not look at keys.
+    everything: bool,
     /// A pinned name that the range cannot express: any namespace.
     name: Option<Box<str>>,
     labels: LabelSelector,
@@ -115,7 +118,8 @@ impl Filter {
             .unwrap_or(Pin::All);
         let selects = !labels.is_empty() || !fields.is_empty();
         let tests = fields.terms().iter().map(|term| FieldTest::new(term, shape)).collect();
-        Filter { range, collection, name, labels, fields: tests, pin, selects }
+        let everything = matches!(scope, Scope::All) && range == collection && name.is_none();
+        Filter { range, collection, everything, name, labels, fields: tests, pin, selects }
     }
 
     /// The keys that can match.
@@ -145,7 +149,8 @@ impl Filter {
 
     /// Can an object at this key match?
     pub(crate) fn covers(&self, key: &Key) -> bool {
-        self.range.contains(key.as_str()) && self.name.as_deref().is_none_or(|name| name == key.name())
+        self.everything
+            || self.range.contains(key.as_str()) && self.name.as_deref().is_none_or(|name| name == key.name())
     }
 
     /// Do the selectors match an object that [`Filter::covers`]?

@@ -212,20 +212,6 @@ impl<W> Hub<W> {
         self.watchers.iter().flatten().for_each(|entry| visit(&entry.handle));
     }
 
-    /// The state took a step whose inside is unknown: whoever takes bookmarks gets one right away,
-    /// and can resume behind it.
-    pub(crate) fn handle_relist(&mut self, now: Instant) {
-        for (id, entry) in self.watchers.iter_mut().enumerate() {
-            if let Some(entry) = entry
-                && entry.bookmark.is_some()
-            {
-                self.timers.remove(&(entry.timer, id as u32));
-                (entry.timer, entry.bookmark) = (now, Some(now));
-                self.timers.insert((now, id as u32));
-            }
-        }
-    }
-
     /// Nobody can go on: all are detached.
     pub(crate) fn handle_reset(&mut self) {
         for id in 0..self.watchers.len() {

@@ -26,7 +26,7 @@
 //! state than one that a watcher or an earlier read of the cache has shown. A consistent list shows
 //! every write that was acknowledged before it. A watcher that does not read costs the others
 //! nothing. What happens when the store forgets what the cache has not seen is written down at the
-//! top of `cache.rs`: the difference is told, nothing is silently left out.
+//! top of `cache.rs`: its watches are told `410 Expired`, nothing is silently left out.
 //!
 //! It relies on the store for one thing beyond its contract: that the changes of one revision (one
 //! transaction) are ready together, so that a burst holds all of them.

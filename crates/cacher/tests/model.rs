@@ -248,7 +248,7 @@ impl World {
                 self.quiet().await;
                 // What the cache had not seen was compacted meanwhile.
                 if self.cacher.stats().generation > before.generation {
-                    self.log.relisted(before.revision.get());
+                    self.log.restarts += 1;
                 }
             }
             Op::Lose => {
@@ -258,10 +258,9 @@ impl World {
             }
             Op::Expire => {
                 self.quiet().await;
-                let known = self.cacher.stats().revision.get();
                 self.store.expire();
                 settle().await;
-                self.log.relisted(known);
+                self.log.restarts += 1;
             }
             Op::Advance { seconds } => {
                 for _ in 0..*seconds {
@@ -316,7 +315,7 @@ impl World {
         let (scope, mut words) = words(wanted);
         words.extend([format!("rv={rv}"), "bookmarks".to_owned()]);
         let watcher = self.begin(&scope, &words).await;
-        let checker = Checker::initial(wanted.clone(), at_least);
+        let checker = Checker::initial(wanted.clone(), at_least).begun_at(&self.log);
         self.watches[slot] = Some(Watch { watcher, checker, wanted: wanted.clone(), from_start: true });
         Ok(())
     }
@@ -325,7 +324,7 @@ impl World {
         let (scope, mut words) = words(wanted);
         words.extend([format!("rv={place}"), "bookmarks".to_owned()]);
         let watcher = self.begin(&scope, &words).await;
-        let checker = Checker::after(wanted.clone(), place);
+        let checker = Checker::after(wanted.clone(), place).begun_at(&self.log);
         self.watches[slot] = Some(Watch { watcher, checker, wanted: wanted.clone(), from_start: false });
     }
 

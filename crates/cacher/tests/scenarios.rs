@@ -800,95 +800,61 @@ fn a_lost_watch_is_resumed_where_it_stood() {
 }
 
 #[test]
-fn after_a_relist_watchers_go_on_with_the_difference_and_newcomers_begin_behind_it() {
+fn when_the_store_forgot_the_place_every_watch_is_told_and_newcomers_begin_at_the_list() {
     check(
         "
         put a/gone
         > r2
         put a/same
         > r3
-        put a/changed
-        > r4
-        put a/anew
-        > r5
         start
-        watch w all
-        watch marked all rv=5 bookmarks
+        watch live all rv=3 bookmarks
         watch stalled all
-        read marked
-        read w
-        > initial ADDED a/anew@5
-        > initial ADDED a/changed@4
-        > initial ADDED a/gone@2
-        > initial ADDED a/same@3
+        read live
         hold
         delete a/gone
-        > r6
-        put a/changed app=1
-        > r7
-        put a/changed app=2
-        > r8
-        delete a/anew
-        > r9
-        put a/anew app=3
-        > r10
-        put a/unseen
-        > r11
-        delete a/unseen
-        > r12
+        > r4
         put a/new
-        > r13
+        > r5
         expire
         release
         advance 1
-        read w
-        > DELETED a/gone@6
-        > MODIFIED a/changed[2]@8
-        > DELETED a/anew@9
-        > ADDED a/anew[3]@10
-        > ADDED a/new@13
-        read marked
-        > DELETED a/gone@6
-        > MODIFIED a/changed[2]@8
-        > DELETED a/anew@9
-        > ADDED a/anew[3]@10
-        > ADDED a/new@13
-        watch late all rv=12
-        read late
-        > ERROR too old resource version: 12 (13) (410 Expired)
+        read live
+        > ERROR too old resource version: 3 (5) (410 Expired)
         > ∎
-        watch behind all rv=13
-        put a/last
-        > r14
-        read behind
-        > ADDED a/last@14
-        read w
-        > ADDED a/last@14
         read stalled
-        > initial ADDED a/anew@5
-        > initial ADDED a/changed@4
-        > initial ADDED a/gone@2
-        > initial ADDED a/same@3
-        > DELETED a/gone@6
-        > MODIFIED a/changed[2]@8
-        > DELETED a/anew@9
-        > ADDED a/anew[3]@10
-        > ADDED a/new@13
-        > ADDED a/last@14
+        > ERROR too old resource version: 3 (5) (410 Expired)
+        > ∎
         stats generation
         > generation: 2
-        hold
-        delete a/new
-        > r15
-        other
-        > r16
+        watch late all rv=4
+        read late
+        > ERROR too old resource version: 4 (5) (410 Expired)
+        > ∎
+        watch behind all rv=5
+        put a/last
+        > r6
+        read behind
+        > ADDED a/last@6
+        ",
+    );
+}
+
+#[test]
+fn when_nothing_was_written_meanwhile_watches_go_on() {
+    check(
+        "
+        put a/x
+        > r2
+        start
+        watch w all rv=2
         expire
-        release
         advance 1
-        read marked
-        > ADDED a/last@14
-        > DELETED a/new@15
-        > BOOKMARK r16
+        read w
+        put a/x
+        > r3
+        read w
+        > MODIFIED a/x@3
         ",
     );
 }

@@ -4,7 +4,7 @@
 //! The model is too simple to be wrong: a [`Log`] is every change in order, a watch is a place in
 //! it, and what comes next on the watch is the first change behind the place that it sees.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 
 use listwatch_cacher::Delivery;
 use listwatch_meta::{Change, Object};
@@ -27,14 +27,14 @@ pub struct Fact {
     pub after: Option<State>,
 }
 
-/// Everything that happened, and what of it a cache can tell.
+/// Everything that happened.
 #[derive(Default)]
 pub struct Log {
     /// Every change, in order.
     pub real: Vec<Fact>,
-    /// The same, except where a cache had to list again: there stands the difference.
-    pub told: Vec<Fact>,
     pub revision: u64,
+    /// How often a cache had to list again and started over, which ends its watches.
+    pub restarts: u64,
 }
 
 pub type Objects = BTreeMap<String, State>;
@@ -54,8 +54,7 @@ impl Log {
 
     fn push(&mut self, fact: Fact) {
         self.revision = fact.revision;
-        self.real.push(fact.clone());
-        self.told.push(fact);
+        self.real.push(fact);
     }
 
     /// The state at a revision.
@@ -68,30 +67,6 @@ impl Log {
             };
         }
         objects
-    }
-
-    /// A cache that knew everything up to `known` has listed again: what happened since is told as
-    /// the difference.
-    pub fn relisted(&mut self, known: u64) {
-        let (old, new) = (self.state(known), self.state(self.revision));
-        self.told.retain(|fact| fact.revision <= known);
-        let paths: BTreeSet<&String> = old.keys().chain(new.keys()).collect();
-        let mut facts = Vec::new();
-        for path in paths {
-            let (before, after) = (old.get(path).cloned(), new.get(path).cloned());
-            let fact = |revision, before, after| Fact { revision, path: path.clone(), before, after };
-            match (before, after) {
-                (before, after) if before == after => {}
-                (Some(before), Some(after)) if after.created > known => {
-                    facts.push(fact((after.created - 1).max(known + 1), Some(before), None));
-                    facts.push(fact(after.revision, None, Some(after)));
-                }
-                (before, Some(after)) => facts.push(fact(after.revision, before, Some(after))),
-                (before, None) => facts.push(fact(known + 1, before, None)),
-            }
-        }
-        facts.sort_by_key(|fact| (fact.revision, fact.after.is_some()));
-        self.told.extend(facts);
     }
 }
 
@@ -184,6 +159,8 @@ pub struct Checker {
     /// What a reader's copy would hold.
     copy: BTreeMap<String, (String, u64)>,
     over: bool,
+    /// How often the cache had started over when the watch began.
+    restarts: u64,
 }
 
 type Verdict = Result<(), String>;
@@ -204,7 +181,13 @@ impl Checker {
             bookmark: 0,
             copy: BTreeMap::new(),
             over: false,
+            restarts: 0,
         }
+    }
+
+    /// The watch begins now: what the cache went through before does not excuse it.
+    pub fn begun_at(self, log: &Log) -> Self {
+        Checker { restarts: log.restarts, ..self }
     }
 
     /// The revision a client would resume from; `None` while it has none.
@@ -246,7 +229,7 @@ impl Checker {
             Seen::Bookmark(revision) => self.bookmark(log, *revision),
             Seen::Error(410) => {
                 self.over = true;
-                if self.place >= oldest {
+                if self.place >= oldest && log.restarts == self.restarts {
                     return Err(format!(
                         "resumable: expired at {}, although everything after {oldest} is held",
                         self.place
@@ -288,10 +271,10 @@ impl Checker {
 
     /// What comes next on this watch.
     fn expected(&self, log: &Log) -> Option<Seen> {
-        let here = log.told.iter().filter(|fact| fact.revision == self.place);
+        let here = log.real.iter().filter(|fact| fact.revision == self.place);
         let here = here.filter_map(|fact| self.wanted.view(fact)).nth(self.at_place);
         here.or_else(|| {
-            let behind = log.told.iter().filter(|fact| fact.revision > self.place);
+            let behind = log.real.iter().filter(|fact| fact.revision > self.place);
             behind.filter_map(|fact| self.wanted.view(fact)).next()
         })
     }
