@@ -6,6 +6,7 @@
 //! ```
 
 use std::path::PathBuf;
+use std::time::Instant;
 
 use listwatch_client::{Change, Client, Config, Notice, Object, Reflection, ReflectorConfig, Scope};
 
@@ -25,8 +26,8 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
         match reflection.next().await {
             Notice::Changes(changes) => changes.iter().for_each(print),
             Notice::Synced => eprintln!("# {} pods", reflection.store().snapshot().len()),
-            Notice::State(state) => eprintln!("# {state:?}"),
-            Notice::Problem(problem) => eprintln!("# {problem}"),
+            Notice::State(state) => eprintln!("# {}", state.describe(Instant::now())),
+            Notice::Problem(_) => {} // the state that follows says it
             Notice::Skipped { reason, key } => eprintln!("# passed over {key}: {reason:?}"),
         }
     }

@@ -226,6 +226,33 @@ pub enum ReflectorState {
     },
 }
 
+impl ReflectorState {
+    /// The state in words, for a log line or a status page.
+    pub fn describe(&self, now: Instant) -> String {
+        let for_seconds = |since: &Instant| now.saturating_duration_since(*since).as_secs();
+        match self {
+            ReflectorState::Starting => "starting".to_owned(),
+            ReflectorState::Listing { page, items, since } => {
+                format!("listing: waiting for page {page}, {items} items so far, for {} s", for_seconds(since))
+            }
+            ReflectorState::AwaitingInitialEvents { events, since } => {
+                format!("receiving the initial state: {events} objects so far, for {} s", for_seconds(since))
+            }
+            ReflectorState::Checking { since } => {
+                format!("asking the server whether it knows our version, for {} s", for_seconds(since))
+            }
+            ReflectorState::Connecting { since } => {
+                format!("waiting for the server to open the watch, for {} s", for_seconds(since))
+            }
+            ReflectorState::Watching { since } => format!("watching, for {} s", for_seconds(since)),
+            ReflectorState::BackingOff { problem, attempts, until } => format!(
+                "{problem}; try {attempts} failed, the next one comes in {:.1} s",
+                until.saturating_duration_since(now).as_secs_f64()
+            ),
+        }
+    }
+}
+
 /// See the [module](self).
 #[derive(Debug)]
 pub struct Reflector {

@@ -255,7 +255,12 @@ async fn one_says_why_it_is_not_synced() {
         if let Notice::State(ReflectorState::BackingOff { problem, attempts, .. }) = reflection.next().await {
             attempt += 1;
             assert_eq!(attempts, attempt);
+            let state = reflection.reflector().state().describe(std::time::Instant::now());
             assert!(problem.to_string().contains("cannot list resource \"pods\""), "{problem}");
+            assert!(
+                state.contains(&format!("cannot list resource \"pods\" (403 Forbidden); try {attempt} failed")),
+                "{state}"
+            );
         }
     }
     assert!(!reflection.store().snapshot().is_synced());
