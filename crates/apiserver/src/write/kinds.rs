@@ -95,12 +95,11 @@ pub(super) fn update(group: &str, kind: &str, new: &mut Map<String, Value>, old:
             Some(finalizers) => spec.insert("finalizers".to_owned(), finalizers),
             None => spec.shift_remove("finalizers"),
         };
-        name_label(new);
     }
 }
 
 /// The label that carries the namespace's own name.
-fn name_label(object: &mut Map<String, Value>) {
+pub(super) fn name_label(object: &mut Map<String, Value>) {
     let name = metadata::text(metadata(object), "name").to_owned();
     if !name.is_empty() {
         child_mut(metadata_mut(object), "labels").insert(NAME_LABEL.to_owned(), Value::String(name));

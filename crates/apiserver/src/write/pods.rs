@@ -53,7 +53,7 @@ pub(super) async fn bind(target: &Target<'_>, request: &WriteRequest<'_>) -> Res
     let of_target = |field: &str| binding.get("target").and_then(|target| target.get(field)).and_then(Value::as_str);
     if !matches!(of_target("kind"), None | Some("" | "Node")) {
         return Err(Status::unknown(format!(
-            "target.kind: Unsupported value: {:?}: supported values: \"Node\", \"\"",
+            "target.kind: Unsupported value: {:?}: supported values: \"Node\", \"<empty>\"",
             of_target("kind").unwrap_or_default()
         )));
     }

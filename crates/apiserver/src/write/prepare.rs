@@ -76,6 +76,9 @@ pub(super) fn update(
     if subresource.is_none() && !resource.custom {
         kinds::update(&resource.group, &resource.kind, new, old);
     }
+    if is_namespace(resource) {
+        kinds::name_label(new);
+    }
     meta::carry_over(metadata_mut(new), metadata(old));
     if resource.strategy.generation && !same_but_for_status(resource, new, old) {
         meta::raise_generation(metadata_mut(new));

@@ -389,8 +389,8 @@ impl Grant {
         const ADDRESS_FIELDS: [&str; 4] = ["clusterIP", "clusterIPs", "ipFamilies", "ipFamilyPolicy"];
         let external = |spec: &Map<String, Value>| meta::text(spec, "type") == "ExternalName";
         if external(spec) {
-            for field in ADDRESS_FIELDS {
-                spec.shift_remove(field);
+            for field in ADDRESS_FIELDS.iter().chain(&["internalTrafficPolicy"]) {
+                spec.shift_remove(*field);
             }
             return Ok(());
         }

@@ -171,7 +171,7 @@ async fn a_namespace_is_terminating_until_its_finalizers_are_gone() {
     world
         .check(
             &put(NAMESPACES, "n/finalize"),
-            r#"{"metadata":{"name":"n","finalizers":["a.b/c"],"labels":{"kubernetes.io/metadata.name":"n"}},"spec":{"finalizers":[]}}"#,
+            r#"{"metadata":{"name":"n","finalizers":["a.b/c"]},"spec":{"finalizers":[]}}"#,
             &format!("200 {}", namespace(5, deleting, held, "{}", "Terminating")),
         )
         .await;

@@ -51,7 +51,7 @@ async fn an_address_is_given_kept_and_given_back() {
         r#"{"spec":{"type":"ExternalName","externalName":"a.b","clusterIP":null}}"#,
     )
     .await;
-    assert_eq!(external.get("clusterIP"), None);
+    assert_eq!((external.get("clusterIP"), external.get("internalTrafficPolicy")), (None, None));
     assert_eq!(claims(&world).await, (0, 0), "an external name needs no address");
     let again =
         spec(&world, &patch(SERVICES, "s", MERGE), r#"{"spec":{"type":"ClusterIP","externalName":null}}"#).await;
