@@ -73,6 +73,7 @@ use std::time::Duration;
 
 use listwatch_cacher::Limits;
 use listwatch_storage::{MemoryStorage, Storage};
+use tokio::sync::Semaphore;
 use tokio::task::JoinHandle;
 
 pub use crate::auth::Auth;
@@ -87,12 +88,11 @@ pub use crate::service::{ApiService, REQUEST_BODY_BYTES_MAX};
 /// (`--min-request-timeout`).
 const MIN_REQUEST_TIMEOUT: Duration = Duration::from_secs(1800);
 
-/// A running API server. Cheap to clone; the built-in loops end when the last clone is dropped or
-/// [`ApiServer::shutdown`] is called.
+/// A running API server. Cheap to clone; the built-in loops end when the last clone, service and
+/// listener is dropped or [`ApiServer::shutdown`] is called.
 #[derive(Clone)]
 pub struct ApiServer {
     shared: Arc<Shared>,
-    loops: Arc<Loops>,
 }
 
 /// What all requests of one server share.
@@ -100,7 +100,11 @@ pub(crate) struct Shared {
     pub(crate) backend: Arc<Backend>,
     pub(crate) auth: Auth,
     pub(crate) min_request_timeout: Duration,
+    pub(crate) reads_in_flight: Semaphore,
+    pub(crate) writes_in_flight: Semaphore,
     stopping: AtomicBool,
+    /// The built-in loops live as long as somebody can ask this server for something.
+    loops: Loops,
 }
 
 struct Loops(Vec<JoinHandle<()>>);
@@ -218,9 +222,12 @@ impl Builder {
             backend,
             auth: self.auth,
             min_request_timeout: self.min_request_timeout,
+            reads_in_flight: Semaphore::new(service::READS_IN_FLIGHT_MAX),
+            writes_in_flight: Semaphore::new(service::WRITES_IN_FLIGHT_MAX),
             stopping: AtomicBool::new(false),
+            loops: Loops(loops),
         });
-        Ok(ApiServer { shared, loops: Arc::new(Loops(loops)) })
+        Ok(ApiServer { shared })
     }
 }
 
@@ -280,15 +287,18 @@ impl ApiServer {
     /// Serves HTTPS on a free port of 127.0.0.1 with a CA and a token of its own, for a client in
     /// another process. The server ends when the result is dropped.
     ///
-    /// The token in the kubeconfig opens the server only if it was built with [`Auth::Token`];
-    /// with [`Auth::Open`] everybody on this machine is let in.
+    /// The kubeconfig carries the token of [`Auth::Token`]; with [`Auth::Open`] everybody on this
+    /// machine is let in.
     ///
     /// # Errors
     /// [`ServeError`] when no port is free or no certificate can be made.
     pub async fn serve_on_free_port(&self) -> Result<TestServer, ServeError> {
         let address = SocketAddr::from(([127, 0, 0, 1], 0));
         let bound = |source| ServeError::Bind { address, source };
-        let pki = Pki::in_memory(&[])?;
+        let mut pki = Pki::in_memory(&[])?;
+        if let Auth::Token(token) = &self.shared.auth {
+            pki = pki.with_token(token);
+        }
         let listener = std::net::TcpListener::bind(address).map_err(bound)?;
         let serving = self.serve(listener, &pki).map_err(bound)?;
         let kubeconfig = pki.kubeconfig(&format!("https://{}", serving.address()));
@@ -299,7 +309,7 @@ impl ApiServer {
     /// run are let finish; [`Serving::shutdown`] waits for them.
     pub fn shutdown(&self) {
         self.shared.stopping.store(true, Ordering::Relaxed);
-        self.loops.0.iter().for_each(JoinHandle::abort);
+        self.shared.loops.0.iter().for_each(JoinHandle::abort);
         for (_, cacher) in self.shared.backend.running_cachers() {
             cacher.stop(None);
         }
@@ -307,19 +317,26 @@ impl ApiServer {
 }
 
 impl Shared {
+    /// Has the end begun?
+    pub(crate) fn is_stopping(&self) -> bool {
+        self.stopping.load(Ordering::Relaxed)
+    }
+
     /// What the health checks of an endpoint find.
     pub(crate) async fn findings(&self, endpoint: &str) -> Vec<Finding> {
         let well = |name| Finding { name, problem: None };
         let store = self.backend.storage().health().await.err().map(|fault| fault.to_string());
         let mut findings = vec![well("ping"), well("log"), Finding { name: "etcd", problem: store.clone() }];
         if endpoint == "readyz" {
-            let stopping = self.stopping.load(Ordering::Relaxed);
+            let stopping = self.is_stopping();
             findings.push(Finding { name: "etcd-readiness", problem: store });
-            findings.push(well("informer-sync"));
+            let unready = self.backend.running_cachers().into_iter().find(|(_, cacher)| !cacher.is_ready());
             findings.push(Finding {
-                name: "shutdown",
-                problem: stopping.then(|| "process is shutting down".to_owned()),
+                name: "informer-sync",
+                problem: unready.map(|(prefix, _)| format!("the cache of {prefix} is not filled")),
             });
+            findings
+                .push(Finding { name: "shutdown", problem: stopping.then(|| "process is shutting down".to_owned()) });
         }
         findings
     }

@@ -109,7 +109,13 @@ pub(crate) async fn run(backend: Arc<Backend>) {
                 delivery = watcher.next() => match delivery {
                     Some(Delivery::Event(event)) => agenda.see(event.object(), event.change(), Instant::now()),
                     Some(Delivery::Bookmark { .. }) => {}
-                    Some(Delivery::Error(_)) | None => break,
+                    Some(Delivery::Error(status)) => {
+                        // Without the pause a store that fails at once would make this loop spin.
+                        tracing::warn!(%status, "the watch of namespaces ended");
+                        tokio::time::sleep(WATCH_RETRY).await;
+                        break;
+                    }
+                    None => break,
                 },
                 Some(ended) = passes.join_next() => match ended {
                     Ok((name, pass)) => agenda.finish(&name, pass, Instant::now()),

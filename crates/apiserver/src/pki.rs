@@ -3,7 +3,7 @@
 //!
 //! The CA's key and the token are kept, so a kubeconfig stays good over restarts. The server's own
 //! certificate is made anew at each start: it costs about a millisecond and always names the
-//! present addresses and is never about to expire.
+//! present addresses.
 
 use std::fs;
 use std::io::{self, Write as _};
@@ -15,7 +15,7 @@ use base64::Engine as _;
 use base64::engine::general_purpose::{STANDARD, URL_SAFE_NO_PAD};
 use rcgen::{
     BasicConstraints, CertificateParams, DistinguishedName, DnType, ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair,
-    KeyUsagePurpose, SanType,
+    KeyUsagePurpose,
 };
 use rustls::ServerConfig;
 use rustls_pki_types::{CertificateDer, PrivateKeyDer, PrivatePkcs8KeyDer};
@@ -23,8 +23,9 @@ use time::{Duration, OffsetDateTime};
 
 /// How long a CA made here is valid, in days.
 const CA_VALIDITY_DAYS: i64 = 3650;
-/// How long a server certificate made here is valid, in days.
-const SERVER_VALIDITY_DAYS: i64 = 365;
+/// How long a server certificate made here is valid, in days. It is made anew at each start, so
+/// this is the longest a server can run without one: as long as its CA lives.
+const SERVER_VALIDITY_DAYS: i64 = CA_VALIDITY_DAYS;
 
 /// A certificate authority with a server certificate, and the admin's bearer token.
 pub struct Pki {
@@ -62,14 +63,15 @@ pub enum PkiError {
 }
 
 impl Pki {
-    /// A CA, certificate and token that live only in memory.
+    /// A CA, certificate and token that live only in memory. `names` are further host names and
+    /// addresses of the server, besides loopback and the names every cluster knows.
     ///
     /// # Errors
     /// [`PkiError::Generate`] when the system's randomness fails.
-    pub fn in_memory(addresses: &[IpAddr]) -> Result<Self, PkiError> {
+    pub fn in_memory(names: &[String]) -> Result<Self, PkiError> {
         let ca_key = KeyPair::generate()?;
         let ca_pem = ca_params().self_signed(&ca_key)?.pem();
-        Self::assemble(&ca_key, ca_pem, token(), addresses)
+        Self::assemble(&ca_key, ca_pem, token(), names)
     }
 
     /// The CA and token of a data directory, made on first use: `ca.crt`, `ca.key` (0600) and
@@ -77,7 +79,7 @@ impl Pki {
     ///
     /// # Errors
     /// See [`PkiError`]; every message names the file.
-    pub fn load_or_create(directory: &Path, addresses: &[IpAddr]) -> Result<Self, PkiError> {
+    pub fn load_or_create(directory: &Path, names: &[String]) -> Result<Self, PkiError> {
         let (key_path, ca_path, token_path) =
             (directory.join("ca.key"), directory.join("ca.crt"), directory.join("admin.token"));
         let ca_key = match read(&key_path)? {
@@ -111,13 +113,13 @@ impl Pki {
                 token
             }
         };
-        Self::assemble(&ca_key, ca_pem, token, addresses)
+        Self::assemble(&ca_key, ca_pem, token, names)
     }
 
-    fn assemble(ca_key: &KeyPair, ca_pem: String, token: String, addresses: &[IpAddr]) -> Result<Self, PkiError> {
+    fn assemble(ca_key: &KeyPair, ca_pem: String, token: String, names: &[String]) -> Result<Self, PkiError> {
         let issuer = Issuer::new(ca_params(), ca_key);
         let server_key = KeyPair::generate()?;
-        let certificate = server_params(addresses)?.signed_by(&server_key, &issuer)?;
+        let certificate = server_params(names)?.signed_by(&server_key, &issuer)?;
         let chain = vec![CertificateDer::from(certificate.der().to_vec())];
         let key = PrivateKeyDer::Pkcs8(PrivatePkcs8KeyDer::from(server_key.serialize_der()));
         let provider = Arc::new(rustls::crypto::ring::default_provider());
@@ -137,6 +139,13 @@ impl Pki {
     /// The admin's bearer token.
     pub fn token(&self) -> &str {
         &self.token
+    }
+
+    /// The same certificates with another token.
+    #[must_use]
+    pub fn with_token(mut self, token: &str) -> Self {
+        token.clone_into(&mut self.token);
+        self
     }
 
     /// What the listener serves TLS with: HTTP/2 and HTTP/1.1 by ALPN.
@@ -179,7 +188,8 @@ impl Pki {
 pub fn write_private(path: &Path, content: &[u8]) -> Result<(), PkiError> {
     let failed = |source| PkiError::File { path: path.to_owned(), source };
     let mut name = path.file_name().unwrap_or_default().to_owned();
-    name.push(format!(".{}.tmp", std::process::id()));
+    // A name that nobody can guess, made new: a link or file laid in wait is never written to.
+    name.push(format!(".{:016x}.tmp", rand::random::<u64>()));
     let temporary = path.with_file_name(name);
     let written = create_private(&temporary)
         .and_then(|mut file| file.write_all(content).and_then(|()| file.sync_all()))
@@ -193,12 +203,12 @@ pub fn write_private(path: &Path, content: &[u8]) -> Result<(), PkiError> {
 #[cfg(unix)]
 fn create_private(path: &Path) -> io::Result<fs::File> {
     use std::os::unix::fs::OpenOptionsExt as _;
-    fs::OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(path)
+    fs::OpenOptions::new().write(true).create_new(true).mode(0o600).open(path)
 }
 
 #[cfg(not(unix))]
 fn create_private(path: &Path) -> io::Result<fs::File> {
-    fs::File::create(path)
+    fs::File::create_new(path)
 }
 
 fn read(path: &Path) -> Result<Option<String>, PkiError> {
@@ -225,23 +235,25 @@ fn ca_params() -> CertificateParams {
     params
 }
 
-fn server_params(addresses: &[IpAddr]) -> Result<CertificateParams, rcgen::Error> {
-    let names = [
+fn server_params(names: &[String]) -> Result<CertificateParams, rcgen::Error> {
+    let always = [
         "localhost",
+        "127.0.0.1",
+        "::1",
         "kubernetes",
         "kubernetes.default",
         "kubernetes.default.svc",
         "kubernetes.default.svc.cluster.local",
     ];
-    let mut params = CertificateParams::new(names.map(str::to_owned).to_vec())?;
-    let loopback = [IpAddr::from([127, 0, 0, 1]), IpAddr::from(std::net::Ipv6Addr::LOCALHOST)];
-    let mut seen = Vec::new();
-    for address in loopback.iter().chain(addresses) {
-        if !address.is_unspecified() && !seen.contains(address) {
-            seen.push(*address);
-            params.subject_alt_names.push(SanType::IpAddress(*address));
+    let mut all: Vec<String> = Vec::new();
+    for name in always.into_iter().map(str::to_owned).chain(names.iter().cloned()) {
+        let unspecified = name.parse::<IpAddr>().is_ok_and(|address| address.is_unspecified());
+        if !unspecified && !all.contains(&name) {
+            all.push(name);
         }
     }
+    // What parses as an address becomes one, the rest are DNS names.
+    let mut params = CertificateParams::new(all)?;
     params.distinguished_name = name("listwatch");
     params.key_usages = vec![KeyUsagePurpose::DigitalSignature];
     params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ServerAuth];

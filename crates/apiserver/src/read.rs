@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use http::Response;
-use listwatch_cacher::Scope;
+use listwatch_cacher::{ReadError, Scope};
 use listwatch_meta::{ListOptions, ResourceVersion, Status};
 use listwatch_wire::query::{Query, list_options};
 use rand::Rng as _;
@@ -62,6 +62,10 @@ pub(crate) async fn list(
     let request = list_options(query)?.0.list(&resource.shape)?;
     let cacher = shared.backend.cacher(resource);
     let list = cacher.list(&scope(route)?, &request).await.map_err(|error| error.status(resource.gr()))?;
+    if !list.undecodable.is_empty() {
+        // A list that leaves something out is a lie that makes controllers delete things.
+        return Err(ReadError::Undecodable { keys: list.undecodable }.status(resource.gr()));
+    }
     respond::list(list, resource, &view)
 }
 

@@ -9,6 +9,7 @@ use std::convert::Infallible;
 use std::io;
 use std::net::SocketAddr;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use http::Request;
@@ -42,6 +43,11 @@ const HTTP2_STREAM_BUFFER_BYTES_MAX: usize = 64 * 1024;
 /// How often an idle HTTP/2 peer is asked for a sign of life, and how long it may take to give one.
 const HTTP2_PING_INTERVAL: Duration = Duration::from_secs(30);
 const HTTP2_PING_TIMEOUT: Duration = Duration::from_secs(15);
+/// A connection that brings no request within this time is closed (kube-apiserver's 32 s to read
+/// the headers of the first one).
+const FIRST_REQUEST_TIMEOUT: Duration = Duration::from_secs(32);
+/// Bytes of HTTP/2 request headers taken, as for HTTP/1.
+const HTTP2_HEADER_BYTES_MAX: u32 = HTTP1_BUFFER_BYTES_MAX as u32;
 /// How long requests may go on after a shutdown began.
 const DRAIN_TIMEOUT: Duration = Duration::from_secs(10);
 
@@ -151,6 +157,7 @@ fn http_builder() -> auto::Builder<TokioExecutor> {
         .timer(TokioTimer::new())
         .max_concurrent_streams(HTTP2_STREAMS_MAX)
         .max_send_buf_size(HTTP2_STREAM_BUFFER_BYTES_MAX)
+        .max_header_list_size(HTTP2_HEADER_BYTES_MAX)
         .keep_alive_interval(HTTP2_PING_INTERVAL)
         .keep_alive_timeout(HTTP2_PING_TIMEOUT);
     builder
@@ -165,20 +172,39 @@ async fn connection(
     builder: &auto::Builder<TokioExecutor>,
     watcher: hyper_util::server::graceful::Watcher,
 ) -> Result<(), ConnectionError> {
-    let service = hyper::service::service_fn(move |request: Request<Incoming>| {
-        let service = service.clone();
-        async move { Ok::<_, Infallible>(service.handle(request).await) }
+    let asked = Arc::new(AtomicBool::new(false));
+    let service = hyper::service::service_fn({
+        let asked = Arc::clone(&asked);
+        move |request: Request<Incoming>| {
+            asked.store(true, Ordering::Relaxed);
+            let service = service.clone();
+            async move { Ok::<_, Infallible>(service.handle(request).await) }
+        }
     });
     let Some(tls) = tls else {
-        let connection = builder.serve_connection_with_upgrades(TokioIo::new(stream), service);
-        return watcher.watch(connection.into_owned()).await;
+        let connection = builder.serve_connection_with_upgrades(TokioIo::new(stream), service).into_owned();
+        return until_silent(watcher.watch(connection), &asked).await;
     };
     let Some(stream) = refuse_plain_http(stream).await? else {
         return Ok(());
     };
     let stream = tokio::time::timeout(HANDSHAKE_TIMEOUT, tls.accept(stream)).await??;
-    let connection = builder.serve_connection_with_upgrades(TokioIo::new(stream), service);
-    watcher.watch(connection.into_owned()).await
+    let connection = builder.serve_connection_with_upgrades(TokioIo::new(stream), service).into_owned();
+    until_silent(watcher.watch(connection), &asked).await
+}
+
+/// Runs a connection, but gives up on one that never asks for anything: it holds a place and a
+/// file descriptor, and needs no credential to do so.
+async fn until_silent(
+    connection: impl Future<Output = Result<(), ConnectionError>>,
+    asked: &AtomicBool,
+) -> Result<(), ConnectionError> {
+    let mut connection = std::pin::pin!(connection);
+    tokio::select! {
+        ended = &mut connection => return ended,
+        () = tokio::time::sleep(FIRST_REQUEST_TIMEOUT) => {}
+    }
+    if asked.load(Ordering::Relaxed) { connection.await } else { Err("no request came".into()) }
 }
 
 /// A TLS record begins with byte 22. Somebody who speaks plain HTTP gets the line that Go's server

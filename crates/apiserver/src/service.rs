@@ -8,12 +8,14 @@
 
 use std::convert::Infallible;
 use std::future::Future;
+use std::panic::AssertUnwindSafe;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
 use bytes::{Buf, Bytes};
+use futures_util::FutureExt as _;
 use http::header::{
     ACCEPT, ALLOW, CACHE_CONTROL, CONNECTION, CONTENT_TYPE, ETAG, EXPIRES, HOST, HeaderName, HeaderValue,
     IF_NONE_MATCH, LOCATION, RETRY_AFTER, USER_AGENT, VARY, WARNING,
@@ -38,6 +40,12 @@ use crate::write::{self, WriteRequest};
 pub const REQUEST_BODY_BYTES_MAX: usize = 3 * 1024 * 1024;
 /// How long anything but a watch may take, unless the request asks for less (`--request-timeout`).
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(60);
+
+/// Reads served at once, watches not counted (`--max-requests-inflight`); further ones are a 429.
+pub(crate) const READS_IN_FLIGHT_MAX: usize = 400;
+/// Writes served at once (`--max-mutating-requests-inflight`); further ones are a 429. Each may
+/// hold a body of [`REQUEST_BODY_BYTES_MAX`].
+pub(crate) const WRITES_IN_FLIGHT_MAX: usize = 200;
 
 const AUDIT_ID: HeaderName = HeaderName::from_static("audit-id");
 const NOSNIFF: HeaderName = HeaderName::from_static("x-content-type-options");
@@ -92,7 +100,12 @@ impl ApiService {
         let audit_id = audit_id(request.headers());
         let version = request.version();
         let head_only = request.method() == Method::HEAD;
-        let mut response = Box::pin(self.answer(request)).await;
+        let answer = AssertUnwindSafe(Box::pin(self.answer(request))).catch_unwind().await;
+        let mut response = answer.unwrap_or_else(|_| {
+            // The panic hook has told the log; the client is told what kube-apiserver tells.
+            let text = "This request caused apiserver to panic. Look in the logs for details.\n";
+            self::text(StatusCode::INTERNAL_SERVER_ERROR, text.to_owned())
+        });
         let headers = response.headers_mut();
         headers.insert(AUDIT_ID, audit_id);
         headers.entry(CACHE_CONTROL).or_insert(HeaderValue::from_static("no-cache, private"));
@@ -145,6 +158,9 @@ impl ApiService {
         B::Error: Into<Box<dyn std::error::Error + Send + Sync>>,
     {
         if route.verb == Verb::Collection && (route.legacy_watch || query.bool("watch") == Some(true)) {
+            if self.shared.is_stopping() {
+                return asker.status(&Status::unavailable("apiserver is shutting down").retry_after(1));
+            }
             // A watch has a deadline of its own, far behind the request timeout.
             let answer = read::watch(&self.shared, &route, query, asker).await;
             return answer.unwrap_or_else(|status| asker.status(&status));
@@ -152,6 +168,13 @@ impl ApiService {
         let timeout = match request_timeout(query) {
             Ok(timeout) => timeout,
             Err(status) => return asker.status(&status),
+        };
+        let places = match route.verb {
+            Verb::Write(_) => &self.shared.writes_in_flight,
+            Verb::Get | Verb::Collection => &self.shared.reads_in_flight,
+        };
+        let Ok(_place) = places.try_acquire() else {
+            return too_many_requests();
         };
         let work = async {
             match route.verb {
@@ -298,6 +321,13 @@ pub(crate) fn add_warnings(headers: &mut HeaderMap, warnings: &[String]) {
             headers.append(WARNING, value);
         }
     }
+}
+
+/// What the limit on requests in flight answers: no Status, as in kube-apiserver.
+fn too_many_requests() -> Response<Body> {
+    let mut response = text(StatusCode::TOO_MANY_REQUESTS, "Too many requests, please try again later.\n".to_owned());
+    response.headers_mut().insert(RETRY_AFTER, HeaderValue::from_static("1"));
+    response
 }
 
 async fn collect<B>(body: B) -> Result<Bytes, Status>

@@ -207,3 +207,11 @@ async fn shutdown_lets_requests_finish_and_then_closes() {
     assert!(read_to_end(&mut idle).await.is_empty());
     assert!(TcpStream::connect(address).await.is_err(), "nobody listens any more");
 }
+
+#[tokio::test]
+async fn the_kubeconfig_of_a_free_port_opens_the_server_it_belongs_to() {
+    let server = ApiServer::builder().auth(Auth::Token("a-token-of-the-test".to_owned())).build().await.expect("built");
+    let served = server.serve_on_free_port().await.expect("served");
+    assert!(served.kubeconfig().contains("token: a-token-of-the-test\n"), "{}", served.kubeconfig());
+    assert!(served.kubeconfig().contains(&served.address().to_string()));
+}

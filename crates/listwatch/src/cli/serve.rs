@@ -51,6 +51,10 @@ pub(crate) struct Serve {
     #[arg(long, value_name = "FILE", requires = "etcd_certfile")]
     etcd_keyfile: Option<PathBuf>,
 
+    /// Further names and addresses clients may reach this server by; they go into its certificate
+    #[arg(long, value_name = "NAME[,NAME]", value_delimiter = ',')]
+    tls_san: Vec<String>,
+
     /// Where to write the admin kubeconfig [default: admin.kubeconfig in the data directory]
     #[arg(long, value_name = "FILE")]
     kubeconfig_out: Option<PathBuf>,
@@ -84,6 +88,7 @@ impl Serve {
     }
 
     async fn serve(self) -> Result<(), Failure> {
+        allow_many_connections();
         // First what fails fastest: a taken port is told before any store is opened.
         let listener = TcpListener::bind(self.bind)
             .map_err(|error| format!("cannot listen on {}: {error} (choose another with --bind)", self.bind))?;
@@ -99,9 +104,9 @@ impl Serve {
         let serving = server.serve(listener, &pki)?;
 
         let url = format!("https://{}", reachable(address));
-        let kubeconfig = self.kubeconfig_path(address);
+        let kubeconfig = self.kubeconfig_path()?;
         write_private(&kubeconfig, pki.kubeconfig(&url).as_bytes())?;
-        print_banner(&url, &description, &std::path::absolute(&kubeconfig).unwrap_or(kubeconfig), pki.token());
+        print_banner(&url, &description, &std::path::absolute(&kubeconfig).unwrap_or(kubeconfig));
 
         stop_signal().await?;
         stop(&server, serving).await;
@@ -109,13 +114,13 @@ impl Serve {
     }
 
     fn pki(&self) -> Result<Pki, Failure> {
-        let addresses: Vec<IpAddr> = vec![self.bind.ip()];
+        let names: Vec<String> = [self.bind.ip().to_string()].into_iter().chain(self.tls_san.iter().cloned()).collect();
         if self.in_memory {
-            return Ok(Pki::in_memory(&addresses)?);
+            return Ok(Pki::in_memory(&names)?);
         }
         std::fs::create_dir_all(&self.data_dir)
             .map_err(|error| format!("cannot create the data directory {}: {error}", self.data_dir.display()))?;
-        Ok(Pki::load_or_create(&self.data_dir, &addresses)?)
+        Ok(Pki::load_or_create(&self.data_dir, &names)?)
     }
 
     async fn storage(&self) -> Result<(Arc<dyn Storage>, String), Failure> {
@@ -148,14 +153,29 @@ impl Serve {
         Err("this build has no etcd support; build it with --features etcd3".into())
     }
 
-    fn kubeconfig_path(&self, address: SocketAddr) -> PathBuf {
+    fn kubeconfig_path(&self) -> Result<PathBuf, Failure> {
         match &self.kubeconfig_out {
-            Some(path) => path.clone(),
-            // Nothing else of a throw-away server is kept, and several may run at once.
-            None if self.in_memory => std::env::temp_dir().join(format!("listwatch-{}.kubeconfig", address.port())),
-            None => self.data_dir.join("admin.kubeconfig"),
+            Some(path) => Ok(path.clone()),
+            None if self.in_memory => private_directory().map(|directory| directory.join("kubeconfig")),
+            None => Ok(self.data_dir.join("admin.kubeconfig")),
         }
     }
+}
+
+/// A new directory that only this user may look into: nothing else of a throw-away server is kept,
+/// several may run at once, and a token must not lie where others can lay something in wait.
+fn private_directory() -> Result<PathBuf, Failure> {
+    let parent = std::env::var_os("XDG_RUNTIME_DIR").map_or_else(std::env::temp_dir, PathBuf::from);
+    let nanos = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).map_or(0, |now| now.subsec_nanos());
+    let directory = parent.join(format!("listwatch-{}-{nanos:08x}", std::process::id()));
+    let mut builder = std::fs::DirBuilder::new();
+    #[cfg(unix)]
+    std::os::unix::fs::DirBuilderExt::mode(&mut builder, 0o700);
+    // Fails when it exists, whoever made it.
+    builder.create(&directory).map_err(|error| {
+        format!("cannot create {}: {error} (name a place with --kubeconfig-out)", directory.display())
+    })?;
+    Ok(directory)
 }
 
 #[cfg(feature = "embedded")]
@@ -182,15 +202,30 @@ fn reachable(address: SocketAddr) -> SocketAddr {
     }
 }
 
-fn print_banner(url: &str, storage: &str, kubeconfig: &Path, token: &str) {
-    // The token is in the kubeconfig, which only its owner may read; a log must not hold it.
-    debug_assert!(!token.is_empty());
+/// The token is in the kubeconfig, which only its owner may read; what is printed ends in logs.
+fn print_banner(url: &str, storage: &str, kubeconfig: &Path) {
     println!("listwatch {} serves the Kubernetes API", env!("CARGO_PKG_VERSION"));
     println!("  address     {url}");
     println!("  storage     {storage}");
     println!("  kubeconfig  export KUBECONFIG={}", kubeconfig.display());
     println!("  try         kubectl get namespaces --watch");
     println!("  stop        Ctrl-C");
+}
+
+/// Raises the soft limit of open files to the hard one: every watcher is a connection or shares one,
+/// and the usual soft limit of 1,024 is meant for programs that use `select`.
+fn allow_many_connections() {
+    #[cfg(unix)]
+    {
+        use rustix::process::{Resource, getrlimit, setrlimit};
+        let mut limit = getrlimit(Resource::Nofile);
+        if limit.current != limit.maximum {
+            limit.current = limit.maximum;
+            if let Err(error) = setrlimit(Resource::Nofile, limit) {
+                tracing::warn!(%error, "cannot raise the limit of open files");
+            }
+        }
+    }
 }
 
 /// Waits for Ctrl-C or a termination signal.
