@@ -136,7 +136,6 @@ const KINDS: &[(&str, &str, &str)] = &[
 const SPECIAL: &[(&str, &str)] = &[
     ("k8s.io.apimachinery.pkg.apis.meta.v1.Time", "Time"),
     ("k8s.io.apimachinery.pkg.apis.meta.v1.MicroTime", "MicroTime"),
-    ("k8s.io.apimachinery.pkg.apis.meta.v1.Duration", "Duration"),
     ("k8s.io.apimachinery.pkg.apis.meta.v1.FieldsV1", "Raw"),
     ("k8s.io.apimachinery.pkg.api.resource.Quantity", "Quantity"),
     ("k8s.io.apimachinery.pkg.runtime.RawExtension", "Raw"),
@@ -443,13 +442,19 @@ impl Table {
             &mut out,
             format_args!("/// The release that the table describes.\npub const RELEASE: &str = {RELEASE:?};\n\n"),
         );
-        out.push_str("/// A message of the table; the value is its place in [`MESSAGES`].\n");
+        out.push_str("/// A message of the table; the value is its place in it.\n");
         out.push_str(
             "#[derive(Clone, Copy, Debug, PartialEq, Eq)]\n#[repr(u16)]\n#[allow(missing_docs)]\npub enum Id {\n",
         );
+        let mut line = String::new();
         for id in ids.keys() {
-            write_to(&mut out, format_args!("    {id},\n"));
+            if line.len() + id.len() > 110 {
+                write_to(&mut out, format_args!("   {line}\n"));
+                line.clear();
+            }
+            write_to(&mut line, format_args!(" {id},"));
         }
+        write_to(&mut out, format_args!("   {line}\n"));
         out.push_str("}\n\nuse Id::*;\n\n");
         out.push_str("pub(super) const KINDS: &[KindRow] = &[\n");
         let mut kinds = self.kinds.clone();
@@ -492,8 +497,8 @@ const HEADER: &str = "\
 use super::schema::Omit::{Empty as EMPTY, Never as NEVER, Zero as ZERO};
 use super::schema::Shape::{Inline as Inl, Map, One, Pointer as Ptr, Repeated as Rep};
 use super::schema::Type::{
-    Bool, Bytes, Double as F64, Duration, Int32 as I32, Int64 as I64, IntOrString, Message as Msg, MicroTime,
-    PropsOrArray, PropsOrBool, PropsOrStrings, Quantity, Raw, String as Str, Strings, Time,
+    Bool, Bytes, Double as F64, Int32 as I32, Int64 as I64, IntOrString, Message as Msg, MicroTime, PropsOrArray,
+    PropsOrBool, PropsOrStrings, Quantity, Raw, String as Str, Strings, Time,
 };
 use super::schema::{KindRow, MessageRow, field as f, kind as k, message as m};
 

@@ -45,6 +45,7 @@ pub mod frame;
 pub mod list;
 pub mod media_type;
 pub mod metadata;
+pub mod protobuf;
 pub mod query;
 
 pub use event::{Bookmark, EventError, EventKind, WatchEvent, error_frame};

@@ -1,0 +1,106 @@
+//! The envelope around every object: `k8s\0` and a `runtime.Unknown`, which names the object's type
+//! and holds its message (apimachinery `runtime/serializer/protobuf`).
+//!
+//! | field | holds |
+//! |---|---|
+//! | 1 | `TypeMeta`: 1 is `apiVersion`, 2 is `kind` |
+//! | 2 | the object's message |
+//! | 3 | content encoding; Go writes it empty |
+//! | 4 | content type; Go writes it empty |
+
+use std::borrow::Cow;
+
+use super::decode::whole;
+use super::error::DecodeError;
+use super::reader::{Place, Reader, Wire};
+use super::schema::{self, Id};
+
+/// What a body in Kubernetes' protobuf begins with.
+pub const MAGIC: &[u8] = b"k8s\0";
+
+/// An envelope, opened; the object's message is not looked at.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Envelope<'a> {
+    /// `apiVersion` of the object.
+    pub api_version: Cow<'a, str>,
+    /// `kind` of the object.
+    pub kind: Cow<'a, str>,
+    pub(super) raw: Place,
+}
+
+impl<'a> Envelope<'a> {
+    /// Opens the envelope that a body is.
+    ///
+    /// # Errors
+    /// [`DecodeError`] if it is none.
+    pub fn parse(body: &'a [u8]) -> Result<Self, DecodeError> {
+        Self::read(body, whole(body)?)
+    }
+
+    /// Opens the envelope at a place of a body.
+    pub(super) fn read(body: &'a [u8], place: Place) -> Result<Self, DecodeError> {
+        let Some(rest) = place.of(body).strip_prefix(MAGIC) else { return Err(DecodeError::NoPrefix) };
+        if rest.is_empty() {
+            return Err(DecodeError::Empty);
+        }
+        let start = place.start + MAGIC.len() as u32;
+        let mut envelope =
+            Envelope { api_version: "".into(), kind: "".into(), raw: Place { start: place.end, end: place.end } };
+        let mut reader = Reader::new(body, Place { start, ..place });
+        while let Some((number, value)) = bytes_field(&mut reader, "Unknown")? {
+            match number {
+                1 => {
+                    let mut reader = Reader::new(body, value);
+                    while let Some((number, value)) = bytes_field(&mut reader, "TypeMeta")? {
+                        match number {
+                            1 => envelope.api_version = String::from_utf8_lossy(value.of(body)),
+                            2 => envelope.kind = String::from_utf8_lossy(value.of(body)),
+                            _ => {}
+                        }
+                    }
+                }
+                2 => envelope.raw = value,
+                _ => {}
+            }
+        }
+        Ok(envelope)
+    }
+
+    /// The object's message, without its type: a slice of `body`, which must be the body that was
+    /// opened.
+    pub fn raw<'b>(&self, body: &'b [u8]) -> &'b [u8] {
+        self.raw.of(body)
+    }
+
+    /// What is known of the object's type.
+    ///
+    /// # Errors
+    /// The envelope names no type, or one without protobuf.
+    pub fn message(&self) -> Result<Id, DecodeError> {
+        if self.kind.is_empty() {
+            return Err(DecodeError::MissingKind);
+        }
+        if self.api_version.is_empty() {
+            return Err(DecodeError::MissingVersion);
+        }
+        schema::message_of(&self.api_version, &self.kind).ok_or_else(|| DecodeError::UnknownKind {
+            api_version: self.api_version.to_string(),
+            kind: self.kind.to_string(),
+        })
+    }
+}
+
+/// The next field of a message all of whose known fields are length-delimited.
+fn bytes_field(reader: &mut Reader<'_>, message: &'static str) -> Result<Option<(u32, Place)>, DecodeError> {
+    loop {
+        let at = reader.position();
+        let Some((number, wire)) = reader.tag()? else { return Ok(None) };
+        let place = reader.value(wire)?;
+        if wire == Wire::Bytes {
+            return Ok(Some((number, place)));
+        }
+        if number <= 4 {
+            return Err(DecodeError::WrongType { at, message, field: "", found: wire as u8 });
+        }
+    }
+}

@@ -1,0 +1,306 @@
+//! Text of values that protobuf and JSON write differently: strings, numbers, times, base64, and
+//! JSON inside protobuf. Everything is printed as Go prints it.
+
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use serde::de::IgnoredAny;
+use time::format_description::well_known::Rfc3339;
+use time::{OffsetDateTime, UtcOffset};
+
+/// Unix time of Go's zero time, 0001-01-01T00:00:00Z, which stands for "none".
+pub(super) const ZERO_TIME_SECONDS: i64 = -62_135_596_800;
+
+const HEX: &[u8; 16] = b"0123456789abcdef";
+
+/// A JSON string with Go's escapes, which include `<`, `>`, `&`, U+2028 and U+2029. What is not
+/// UTF-8 becomes U+FFFD.
+pub(super) fn push_string(out: &mut Vec<u8>, text: &[u8]) {
+    let lossy;
+    let text = match std::str::from_utf8(text) {
+        Ok(text) => text.as_bytes(),
+        Err(_) => {
+            lossy = String::from_utf8_lossy(text);
+            lossy.as_bytes()
+        }
+    };
+    out.reserve(text.len() + 2);
+    out.push(b'"');
+    let mut from = 0;
+    for (at, &byte) in text.iter().enumerate() {
+        if !needs_look(byte) {
+            continue;
+        }
+        let (escape, len): (&[u8], usize) = match byte {
+            b'"' => (b"\\\"", 1),
+            b'\\' => (b"\\\\", 1),
+            b'\n' => (b"\\n", 1),
+            b'\r' => (b"\\r", 1),
+            b'\t' => (b"\\t", 1),
+            0x08 => (b"\\b", 1),
+            0x0c => (b"\\f", 1),
+            0xe2 if text[at..].starts_with(b"\xe2\x80\xa8") => (b"\\u2028", 3),
+            0xe2 if text[at..].starts_with(b"\xe2\x80\xa9") => (b"\\u2029", 3),
+            0xe2 => continue,
+            _ => (b"", 1),
+        };
+        out.extend_from_slice(&text[from..at]);
+        if escape.is_empty() {
+            push_unicode_escape(out, byte);
+        } else {
+            out.extend_from_slice(escape);
+        }
+        from = at + len;
+    }
+    out.extend_from_slice(&text[from..]);
+    out.push(b'"');
+}
+
+fn needs_look(byte: u8) -> bool {
+    byte < 0x20 || matches!(byte, b'"' | b'\\' | b'<' | b'>' | b'&' | 0xe2)
+}
+
+fn push_unicode_escape(out: &mut Vec<u8>, byte: u8) {
+    out.extend_from_slice(b"\\u00");
+    out.push(HEX[usize::from(byte >> 4)]);
+    out.push(HEX[usize::from(byte & 15)]);
+}
+
+/// A whole number.
+pub(super) fn push_integer(out: &mut Vec<u8>, value: i64) {
+    let mut digits = [0; 20];
+    let mut at = digits.len();
+    let mut rest = value.unsigned_abs();
+    loop {
+        at -= 1;
+        digits[at] = b'0' + (rest % 10) as u8;
+        rest /= 10;
+        if rest == 0 {
+            break;
+        }
+    }
+    if value < 0 {
+        out.push(b'-');
+    }
+    out.extend_from_slice(&digits[at..]);
+}
+
+/// A number as ES6 and Go print it: plain between 1e-6 and 1e21, with an exponent outside. `false`
+/// for what JSON cannot say.
+pub(super) fn push_double(out: &mut Vec<u8>, value: f64) -> bool {
+    if !value.is_finite() {
+        return false;
+    }
+    let size = value.abs();
+    let text = if size != 0.0 && !(1e-6..1e21).contains(&size) {
+        let text = format!("{value:e}");
+        if text.contains("e-") { text } else { text.replace('e', "e+") }
+    } else {
+        value.to_string()
+    };
+    out.extend_from_slice(text.as_bytes());
+    true
+}
+
+/// Bytes as a JSON string of base64.
+pub(super) fn push_base64(out: &mut Vec<u8>, bytes: &[u8]) {
+    out.push(b'"');
+    let start = out.len();
+    out.resize(start + bytes.len().div_ceil(3) * 4, 0);
+    let written = STANDARD.encode_slice(bytes, &mut out[start..]).unwrap_or_default();
+    out.truncate(start + written);
+    out.push(b'"');
+}
+
+/// Bytes of a JSON string of base64; line breaks inside are passed over, as in Go.
+pub(super) fn read_base64(text: &str) -> Option<Vec<u8>> {
+    if text.contains(['\r', '\n']) {
+        return STANDARD.decode(text.replace(['\r', '\n'], "")).ok();
+    }
+    STANDARD.decode(text).ok()
+}
+
+/// A time in UTC as a JSON string, with six digits behind the second if `micros` are given.
+/// `false` for a year outside of 1 to 9999.
+pub(super) fn push_time(out: &mut Vec<u8>, seconds: i64, micros: Option<u32>) -> bool {
+    let Ok(time) = OffsetDateTime::from_unix_timestamp(seconds) else { return false };
+    if !(1..=9999).contains(&time.year()) {
+        return false;
+    }
+    let parts: [(&str, u32, u32); 6] = [
+        ("\"", time.year().unsigned_abs(), 4),
+        ("-", u32::from(u8::from(time.month())), 2),
+        ("-", u32::from(time.day()), 2),
+        ("T", u32::from(time.hour()), 2),
+        (":", u32::from(time.minute()), 2),
+        (":", u32::from(time.second()), 2),
+    ];
+    for (before, value, count) in parts {
+        out.extend_from_slice(before.as_bytes());
+        digits_into(out, value, count);
+    }
+    if let Some(micros) = micros {
+        out.push(b'.');
+        digits_into(out, micros, 6);
+    }
+    out.extend_from_slice(b"Z\"");
+    true
+}
+
+/// Seconds and nanoseconds of an RFC 3339 time; `None` if it is none.
+pub(super) fn read_time(text: &str) -> Option<(i64, u32)> {
+    let time = OffsetDateTime::parse(text, &Rfc3339).ok()?.to_offset(UtcOffset::UTC);
+    Some((time.unix_timestamp(), time.nanosecond()))
+}
+
+fn digits_into(out: &mut Vec<u8>, value: u32, count: u32) {
+    for place in (0..count).rev() {
+        out.push(b'0' + (value / 10_u32.pow(place) % 10) as u8);
+    }
+}
+
+/// JSON text as Go prints JSON inside JSON: without space between its parts, and with `<`, `>`, `&`,
+/// U+2028 and U+2029 escaped.
+///
+/// # Errors
+/// The reason for which it is no JSON.
+pub(super) fn push_raw_json(out: &mut Vec<u8>, text: &[u8]) -> Result<(), String> {
+    serde_json::from_slice::<IgnoredAny>(text).map_err(|error| error.to_string())?;
+    // Strings are skipped without being read by `IgnoredAny`; JSON is UTF-8.
+    std::str::from_utf8(text).map_err(|error| error.to_string())?;
+    let (mut in_string, mut escaped, mut from) = (false, false, 0);
+    for (at, &byte) in text.iter().enumerate() {
+        let keep = match byte {
+            _ if escaped => {
+                escaped = false;
+                true
+            }
+            b'\\' => {
+                escaped = true;
+                true
+            }
+            b'"' => {
+                in_string = !in_string;
+                true
+            }
+            b' ' | b'\t' | b'\r' | b'\n' => in_string,
+            b'<' | b'>' | b'&' => false,
+            0xe2 => !matches!(text.get(at..at + 3), Some([_, 0x80, 0xa8 | 0xa9])),
+            _ => true,
+        };
+        if keep || at < from {
+            continue;
+        }
+        out.extend_from_slice(&text[from..at]);
+        from = at + 1;
+        match byte {
+            b'<' | b'>' | b'&' => push_unicode_escape(out, byte),
+            0xe2 => {
+                out.extend_from_slice(if text[at + 2] == 0xa8 { b"\\u2028" } else { b"\\u2029" });
+                from = at + 3;
+            }
+            _ => {}
+        }
+    }
+    out.extend_from_slice(&text[from..]);
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn printed(print: impl FnOnce(&mut Vec<u8>)) -> String {
+        let mut out = Vec::new();
+        print(&mut out);
+        String::from_utf8(out).expect("JSON is text")
+    }
+
+    #[test]
+    fn strings_are_escaped_as_go_escapes_them() {
+        for (text, expected) in [
+            (&b""[..], r#""""#),
+            (b"plain", r#""plain""#),
+            ("ä€😀".as_bytes(), "\"ä€😀\""),
+            (b"a\"b\\c", r#""a\"b\\c""#),
+            (b"\n\r\t\x08\x0c\x01\x1f\x7f", "\"\\n\\r\\t\\b\\f\\u0001\\u001f\x7f\""),
+            (b"<a & b>", r#""\u003ca \u0026 b\u003e""#),
+            ("a\u{2028}b\u{2029}".as_bytes(), r#""a\u2028b\u2029""#),
+            (b"a\xffb", "\"a\u{fffd}b\""),
+        ] {
+            assert_eq!(printed(|out| push_string(out, text)), expected, "{text:x?}");
+        }
+    }
+
+    #[test]
+    fn numbers_are_printed_as_go_prints_them() {
+        for (value, expected) in [(0, "0"), (7, "7"), (-10, "-10"), (i64::MIN, "-9223372036854775808")] {
+            assert_eq!(printed(|out| push_integer(out, value)), expected);
+        }
+        for (value, expected) in [
+            (0.0, "0"),
+            (100.0, "100"),
+            (-0.5, "-0.5"),
+            (1e-6, "0.000001"),
+            (1e-7, "1e-7"),
+            (1.5e-9, "1.5e-9"),
+            (1e20, "100000000000000000000"),
+            (1e21, "1e+21"),
+            (f64::MAX, "1.7976931348623157e+308"),
+        ] {
+            assert_eq!(printed(|out| assert!(push_double(out, value))), expected);
+        }
+        assert!(!push_double(&mut Vec::new(), f64::NAN) && !push_double(&mut Vec::new(), f64::INFINITY));
+    }
+
+    #[test]
+    fn times_have_seconds_or_six_digits() {
+        for (seconds, micros, expected) in [
+            (0, None, r#""1970-01-01T00:00:00Z""#),
+            (1_717_243_445, None, r#""2024-06-01T12:04:05Z""#),
+            (1_717_243_445, Some(7), r#""2024-06-01T12:04:05.000007Z""#),
+            (ZERO_TIME_SECONDS + 1, None, r#""0001-01-01T00:00:01Z""#),
+        ] {
+            assert_eq!(printed(|out| assert!(push_time(out, seconds, micros))), expected);
+        }
+        for seconds in [i64::MAX, i64::MIN, ZERO_TIME_SECONDS - 1, 253_402_300_800] {
+            assert!(!push_time(&mut Vec::new(), seconds, None), "{seconds} is outside of the years");
+        }
+        for (text, expected) in [
+            ("2024-06-01T12:04:05Z", Some((1_717_243_445, 0))),
+            ("2024-06-01T14:04:05+02:00", Some((1_717_243_445, 0))),
+            ("2024-06-01T12:04:05.25Z", Some((1_717_243_445, 250_000_000))),
+            ("2024-06-01", None),
+            ("", None),
+        ] {
+            assert_eq!(read_time(text), expected, "{text}");
+        }
+    }
+
+    #[test]
+    fn json_inside_is_checked_and_made_compact() {
+        for (text, expected) in [
+            ("{}", Some("{}")),
+            ("{ \"a b\" :\n[1, \"x \\\" y\"] }", Some(r#"{"a b":[1,"x \" y"]}"#)),
+            (r#"{"a":"<&>"}"#, Some(r#"{"a":"\u003c\u0026\u003e"}"#)),
+            ("\"\u{2028}\u{2027}\"", Some("\"\\u2028\u{2027}\"")),
+            ("{\"a\":}", None),
+            ("{} {}", None),
+            ("", None),
+        ] {
+            let mut out = Vec::new();
+            let result = push_raw_json(&mut out, text.as_bytes()).ok();
+            assert_eq!(result.map(|()| String::from_utf8_lossy(&out).into_owned()).as_deref(), expected, "{text}");
+        }
+        assert!(push_raw_json(&mut Vec::new(), b"\"\xff\"").is_err(), "JSON is UTF-8");
+    }
+
+    #[test]
+    fn base64_goes_both_ways() {
+        for bytes in [&b""[..], b"a", b"ab", b"abc", b"\x00\xff"] {
+            let text = printed(|out| push_base64(out, bytes));
+            assert_eq!(read_base64(text.trim_matches('"')).as_deref(), Some(bytes));
+        }
+        assert_eq!(read_base64("YW\nJj").as_deref(), Some(&b"abc"[..]));
+        assert_eq!(read_base64("YW"), None);
+    }
+}

@@ -1,0 +1,79 @@
+//! Kubernetes' protobuf, for every built-in kind: bytes of one encoding to bytes of the other.
+//!
+//! ```text
+//!   request body   k8s\0 Unknown{apiVersion, kind, raw} ── decode ──▶ {"kind":…,"apiVersion":…,"metadata":…
+//!   response body  k8s\0 Unknown{apiVersion, kind, raw} ◀─ encode ─── the object's JSON
+//!   list body      k8s\0 Unknown{…, ListMeta item item …} ◀─ encode_list ─ envelopes, not encoded again
+//!   watch event    length WatchEvent{type, envelope}    ◀─ watch_frame ── an envelope
+//! ```
+//!
+//! Inside this project an object is its JSON. What protobuf needs beyond it is a table of facts
+//! ([`schema`]), generated from Kubernetes' public type definitions by `cargo xtask codegen`; there
+//! is no type, no reflection and no tree in between. Custom resources have no protobuf.
+//!
+//! The outcome is that of Go, whose rules differ from those of other protobuf libraries: values that
+//! are no pointers are always written, even if zero; `kind` and `apiVersion` travel in the envelope
+//! only; a list cannot be told from an empty one.
+//!
+//! # Example
+//! ```
+//! use listwatch_wire::protobuf;
+//!
+//! // What `kubectl create namespace web` sends.
+//! let body = b"k8s\0\n\x0f\n\x02v1\x12\tNamespace\x12\x17\n\x11\n\x03web\x12\0\x1a\0\"\0*\02\08\0B\0\x12\0\x1a\0\x1a\0\"\0";
+//! let object = protobuf::decode(body)?;
+//! assert_eq!((object.api_version.as_str(), object.kind.as_str()), ("v1", "Namespace"));
+//! assert_eq!(object.json, br#"{"kind":"Namespace","apiVersion":"v1","metadata":{"name":"web"},"spec":{},"status":{}}"#);
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+
+mod decode;
+mod envelope;
+mod error;
+mod forms;
+mod reader;
+pub mod schema;
+#[rustfmt::skip]
+mod table;
+
+pub use envelope::{Envelope, MAGIC};
+pub use error::{DecodeError, EncodeError, Malformed};
+pub use table::RELEASE;
+
+/// The media type.
+pub const MEDIA_TYPE: &str = "application/vnd.kubernetes.protobuf";
+
+/// How deeply objects and lists may be nested in the JSON of a body. Deeper ones are refused: what
+/// reads JSON afterwards stops at 128.
+pub const DEPTH_MAX: usize = 100;
+
+/// The most bytes the JSON of a body of `body_bytes` may have. Real objects become about twice as
+/// long; but two bytes can stand for an empty container, of which Go prints thirty. A body that
+/// would become longer is refused.
+pub const fn json_limit_bytes(body_bytes: usize) -> usize {
+    body_bytes.saturating_mul(8).saturating_add(64 << 10)
+}
+
+/// An object read from protobuf.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Decoded {
+    /// `apiVersion`, as the envelope says.
+    pub api_version: String,
+    /// `kind`, as the envelope says.
+    pub kind: String,
+    /// The object as Go would print it, without a newline.
+    pub json: Vec<u8>,
+}
+
+/// Reads a body: the envelope, and inside it an object of a built-in kind.
+///
+/// Unknown fields are passed over, as a server does with fields of a newer client.
+///
+/// # Errors
+/// [`DecodeError`]; the sender is at fault. Broken bytes never panic, and never need more memory than
+/// [`json_limit_bytes`] allows.
+pub fn decode(body: &[u8]) -> Result<Decoded, DecodeError> {
+    let envelope = Envelope::parse(body)?;
+    let json = decode::object(body, &envelope, envelope.message()?)?;
+    Ok(Decoded { api_version: envelope.api_version.into_owned(), kind: envelope.kind.into_owned(), json })
+}
