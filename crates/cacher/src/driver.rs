@@ -27,27 +27,44 @@ use crate::audit::{self, Finding};
 use crate::cache::{Input, Listing, Relist};
 use crate::delivery::SharedEvent;
 use crate::hub::Due;
-use crate::limits::{BURST_EVENTS_MAX, HOUSEKEEPING_INTERVAL, RETRY_MAX, RETRY_MIN};
+use crate::limits::{BURST_EVENTS_MAX, HOUSEKEEPING_INTERVAL, IDLE_PROGRESS_INTERVAL, RETRY_MAX, RETRY_MIN};
 use crate::readiness::Readiness;
 use crate::shared::{Shared, now};
 use crate::watcher::Push;
 
 /// Runs a cache until it is stopped or its store is closed.
 pub(crate) async fn run(shared: Arc<Shared>) {
+    // A task that panics is dropped without a word; its watchers must hear one.
+    let _stop = StopOnDrop(shared.clone());
     let first_audit = shared.config.limits.audit_interval.map(|interval| now() + interval);
     let mut driver = Driver {
         burst: Vec::new(),
         told: Vec::new(),
         wakers: Vec::new(),
         housekeeping_at: now(),
+        progress_at: now() + IDLE_PROGRESS_INTERVAL,
         audit_at: first_audit,
         suspicious: false,
         retry: RETRY_MIN,
         shared,
     };
     driver.run().await;
-    // The store is closed, or everyone has gone: nobody may be left waiting.
-    driver.shared.stop(Some(&Status::unavailable(StoreFault::Closed.to_string())));
+}
+
+/// Stops the cache with its driver, however that ends: nobody may be left waiting.
+struct StopOnDrop(Arc<Shared>);
+
+impl Drop for StopOnDrop {
+    fn drop(&mut self) {
+        let goodbye = if std::thread::panicking() {
+            tracing::error!(resource = self.0.config.name, "the cache failed and stops");
+            Status::internal("the watch cache failed")
+        } else {
+            // The store is closed, everyone has gone, or the runtime ends.
+            Status::unavailable(StoreFault::Closed.to_string())
+        };
+        self.0.stop(Some(&goodbye));
+    }
 }
 
 struct Driver {
@@ -59,6 +76,8 @@ struct Driver {
     /// Who has to be woken when no lock is held any more.
     wakers: Vec<Waker>,
     housekeeping_at: Instant,
+    /// When the store is asked for progress though nobody waits for it.
+    progress_at: Instant,
     audit_at: Option<Instant>,
     /// The last audit found a difference; one more, and the cache starts over.
     suspicious: bool,
@@ -141,10 +160,13 @@ impl Driver {
             Ok(Err(listwatch_storage::WatchError::Fault(StoreFault::Closed))) => return End::Closed,
             Ok(Err(listwatch_storage::WatchError::Fault(fault))) => return End::Lost(fault),
         };
+        let mut ahead = None;
         let progress = shared.storage.capabilities().progress_requests;
         let mut audit: Option<Pin<Box<dyn Future<Output = Finding> + Send>>> = None;
         loop {
-            if self.tick() && progress {
+            let idle = self.progress_at <= now();
+            if (self.tick() || idle) && progress {
+                self.progress_at = now() + IDLE_PROGRESS_INTERVAL;
                 shared.counters.progress_requests.fetch_add(1, Relaxed);
                 watch.request_progress();
             }
@@ -154,12 +176,13 @@ impl Driver {
                 self.audit_at = self.next_audit();
             }
             let audit_at = self.audit_at.filter(|_| audit.is_none());
-            let wake_at = [self.next_tick(), audit_at].into_iter().flatten().min();
-            let watched = &mut watch;
+            let progress_at = progress.then_some(self.progress_at);
+            let wake_at = [self.next_tick(), audit_at, progress_at].into_iter().flatten().min();
+            let (watched, ahead) = (&mut watch, &mut ahead);
             tokio::select! {
                 biased;
                 () = shared.stopped.notified() => return End::Closed,
-                closed = next_burst(watched, &mut self.burst) => {
+                closed = next_burst(watched, ahead, &mut self.burst) => {
                     let full = self.burst.len() >= BURST_EVENTS_MAX;
                     let end = self.handle_burst();
                     if let Some(end) = end {
@@ -397,14 +420,20 @@ impl Driver {
 /// Takes what is ready from the store, waiting for the first item; true when the watch has ended.
 ///
 /// A burst is at most [`BURST_EVENTS_MAX`] items, and more only to keep the changes of one revision
-/// together.
-async fn next_burst(watch: &mut Watch, burst: &mut Vec<WatchItem>) -> bool {
+/// together. Whether a revision is complete is seen on the item that follows it: that one is kept
+/// in `ahead`, which is this watch's alone, and begins the next burst.
+async fn next_burst(watch: &mut Watch, ahead: &mut Option<WatchItem>, burst: &mut Vec<WatchItem>) -> bool {
     std::future::poll_fn(|cx| {
+        burst.extend(ahead.take());
         loop {
-            if burst.len() >= BURST_EVENTS_MAX && !same_revision(burst) {
-                return Poll::Ready(false);
-            }
             match Pin::new(&mut *watch).poll_next(cx) {
+                Poll::Ready(Some(item))
+                    if burst.len() >= BURST_EVENTS_MAX
+                        && !burst.last().is_some_and(|last| same_revision(last, &item)) =>
+                {
+                    *ahead = Some(item);
+                    return Poll::Ready(false);
+                }
                 Poll::Ready(Some(item)) => burst.push(item),
                 Poll::Ready(None) => return Poll::Ready(true),
                 Poll::Pending if burst.is_empty() => return Poll::Pending,
@@ -415,10 +444,10 @@ async fn next_burst(watch: &mut Watch, burst: &mut Vec<WatchItem>) -> bool {
     .await
 }
 
-/// Do the last two items belong to one revision? Then a third may too.
-fn same_revision(burst: &[WatchItem]) -> bool {
-    match burst {
-        [.., WatchItem::Event(first), WatchItem::Event(second)] => first.revision() == second.revision(),
+/// Are these two changes of one revision?
+fn same_revision(first: &WatchItem, second: &WatchItem) -> bool {
+    match (first, second) {
+        (WatchItem::Event(first), WatchItem::Event(second)) => first.revision() == second.revision(),
         _ => false,
     }
 }
@@ -490,21 +519,60 @@ mod tests {
         WatchItem::Event(StoreEvent::Delete { key, revision: Revision::new(revision), previous: None })
     }
 
+    /// The revisions of the bursts in which these items come.
+    async fn bursts(items: impl IntoIterator<Item = WatchItem>) -> Vec<Vec<u64>> {
+        let items: Vec<_> = items.into_iter().collect();
+        let (count, mut taken) = (items.len(), 0);
+        let (mut watch, mut ahead, mut bursts) = (ready(items), None, Vec::new());
+        while taken < count {
+            let mut burst = Vec::new();
+            assert!(!next_burst(&mut watch, &mut ahead, &mut burst).await);
+            taken += burst.len();
+            bursts.push(burst.iter().map(revision).collect());
+        }
+        assert_eq!(taken, count, "promise: nothing is lost between two bursts");
+        bursts
+    }
+
+    fn revision(item: &WatchItem) -> u64 {
+        match item {
+            WatchItem::Event(event) => event.revision().get(),
+            WatchItem::Progress(revision) => revision.get(),
+            other => panic!("{other:?}"),
+        }
+    }
+
     #[tokio::test]
     async fn a_burst_never_splits_a_revision() {
-        let large = BURST_EVENTS_MAX * 2;
-        let mut watch = ready((0..large).map(|n| removal(7, n)).chain((0..large).map(|n| removal(8 + n as u64, n))));
-        let mut burst = Vec::new();
-        assert!(!next_burst(&mut watch, &mut burst).await);
-        let revisions: Vec<u64> = burst
-            .iter()
-            .map(|item| match item {
-                WatchItem::Event(event) => event.revision().get(),
-                other => panic!("{other:?}"),
-            })
-            .collect();
-        assert_eq!(revisions[..large], vec![7; large], "promise: atomic");
-        assert!(revisions.len() <= large + 1, "and then it ends");
+        const FULL: usize = BURST_EVENTS_MAX;
+        let singles = |from: usize, count: usize| (from..from + count).map(|n| removal(n as u64, n));
+        let transaction = |revision: usize, count: usize| (0..count).map(move |n| removal(revision as u64, n));
+        for before in [0, 1, FULL - 2, FULL - 1, FULL, FULL + 1, 2 * FULL - 1] {
+            for size in [2, 3, FULL, 2 * FULL] {
+                let at = before + 1;
+                let items = singles(1, before).chain(transaction(at, size)).chain(singles(at + 1, 2 * FULL));
+                let bursts = bursts(items).await;
+                let holding = bursts.iter().filter(|burst| burst.contains(&(at as u64))).count();
+                assert_eq!(holding, 1, "promise: atomic, with {size} changes at once behind {before} others");
+                for burst in &bursts {
+                    let distinct = burst.iter().collect::<std::collections::BTreeSet<_>>().len();
+                    assert!(distinct <= FULL, "bounded: {distinct} revisions in a burst");
+                }
+                let revisions = bursts.concat();
+                assert!(revisions.is_sorted(), "promise: ordered, also from burst to burst: {revisions:?}");
+            }
+        }
+    }
+
+    #[tokio::test]
+    async fn what_ends_a_watch_comes_behind_a_full_burst() {
+        let items = (0..BURST_EVENTS_MAX).map(|n| removal(n as u64, n)).chain([WatchItem::Expired { oldest: None }]);
+        let (mut watch, mut ahead, mut burst) = (ready(items), None, Vec::new());
+        assert!(!next_burst(&mut watch, &mut ahead, &mut burst).await);
+        assert_eq!(burst.len(), BURST_EVENTS_MAX);
+        burst.clear();
+        assert!(!next_burst(&mut watch, &mut ahead, &mut burst).await);
+        assert_eq!(burst, [WatchItem::Expired { oldest: None }], "complete: the end is told too");
     }
 
     #[test]

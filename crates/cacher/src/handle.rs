@@ -197,6 +197,15 @@ impl Cacher {
         }
     }
 
+    /// Is the cache over? It was stopped, its store was closed, or it failed. It does not come
+    /// back: who still needs one starts another.
+    pub fn is_stopped(&self) -> bool {
+        match &self.0 {
+            Inner::Cached(handle) => handle.shared.is_stopped(),
+            Inner::Direct(direct) => direct.wait_ready().is_err(),
+        }
+    }
+
     /// The cache in figures. Looks at every watcher: meant for metrics, not for every request.
     pub fn stats(&self) -> CacherStats {
         match &self.0 {

@@ -6,8 +6,9 @@
 //!   Storage          │            ┌────────── Cache: what is ──────────┐         │
 //!    list  ─────────▶│  driver ──▶│ snapshot   ordered, O(1) to clone  │──lists──┼──▶ List (lazy)
 //!    watch ─burst───▶│    │       │ history    e₁ e₂ e₃ … shared, 75 s │         │
-//!    progress ◀──────┼─ asked only└──────────────────┬─────────────────┘         │
-//!                    │  while somebody waits         │ one event, an Arc         │
+//!    progress ◀──────┼─ asked     └──────────────────┬─────────────────┘         │
+//!                    │  while somebody waits,        │ one event, an Arc         │
+//!                    │  else once a minute           │                           │
 //!                    │                ┌──────────────▼─────────────┐             │
 //!                    │                │ Hub: who wants to know     │             │
 //!                    │                │ by key, name, field, label │             │
@@ -28,8 +29,12 @@
 //! nothing. What happens when the store forgets what the cache has not seen is written down at the
 //! top of `cache.rs`: its watches are told `410 Expired`, nothing is silently left out.
 //!
-//! It relies on the store for one thing beyond its contract: that the changes of one revision (one
-//! transaction) are ready together, so that a burst holds all of them.
+//! What happened at one revision (a transaction, the keys of one lease) is recorded at once: the
+//! store hands it out together ([`WatchItem::Event`](listwatch_storage::WatchItem::Event)) and a
+//! burst is never cut inside a revision, so no list and no bookmark shows a part of it.
+//!
+//! A cache that fails (its driver panics) is stopped: its watchers are told with a `500`, and
+//! [`Cacher::is_stopped`] says so to whoever would replace it.
 //!
 //! # How it is built
 //! The core is three plain values that own no task, lock, channel or clock: `Cache` (`cache.rs`: the
@@ -92,6 +97,8 @@ mod handle;
 mod history;
 mod hub;
 mod interest;
+#[cfg(test)]
+mod interleaving;
 mod limits;
 mod pins;
 mod readiness;

@@ -69,7 +69,8 @@ impl Default for Limits {
 /// The driver takes at most this many items from the store before it dispatches them and lets
 /// other tasks run: the most events that share one wake-up of a watcher, and, times the number of
 /// watchers, the longest time between the first watcher's event and its wake-up. A revision is
-/// never split: the burst goes on until the revision changes.
+/// never split: the burst goes on until the revision changes, and the item that shows the change
+/// begins the next burst.
 pub(crate) const BURST_EVENTS_MAX: usize = 32;
 
 /// A watcher that reads the history takes this many events per look: how long the history is
@@ -96,6 +97,13 @@ pub(crate) const TIMER_SLACK: Duration = Duration::from_secs(1);
 /// The store is asked for progress this long before a bookmark is due, so that the bookmark of an
 /// idle resource is fresh.
 pub(crate) const BOOKMARK_PROGRESS_LEAD: Duration = Duration::from_millis(500);
+
+/// The store is asked for progress this long after it was last asked, though nobody waits: else the
+/// place of a quiet resource ages, and a store watch that is lost after a compaction cannot be
+/// resumed, so that all its watchers would be told `410 Expired` though they missed nothing. Well
+/// below the interval of compactions (minutes), and a request per minute and resource is cheap.
+/// Where the store cannot be asked nothing happens.
+pub(crate) const IDLE_PROGRESS_INTERVAL: Duration = Duration::from_secs(60);
 
 /// How often stalled watchers and unused snapshots are looked for, while there are any.
 pub(crate) const HOUSEKEEPING_INTERVAL: Duration = Duration::from_secs(5);

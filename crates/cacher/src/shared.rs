@@ -6,10 +6,13 @@
 //! | `cache` (read) | the clone of a snapshot, a look at 64 events | lists, watchers that catch up |
 //! | `cache` (write) | a burst of events, about a microsecond each | the driver |
 //! | `hub` | one event to all its watchers; a watcher's start, attachment and end | the driver, watchers |
+//! | `hub` | every mailbox once: all watches are closed; every 5 s, while any is detached, eviction | the driver, a stop |
+//! | `hub` | the timers that are due; a clone of every handle | the driver; statistics |
 //! | a mailbox | one push or one pop | the driver, its watcher |
 //! | `freshness`, `pins` | a map operation | reads, the driver |
 //!
-//! Order where two are needed: `hub`, then a mailbox. No lock is held across an `await`, and no
+//! So a watcher that starts waits for one event's dispatch, or, in those rarer cases, for one pass
+//! over the watchers. Order where two are needed: `hub`, then a mailbox. No lock is held across an `await`, and no
 //! waker is called while one is held. A list never waits for a dispatch: it takes a snapshot.
 
 use std::future::Future;

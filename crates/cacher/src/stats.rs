@@ -72,7 +72,8 @@ pub struct CacherStats {
     pub undecodable: Vec<Key>,
     /// Comparisons of cache and store that were finished.
     pub audits: u64,
-    /// Comparisons that found a difference; each made the cache list again.
+    /// Comparisons that found a difference. The first one is looked into again at once; only a
+    /// second in a row makes the cache start over.
     pub audit_mismatches: u64,
 }
 

@@ -52,8 +52,9 @@ impl Watcher {
         Watcher(Inner::Over(Some(Box::new(goodbye))))
     }
 
-    /// What is ready now; `None` when nothing is, or at the end. Does not register a waker: go on
-    /// with [`Stream::poll_next`] to wait.
+    /// What is ready now; `None` when nothing is, or at the end, or after a bounded number of
+    /// events that are none of this watch's: more may be ready then. Does not register a waker: go
+    /// on with [`Stream::poll_next`] to wait.
     pub fn try_next(&mut self) -> Option<Delivery> {
         match self.poll_next_delivery(&mut Context::from_waker(Waker::noop()), false) {
             Poll::Ready(delivery) => delivery,
@@ -147,8 +148,9 @@ impl CachedWatch {
             Err(edge) => self.cell.lock().handle_gone(place, edge, |seen| shared.expired(seen, edge.floor)),
             Ok(events) if events.is_empty() => {
                 let mut hub = shared.hub.lock();
-                // Nothing is dispatched while the hub is locked: either everything dispatched so
-                // far has been read, or there is more to read.
+                // No event is dispatched while the hub is locked: either everything dispatched so
+                // far has been read, or there is more to read. (What closes the watch needs no
+                // place in the hub: it goes to the mailbox, attached or not.)
                 if hub.handle_attach(self.id, place) && !self.cell.lock().handle_attached(place) {
                     hub.handle_detach(self.id);
                 }

@@ -138,6 +138,11 @@ impl World {
                 self.cacher().stop(None);
                 Vec::new()
             }
+            ["break"] => {
+                self.store.break_down();
+                Vec::new()
+            }
+            ["stopped"] => vec![self.cacher().is_stopped().to_string()],
             ["watch", name, within, rest @ ..] => self.watch(name, within, rest).await,
             ["drop", name] => {
                 self.watchers.remove(*name).expect("a watcher");
@@ -1073,6 +1078,60 @@ fn a_stop_ends_everything_and_is_no_error() {
         > the store is closed (503 ServiceUnavailable)
         watch w all
         > the store is closed (503 ServiceUnavailable)
+        ",
+    );
+}
+
+#[test]
+fn a_cache_that_fails_says_so_and_does_not_freeze() {
+    check(
+        "
+        start
+        watch w all
+        put a/x
+        > r2
+        read w
+        > ADDED a/x@2
+        stopped
+        > false
+        break
+        read w
+        > ERROR Internal error occurred: the watch cache failed (500 InternalError)
+        > ∎
+        stopped
+        > true
+        list all rv=0
+        > the store is closed (503 ServiceUnavailable)
+        ",
+    );
+}
+
+#[test]
+fn a_quiet_cache_keeps_its_place_fresh_and_survives_a_compaction() {
+    check(
+        "
+        start
+        watch w all
+        read w
+        other
+        > r2
+        other
+        > r3
+        advance 61
+        stats progress_requests revision
+        > progress_requests: 1
+        > revision: r3
+        compact 3
+        lose
+        advance 1
+        put a/x
+        > r4
+        read w
+        > ADDED a/x@4
+        stats generation resumed_watches expired_watches
+        > generation: 1
+        > resumed_watches: 1
+        > expired_watches: 0
         ",
     );
 }

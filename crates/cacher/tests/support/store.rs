@@ -29,6 +29,8 @@ struct Faults {
     ending: Option<WatchItem>,
     /// Which generation of watches `ending` is meant for; later ones are unharmed.
     generation: u64,
+    /// Who polls a watch panics.
+    broken: bool,
     /// Lists and revisions fail.
     down: bool,
     /// The store cannot be asked for progress.
@@ -57,6 +59,11 @@ impl TestStore {
     /// The watches of the present lose their place; new ones are fine.
     pub fn expire(&self) {
         self.end_watches(WatchItem::Expired { oldest: None });
+    }
+
+    /// Watches panic from now on.
+    pub fn break_down(&self) {
+        self.change(|faults| faults.broken = true);
     }
 
     /// Reads fail until the store is up again.
@@ -189,8 +196,9 @@ impl Stream for TestWatch {
             let mut faults = self.faults.lock();
             let ending = faults.ending.clone().filter(|_| faults.generation > self.generation);
             faults.wakers.push(cx.waker().clone());
-            let held = faults.held;
+            let (held, broken) = (faults.held, faults.broken);
             drop(faults);
+            assert!(!broken, "the store is broken, as the test wants it");
             if let Some(ending) = ending {
                 self.ended = true;
                 return Poll::Ready(Some(ending));

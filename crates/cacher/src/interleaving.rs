@@ -1,0 +1,269 @@
+//! The core alone, under every order of calls that locks would allow: events are applied, later
+//! dispatched, while readers look at the history, bring what they saw, and attach, each as a step
+//! of its own. Time, tasks and locks do not exist here.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use listwatch_meta::{Change, FieldSelector, Key, LabelSelector, Object, ObjectShape, Revision};
+use proptest::prelude::*;
+
+use crate::cache::{Cache, Input};
+use crate::delivery::SharedEvent;
+use crate::filter::{Filter, LookedAt, Scope};
+use crate::history::{Edge, Gone};
+use crate::hub::{Due, Hub, WatcherId};
+use crate::limits::Limits;
+use crate::watcher::{Mailbox, Queued, Step};
+
+#[derive(Clone, Debug)]
+enum Op {
+    /// One transaction: these objects, at one revision.
+    Write(Vec<(usize, bool)>),
+    /// The dispatcher tells the oldest event that is not told.
+    Dispatch,
+    /// A watcher begins so many revisions back; it wants `app=p`, or everything.
+    Watch { back: u64, selects: bool },
+    /// A reader takes its next step.
+    Read(usize),
+    /// All bookmarks are due.
+    Bookmarks,
+}
+
+/// Where a reader is between two of its steps.
+enum Reader {
+    Idle,
+    Look(u64),
+    Bring(u64, Result<Vec<Arc<SharedEvent>>, Gone>, Edge),
+}
+
+struct Watch {
+    id: WatcherId,
+    mailbox: Mailbox,
+    filter: Arc<Filter>,
+    reader: Reader,
+    from: u64,
+    selects: bool,
+    /// Every event it handed out, by its place.
+    seen: Vec<u64>,
+    bookmark: u64,
+    expired: bool,
+}
+
+struct World {
+    shape: Arc<ObjectShape>,
+    limits: Limits,
+    cache: Cache,
+    hub: Hub<usize>,
+    watches: Vec<Watch>,
+    revision: u64,
+    /// Everything that happened, and what was not told yet.
+    log: Vec<Arc<SharedEvent>>,
+    told: VecDeque<Arc<SharedEvent>>,
+    now: Instant,
+}
+
+const READERS: usize = 3;
+
+fn op() -> impl Strategy<Value = Op> {
+    prop_oneof![
+        6 => prop::collection::vec((0..4usize, any::<bool>()), 1..3).prop_map(Op::Write),
+        8 => Just(Op::Dispatch),
+        2 => (0..4u64, any::<bool>()).prop_map(|(back, selects)| Op::Watch { back, selects }),
+        16 => (0..READERS).prop_map(Op::Read),
+        2 => Just(Op::Bookmarks),
+    ]
+}
+
+impl World {
+    fn new(history_events: usize) -> Self {
+        let shape = Arc::new(ObjectShape::new(true, Vec::new()));
+        let limits = Limits {
+            watcher_queue_events_max: 2,
+            history_events_min: history_events,
+            history_age: Duration::ZERO,
+            ..Limits::default()
+        };
+        World {
+            cache: Cache::new(shape.clone(), Vec::new(), limits.clone(), Arc::default()),
+            hub: Hub::new(&[]),
+            watches: Vec::new(),
+            revision: 0,
+            log: Vec::new(),
+            told: VecDeque::new(),
+            now: Instant::now(),
+            shape,
+            limits,
+        }
+    }
+
+    fn step(&mut self, op: &Op) -> Result<(), String> {
+        self.now += Duration::from_millis(1);
+        match op {
+            Op::Write(objects) => {
+                self.revision += 1;
+                let mut told = Vec::new();
+                for (n, selected) in objects {
+                    let key = Key::new("pods", Some("a"), &format!("p{n}")).unwrap();
+                    let app = if *selected { "p" } else { "q" };
+                    let json = format!(r#"{{"metadata":{{"labels":{{"app":"{app}"}}}}}}"#);
+                    let revision = Revision::new(self.revision);
+                    let object = Object::from_stored(key, revision, Change::Added, json.as_bytes(), &self.shape);
+                    self.cache.handle_input(self.now, Input::Put(object.unwrap()), &mut told);
+                }
+                self.log.extend(told.iter().cloned());
+                self.told.extend(told);
+            }
+            Op::Dispatch => self.dispatch(),
+            Op::Watch { back, selects } => self.watch(self.revision.saturating_sub(*back), *selects),
+            Op::Read(reader) => self.read(*reader)?,
+            Op::Bookmarks => self.bookmarks(),
+        }
+        Ok(())
+    }
+
+    fn dispatch(&mut self) {
+        let Some(event) = self.told.pop_front() else { return };
+        let (watches, limit) = (&mut self.watches, self.limits.watcher_queue_events_max);
+        self.hub.handle_event(&event, &self.shape, |n, change| watches[*n].mailbox.handle_event(&event, change, limit));
+        if self.told.is_empty() {
+            self.hub.handle_progress(self.cache.revision(), self.cache.history().end());
+        }
+    }
+
+    fn watch(&mut self, from: u64, selects: bool) {
+        let Ok(place) = self.cache.history().place_after(Revision::new(from)) else { return };
+        if self.watches.len() == READERS {
+            return;
+        }
+        let labels = LabelSelector::parse(if selects { "app=p" } else { "" }).unwrap();
+        let filter = Arc::new(Filter::new("pods", &self.shape, &[], &Scope::All, labels, &FieldSelector::default()));
+        let deadline = self.now + Duration::from_secs(1_000_000);
+        let n = self.watches.len();
+        let id = self.hub.handle_watch(self.now, n, filter.clone(), deadline, true, &self.limits);
+        let mailbox = Mailbox::from_history(place, Revision::new(from));
+        let (seen, reader) = (Vec::new(), Reader::Idle);
+        self.watches.push(Watch { id, mailbox, filter, reader, from, selects, seen, bookmark: 0, expired: false });
+    }
+
+    fn read(&mut self, n: usize) -> Result<(), String> {
+        let World { watches, cache, hub, log, shape, .. } = self;
+        let Some(watch) = watches.get_mut(n) else { return Ok(()) };
+        watch.reader = match std::mem::replace(&mut watch.reader, Reader::Idle) {
+            Reader::Idle => match watch.mailbox.poll_delivery() {
+                Step::NeedHistory(place) => Reader::Look(place),
+                Step::Deliver(Queued::Event(event, _)) => {
+                    if event.revision().get() <= watch.bookmark {
+                        return Err(format!("bookmarkable: {event:?} after a bookmark at {}", watch.bookmark));
+                    }
+                    watch.seen.push(event.sequence);
+                    Reader::Idle
+                }
+                Step::Deliver(Queued::Bookmark(revision)) => {
+                    watch.bookmark = revision.get();
+                    let promised = watch.expected(log, shape, |event| event.revision() <= revision);
+                    if watch.seen != promised {
+                        return Err(format!(
+                            "atomic: {:?} seen at a bookmark at {revision}, not {promised:?}",
+                            watch.seen
+                        ));
+                    }
+                    Reader::Idle
+                }
+                Step::Goodbye(status) => {
+                    watch.expired = status.code == 410;
+                    Reader::Idle
+                }
+                Step::Wait | Step::End => Reader::Idle,
+                other => return Err(format!("never asked for: {other:?}")),
+            },
+            Reader::Look(place) => Reader::Bring(place, cache.history().read(place, 2), cache.history().edge()),
+            Reader::Bring(place, Err(Gone), edge) => {
+                watch.mailbox.handle_gone(place, edge, |seen| {
+                    listwatch_meta::Status::expired_watch(seen.get(), edge.floor.get())
+                });
+                Reader::Idle
+            }
+            Reader::Bring(place, Ok(events), _) if events.is_empty() => {
+                if hub.handle_attach(watch.id, place) && !watch.mailbox.handle_attached(place) {
+                    hub.handle_detach(watch.id);
+                }
+                Reader::Idle
+            }
+            Reader::Bring(place, Ok(events), _) => {
+                let filter = watch.filter.clone();
+                watch.mailbox.handle_history(place, &events, |event| filter.view(&LookedAt::new(&event.event, shape)));
+                Reader::Idle
+            }
+        };
+        let expected = watch.expected(log, shape, |_| true);
+        if !expected.starts_with(&watch.seen) {
+            return Err(format!("ordered, unique, complete: {:?} seen, not {expected:?}", watch.seen));
+        }
+        Ok(())
+    }
+
+    fn bookmarks(&mut self) {
+        self.now += self.limits.bookmark_interval * 2;
+        let (watches, limit) = (&mut self.watches, self.limits.watcher_queue_events_max);
+        self.hub.handle_timeout(self.now, &self.limits, |due| {
+            if let Due::Bookmark(n, revision) = due {
+                watches[*n].mailbox.handle_bookmark(revision, limit);
+            }
+        });
+    }
+
+    /// Everything is told and read: nothing may be missing.
+    fn finish(&mut self) -> Result<(), String> {
+        while !self.told.is_empty() {
+            self.dispatch();
+        }
+        for n in 0..self.watches.len() {
+            for _ in 0..10 * (self.log.len() + 10) {
+                self.read(n)?;
+            }
+            let watch = &self.watches[n];
+            let expected = watch.expected(&self.log, &self.shape, |_| true);
+            if !watch.expired && watch.seen != expected {
+                return Err(format!("complete: {:?} seen, not {expected:?}", watch.seen));
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Watch {
+    /// The places of the events that it sees, of those for which `which` holds.
+    fn expected(
+        &self,
+        log: &[Arc<SharedEvent>],
+        shape: &ObjectShape,
+        which: impl Fn(&SharedEvent) -> bool,
+    ) -> Vec<u64> {
+        let selected = |object: &Object| !self.selects || object.label("app").as_deref() == Some("p");
+        debug_assert!(shape.namespaced());
+        log.iter()
+            .filter(|event| event.revision().get() > self.from && which(event))
+            .filter(|event| selected(&event.event.object) || event.event.previous.as_ref().is_some_and(selected))
+            .map(|event| event.sequence)
+            .collect()
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { max_shrink_iters: 10_000, ..ProptestConfig::default() })]
+
+    #[test]
+    fn no_order_of_calls_breaks_a_promise(
+        ops in prop::collection::vec(op(), 1..120),
+        history_events in prop::sample::select(vec![3usize, 1_000]),
+    ) {
+        let mut world = World::new(history_events);
+        let mut verdict = ops.iter().try_for_each(|op| world.step(op));
+        if verdict.is_ok() {
+            verdict = world.finish();
+        }
+        prop_assert!(verdict.is_ok(), "{}", verdict.unwrap_err());
+    }
+}
