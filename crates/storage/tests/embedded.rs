@@ -236,3 +236,38 @@ fn an_interrupted_creation_is_begun_anew() {
     drop(open(directory.path()));
     assert!(directory.path().join("FORMAT").exists());
 }
+
+#[cfg(unix)]
+#[test]
+fn a_store_is_its_owners_alone() {
+    use std::fs::{Permissions, metadata, set_permissions};
+    use std::os::unix::fs::PermissionsExt;
+
+    let directory = TempDir::new().unwrap();
+    let path = directory.path().join("above").join("store");
+    let files = ["LOCK", "FORMAT", "store.redb"];
+    let check = |when: &str| {
+        let mode = |path: &Path| metadata(path).unwrap().permissions().mode() & 0o777;
+        assert_eq!(mode(&path), 0o700, "the directory, {when}");
+        for file in files {
+            assert_eq!(mode(&path.join(file)), 0o600, "{file}, {when}");
+        }
+    };
+    drop(open(&path));
+    check("new");
+    assert_eq!(metadata(directory.path().join("above")).unwrap().permissions().mode() & 0o077, 0, "the one above");
+
+    set_permissions(&path, Permissions::from_mode(0o755)).unwrap();
+    for file in files {
+        set_permissions(path.join(file), Permissions::from_mode(0o644)).unwrap();
+    }
+    drop(open(&path));
+    check("tightened");
+
+    // A directory that somebody made beforehand.
+    let made = directory.path().join("made");
+    std::fs::create_dir(&made).unwrap();
+    set_permissions(&made, Permissions::from_mode(0o777)).unwrap();
+    drop(open(&made));
+    assert_eq!(metadata(&made).unwrap().permissions().mode() & 0o777, 0o700, "a directory made beforehand");
+}

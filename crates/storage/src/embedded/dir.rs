@@ -8,6 +8,9 @@
 //!
 //! `store.redb` is made under another name and renamed when it is whole, so a crash at any moment
 //! leaves either no store or a whole one. `FORMAT` without `store.redb` is a torn directory.
+//!
+//! The store holds Secrets in plain. On Unix the directory is its owner's alone (0700), and so are
+//! its files (0600), whatever the umask; looser ones of an older store are tightened.
 
 use std::fs::{self, File, OpenOptions, TryLockError};
 use std::io::{self, Read, Seek, Write};
@@ -35,7 +38,7 @@ impl StoreDir {
     /// Locks the directory and makes a store in it where there is none yet.
     pub(super) fn prepare(path: &Path, cache_bytes: usize) -> Result<Self, OpenError> {
         let unusable = |source: io::Error| OpenError::Directory { path: path.to_owned(), source };
-        fs::create_dir_all(path).map_err(unusable)?;
+        create_private_dir(path).map_err(unusable)?;
         let format = match fs::read_to_string(path.join(FORMAT_FILE)) {
             Ok(format) => Some(format.trim().to_owned()),
             Err(error) if error.kind() == io::ErrorKind::NotFound => None,
@@ -56,6 +59,7 @@ impl StoreDir {
         }
         let lock = lock(path)?;
         let dir = StoreDir { path: path.to_owned(), _lock: lock };
+        dir.tighten();
         if !has_store {
             if format.is_some() {
                 let detail = format!("{STORE_FILE} is missing");
@@ -66,11 +70,28 @@ impl StoreDir {
         Ok(dir)
     }
 
+    /// Takes from others what the modes of older stores, or whoever made the directory, gave them. A
+    /// store that belongs to another user still opens: then only the log tells.
+    fn tighten(&self) {
+        #[cfg(unix)]
+        for path in [
+            self.path.clone(),
+            self.path.join(LOCK_FILE),
+            self.path.join(FORMAT_FILE),
+            self.path.join(STORE_FILE),
+            // Left behind by an interrupted creation; used again under the same mode.
+            self.path.join(UNFINISHED_FILE),
+            self.path.join(UNFINISHED_FORMAT_FILE),
+        ] {
+            tighten(&path);
+        }
+    }
+
     fn create(&self, cache_bytes: usize) -> Result<(), OpenError> {
         let unfinished = self.path.join(UNFINISHED_FILE);
         let make = || -> Result<(), EngineError> {
             // What an interrupted creation left behind was never used.
-            File::create(&unfinished)?;
+            create_private_file(&unfinished)?;
             Engine::create(&FileDisk { path: unfinished.clone() }, cache_bytes)?.close();
             fs::rename(&unfinished, self.path.join(STORE_FILE))?;
             // The name must be as durable as what it names. Only Unix can sync a directory.
@@ -93,7 +114,7 @@ impl StoreDir {
             return Ok(());
         }
         let unfinished = self.path.join(UNFINISHED_FORMAT_FILE);
-        let mut file = File::create(&unfinished)?;
+        let mut file = create_private_file(&unfinished)?;
         writeln!(file, "{FORMAT}")?;
         file.sync_all()?;
         fs::rename(&unfinished, self.path.join(FORMAT_FILE))
@@ -117,6 +138,47 @@ impl StoreDir {
     }
 }
 
+/// Makes a directory, and those above it that are missing, for the owner alone.
+fn create_private_dir(path: &Path) -> io::Result<()> {
+    let mut builder = fs::DirBuilder::new();
+    builder.recursive(true);
+    #[cfg(unix)]
+    std::os::unix::fs::DirBuilderExt::mode(&mut builder, 0o700);
+    builder.create(path)
+}
+
+/// Makes or empties a file that is the owner's alone.
+fn create_private_file(path: &Path) -> io::Result<File> {
+    private().create(true).truncate(true).open(path)
+}
+
+/// Opens to write; what is made that way is the owner's alone.
+fn private() -> OpenOptions {
+    let mut options = OpenOptions::new();
+    options.write(true);
+    #[cfg(unix)]
+    std::os::unix::fs::OpenOptionsExt::mode(&mut options, 0o600);
+    options
+}
+
+/// Takes all rights of group and others from what is at `path`, if anything is.
+#[cfg(unix)]
+fn tighten(path: &Path) {
+    use std::os::unix::fs::PermissionsExt;
+    let Ok(mode) = fs::metadata(path).map(|metadata| metadata.permissions().mode() & 0o7777) else { return };
+    if mode & 0o077 == 0 {
+        return;
+    }
+    let tighter = mode & !0o077;
+    let path_shown = path.display();
+    match fs::set_permissions(path, fs::Permissions::from_mode(tighter)) {
+        Ok(()) => tracing::warn!("{path_shown} was open to other users (mode {mode:04o}); it is {tighter:04o} now"),
+        Err(error) => tracing::warn!(
+            "{path_shown} is open to other users (mode {mode:04o}) and stays so: {error}; chmod it as its owner"
+        ),
+    }
+}
+
 /// The first entry that no store makes; `None` when the directory is as good as empty.
 fn foreign_entry(path: &Path) -> io::Result<Option<String>> {
     let mut names = Vec::new();
@@ -132,13 +194,7 @@ fn foreign_entry(path: &Path) -> io::Result<Option<String>> {
 
 fn lock(path: &Path) -> Result<File, OpenError> {
     let unusable = |source: io::Error| OpenError::Directory { path: path.to_owned(), source };
-    let mut file = OpenOptions::new()
-        .create(true)
-        .truncate(false)
-        .read(true)
-        .write(true)
-        .open(path.join(LOCK_FILE))
-        .map_err(unusable)?;
+    let mut file = private().create(true).truncate(false).read(true).open(path.join(LOCK_FILE)).map_err(unusable)?;
     match file.try_lock() {
         Ok(()) => {}
         Err(TryLockError::WouldBlock) => {
