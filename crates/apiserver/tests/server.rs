@@ -215,3 +215,26 @@ async fn the_kubeconfig_of_a_free_port_opens_the_server_it_belongs_to() {
     assert!(served.kubeconfig().contains("token: a-token-of-the-test\n"), "{}", served.kubeconfig());
     assert!(served.kubeconfig().contains(&served.address().to_string()));
 }
+
+#[tokio::test]
+async fn a_protobuf_body_is_understood_and_a_broken_one_refused() {
+    let world = World::new().await;
+    // What `kubectl create namespace web` sends: k8s\0, then Unknown{TypeMeta, raw}.
+    let namespace: &[u8] =
+        b"k8s\0\n\x0f\n\x02v1\x12\tNamespace\x12\x17\n\x11\n\x03web\x12\0\x1a\0\"\0*\02\08\0B\0\x12\0\x1a\0\x1a\0\"\0";
+    for (body, expected) in
+        [(namespace, "HTTP/1.1 201 "), (&namespace[..20], "HTTP/1.1 400 "), (b"{}", "HTTP/1.1 400 ")]
+    {
+        let mut stream = world.connect(b"http/1.1").await;
+        let head = format!(
+            "POST /api/v1/namespaces HTTP/1.1\r\nHost: x\r\n{}Content-Type: application/vnd.kubernetes.protobuf\r\nContent-Length: {}\r\nConnection: close\r\n\r\n",
+            world.bearer(),
+            body.len()
+        );
+        stream.write_all(head.as_bytes()).await.expect("sent");
+        stream.write_all(body).await.expect("sent");
+        let answer = read_to_end(&mut stream).await;
+        assert!(answer.starts_with(expected), "{answer}");
+        assert!(expected.contains("400") || answer.contains("\"name\":\"web\""), "{answer}");
+    }
+}

@@ -158,7 +158,7 @@ pub(crate) async fn write(backend: &Arc<Backend>, request: WriteRequest<'_>) -> 
     write_at(backend, &request, &Clock::default()).await
 }
 
-/// As [`write`], with times and ids from `clock`.
+/// As [`write()`], with times and ids from `clock`.
 async fn write_at(backend: &Backend, request: &WriteRequest<'_>, clock: &Clock) -> Result<WriteResponse, Status> {
     let resource = &**request.resource;
     let unsupported = |verb: &str| Status::verb_not_supported(verb, resource.gr());
