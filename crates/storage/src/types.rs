@@ -104,7 +104,10 @@ impl StoreEvent {
 /// What a watch hands out, in order.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum WatchItem {
-    /// A change. Revisions never fall; changes of one revision (one transaction) are adjacent.
+    /// A change. Revisions never fall. Changes of one revision (one transaction, the keys of one
+    /// lease that ran out) are adjacent and ready together: after the first of them was handed out
+    /// the stream is not pending before the last one was. So a reader that takes what is ready
+    /// never holds a part of a revision.
     Event(StoreEvent),
     /// Everything of this range up to and including this revision has been handed out.
     Progress(Revision),
@@ -185,7 +188,7 @@ pub struct Capabilities {
 /// What the store reports about itself, for metrics and `listwatch storage stats`.
 #[derive(Clone, Debug, PartialEq, Eq, Default)]
 pub struct StoreStats {
-    /// What the store is, e.g. `memory`, `embedded (fjall)`, `etcd 3.5.16`.
+    /// What the store is, e.g. `memory`, `embedded (redb)`, `etcd 3.5.16`.
     pub description: String,
     /// The revision of the last write.
     pub revision: Revision,
@@ -205,7 +208,8 @@ pub struct StoreStats {
 /// 2. **Linearizable.** A read without a revision shows every write acknowledged before it began.
 /// 3. **Optimistic.** `update` and `delete` happen only if the key is at the expected revision.
 /// 4. **Complete.** A watch from revision R hands out every change of its range after R, once,
-///    in order, or says that it cannot ([`WatchItem::Expired`], [`WatchItem::Lost`]).
+///    in order, or says that it cannot ([`WatchItem::Expired`], [`WatchItem::Lost`]). The changes
+///    of one revision are handed out together ([`WatchItem::Event`]).
 /// 5. **Progress is true.** After [`WatchItem::Progress`] at R no change at or below R follows.
 /// 6. **Durable.** A write is acknowledged only when it survives whatever the implementation
 ///    promises to survive (memory: nothing; embedded: power loss; etcd: a minority of members).
@@ -254,7 +258,9 @@ pub trait Storage: Send + Sync + 'static {
     async fn delete(&self, key: &Key, expected: Revision) -> Result<Revision, DeleteError>;
 
     /// Every change of a range after revision `after`. [`Revision::ZERO`] means from the first
-    /// revision ever, which is [`WatchItem::Expired`] on a store that was compacted.
+    /// revision ever, which is [`WatchItem::Expired`] on a store that was compacted. An
+    /// implementation keeps the changes of one revision together: between the first and the last of
+    /// them its stream is never pending, whatever its buffers and its scheduler would like.
     ///
     /// # Errors
     /// [`WatchError::Fault`] when the store fails before the watch stands. A place that is no

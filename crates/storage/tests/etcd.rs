@@ -10,12 +10,15 @@ mod proxy;
 #[path = "etcd/server.rs"]
 mod server;
 
+use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::task::Poll;
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
+use futures_util::Stream;
 use listwatch_meta::{Key, KeyRange, Revision};
 use listwatch_storage::etcd3::{
     COMPACT_KEY, ConnectError, DEAD_AFTER, Etcd3, Etcd3Options, WATCH_BYTES, WATCH_WINDOW_BYTES,
@@ -295,6 +298,59 @@ async fn one_lease_is_shared_by_many_keys() {
     raw.lease_revoke(leases.leases()[0].id()).await.unwrap();
     assert!(list(&store, 0).await.items.is_empty(), "the keys go with their lease");
     store.create(&pod("next"), "{}".into(), Some(Duration::from_secs(3600))).await.unwrap();
+}
+
+/// What is ready of a watch without waiting, after waiting for its first item.
+async fn burst(watch: &mut Watch) -> Vec<WatchItem> {
+    let mut items = vec![timeout(PATIENCE, watch.next()).await.expect("an item comes in time").expect("no end")];
+    std::future::poll_fn(|cx| {
+        while let Poll::Ready(Some(item)) = std::pin::Pin::new(&mut *watch).poll_next(cx) {
+            items.push(item);
+        }
+        Poll::Ready(())
+    })
+    .await;
+    items
+}
+
+#[tokio::test]
+async fn what_happens_at_one_revision_is_ready_together() {
+    const KEYS: usize = 300;
+    let Some(binary) = binary() else { return };
+    let member = Member::start_one(&binary, &[]);
+    let store = connect(&[&member.url]).await;
+    let mut watch = store.watch(pods(), store.current_revision().await.unwrap()).await.unwrap();
+    let mut raw = etcd_client::Client::connect([&member.url], None).await.unwrap();
+    let lease = raw.lease_grant(2, None).await.unwrap().id();
+    let options = etcd_client::PutOptions::new().with_lease(lease);
+    let puts: Vec<_> = (0..KEYS)
+        .map(|n| etcd_client::TxnOp::put(format!("/registry/pods/ns/e{n}"), "{}", Some(options.clone())))
+        .collect();
+    for puts in puts.chunks(100) {
+        raw.txn(etcd_client::Txn::new().and_then(puts)).await.unwrap();
+    }
+    let (mut puts, mut removed) = (0, None);
+    while puts < KEYS || removed.is_none() {
+        let mut revisions: BTreeMap<Revision, usize> = BTreeMap::new();
+        for item in burst(&mut watch).await {
+            match item {
+                WatchItem::Event(event) => {
+                    *revisions.entry(event.revision()).or_default() += 1;
+                    match event {
+                        StoreEvent::Put { .. } => puts += 1,
+                        StoreEvent::Delete { revision, .. } => removed = Some(revision),
+                    }
+                }
+                WatchItem::Progress(_) => {}
+                other => panic!("{other:?} instead of events"),
+            }
+        }
+        for (revision, events) in revisions {
+            let whole = if removed == Some(revision) { KEYS } else { 100 };
+            assert_eq!(events, whole, "promise: revision {revision} is ready as a whole");
+        }
+    }
+    assert_eq!(puts, KEYS);
 }
 
 #[tokio::test]

@@ -16,7 +16,7 @@
 //! - **Watches heal themselves.** A lost connection is resumed after the last revision handed out,
 //!   at another member if need be, without loss or repetition; a peer that fell silent is noticed
 //!   within [`DEAD_AFTER`]. What the store can no longer tell is [`Expired`](crate::WatchItem::Expired).
-//! - **Limits.** See [`INCOMING_RESPONSES`], [`RESULT_ITEMS`], [`WATCH_BYTES`],
+//! - **Limits.** See [`INCOMING_RESPONSES`], [`RESULT_MESSAGES`], [`WATCH_BYTES`],
 //!   [`WATCH_WINDOW_BYTES`].
 //!
 //! # Example
@@ -82,7 +82,7 @@ use crate::types::{Capabilities, KeyValue, ListPage, ListQuery, Storage, StoreSt
 pub use self::compact::COMPACT_KEY;
 pub use self::liveness::DEAD_AFTER;
 pub use self::options::{ConnectError, DEFAULT_PREFIX, Etcd3Options, WATCH_WINDOW_BYTES};
-pub use self::watch_stream::{INCOMING_RESPONSES, RESULT_ITEMS, WATCH_BYTES};
+pub use self::watch_stream::{INCOMING_RESPONSES, RESULT_MESSAGES, WATCH_BYTES};
 
 /// [`Storage::health`] answers within this time.
 const HEALTH_TIMEOUT: Duration = Duration::from_secs(2);

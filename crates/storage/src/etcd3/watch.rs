@@ -20,6 +20,8 @@
 //! twice: what was held of the unfinished revision is thrown away and comes again as a whole.
 //!
 //! Call order: `handle_*` for whatever happened, then [`WatchCore::poll`] until it returns `None`.
+//! What is emitted between two inputs is whole revisions: who passes it on in one piece keeps each
+//! of them together.
 
 use std::collections::VecDeque;
 use std::time::Duration;

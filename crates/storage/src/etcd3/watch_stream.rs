@@ -3,9 +3,14 @@
 //! ```text
 //!                    reader                          driver                        caller
 //!  gRPC stream ─▶ decode ─▶ incoming channel ─▶ WatchCore ─▶ result channel ─▶ Watch::next
-//!   ≤ 512 KiB     Liveness     ≤ 100 responses                ≤ 100 items
+//!   ≤ 512 KiB     Liveness     ≤ 100 responses                ≤ 100 messages
 //!   on the wire                └────────── ≤ 16 MiB together ──────────┘
 //! ```
+//!
+//! What one response made the fold hand out crosses the result channel as one message, and the
+//! fold hands out whole revisions only. So the changes of one revision (a transaction, the keys of
+//! one lease) are ready together, as [`WatchItem::Event`] promises: neither a full channel nor the
+//! turn of another task comes between them.
 //!
 //! Nothing here grows with a slow caller: a full result channel stops the driver, a full incoming
 //! channel (or a spent byte budget) stops the reader, a reader that does not read closes the
@@ -17,7 +22,7 @@
 
 use std::pin::Pin;
 use std::sync::Arc;
-use std::task::{Context, Poll};
+use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -42,8 +47,9 @@ use crate::types::{KeyValue, StoreEvent, Watch, WatchItem};
 /// stream is not read.
 pub const INCOMING_RESPONSES: usize = 100;
 
-/// The result channel holds this many items, as in Kubernetes. When it is full the fold stands.
-pub const RESULT_ITEMS: usize = 100;
+/// The result channel holds this many messages, each of the items that one response of etcd
+/// brought. When it is full the fold stands.
+pub const RESULT_MESSAGES: usize = 100;
 
 /// The items in both channels weigh at most this much, keys and values, before and after. A
 /// single response that is larger passes alone.
@@ -57,7 +63,7 @@ const OPEN_TIMEOUT: Duration = Duration::from_secs(5);
 /// Every member is asked before this fails; afterwards the watch heals itself.
 pub(super) async fn start(shared: &Arc<Shared>, range: KeyRange, after: Revision) -> Result<Watch, WatchError> {
     let wish = Arc::new(Notify::new());
-    let (results, items) = mpsc::channel(RESULT_ITEMS);
+    let (results, items) = mpsc::channel(RESULT_MESSAGES);
     let mut driver = Driver {
         shared: shared.clone(),
         range,
@@ -72,7 +78,7 @@ pub(super) async fn start(shared: &Arc<Shared>, range: KeyRange, after: Revision
         driver.open_first(after).await?;
     }
     let task = AbortOnDrop(tokio::spawn(driver.run()));
-    Ok(Watch::new(Items { items, _task: task }, move || wish.notify_one()))
+    Ok(Watch::new(Items { items, ready: Delivered::default(), _task: Some(task) }, move || wish.notify_one()))
 }
 
 /// Tasks end with whoever needed them.
@@ -85,32 +91,54 @@ impl Drop for AbortOnDrop {
     }
 }
 
-/// What waits in the result channel: an item, and its share of the byte budget.
+/// What waits in the result channel: whole revisions, and their share of the byte budget.
+#[derive(Default)]
 struct Delivered {
-    item: WatchItem,
-    _hold: Option<Arc<OwnedSemaphorePermit>>,
+    items: std::vec::IntoIter<WatchItem>,
+    _hold: Option<OwnedSemaphorePermit>,
 }
 
 struct Items {
     items: mpsc::Receiver<Delivered>,
-    _task: AbortOnDrop,
+    /// The message that is being handed out; it keeps its share of the budget until it is spent.
+    ready: Delivered,
+    /// `None` only in tests.
+    _task: Option<AbortOnDrop>,
 }
 
 impl Stream for Items {
     type Item = WatchItem;
 
     fn poll_next(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<WatchItem>> {
-        self.items.poll_recv(cx).map(|delivered| delivered.map(|delivered| delivered.item))
+        loop {
+            // Before the channel is asked: its cooperative budget may say Pending at any time.
+            if let Some(item) = self.ready.items.next() {
+                return Poll::Ready(Some(item));
+            }
+            // What it held of the budget must not be held while nothing is ready.
+            self.ready = Delivered::default();
+            match ready!(self.items.poll_recv(cx)) {
+                Some(delivered) => self.ready = delivered,
+                None => return Poll::Ready(None),
+            }
+        }
     }
 }
 
 /// What waits in the incoming channel.
 enum Incoming {
-    Response(Response, Arc<OwnedSemaphorePermit>),
+    Response(Response, OwnedSemaphorePermit),
     /// A progress request stayed unanswered.
     Unanswered,
     /// The last message of a connection.
     End(End),
+}
+
+/// What the fold wants done, apart from handing out.
+enum Task {
+    Open { after: Revision, renew_token: bool },
+    Rest(Instant),
+    Close,
 }
 
 /// One connection's stream, being read by a task.
@@ -173,26 +201,28 @@ impl Driver {
     async fn drive(&mut self) {
         let mut hold = None;
         loop {
-            while let Some(effect) = self.core.poll() {
-                match effect {
-                    Effect::Emit(item) => {
-                        if let WatchItem::Expired { oldest: Some(oldest) } = &item {
-                            self.shared.learn_compacted(*oldest);
-                        }
-                        let delivered = Delivered { item, _hold: hold.clone() };
-                        if self.results.send(delivered).await.is_err() {
-                            return;
-                        }
+            loop {
+                let (items, task) = handed_out(&mut self.core);
+                if let Some(WatchItem::Expired { oldest: Some(oldest) }) = items.last() {
+                    self.shared.learn_compacted(*oldest);
+                }
+                if !items.is_empty() {
+                    let delivered = Delivered { items: items.into_iter(), _hold: hold.take() };
+                    if self.results.send(delivered).await.is_err() {
+                        return;
                     }
-                    Effect::Open { after, renew_token } => self.reopen(after, renew_token).await,
-                    Effect::Rest(until) => {
+                }
+                let Some(task) = task else { break };
+                match task {
+                    Task::Open { after, renew_token } => self.reopen(after, renew_token).await,
+                    Task::Rest(until) => {
                         self.link = None;
                         tokio::select! {
                             () = tokio::time::sleep_until(until) => self.core.handle_timeout(Instant::now()),
                             () = self.results.closed() => return,
                         }
                     }
-                    Effect::Close => return,
+                    Task::Close => return,
                 }
             }
             hold = None;
@@ -298,6 +328,20 @@ impl Driver {
     }
 }
 
+/// Everything that the fold hands out now, and what it wants done after that.
+fn handed_out(core: &mut WatchCore) -> (Vec<WatchItem>, Option<Task>) {
+    let mut items = Vec::new();
+    loop {
+        match core.poll() {
+            Some(Effect::Emit(item)) => items.push(item),
+            Some(Effect::Open { after, renew_token }) => return (items, Some(Task::Open { after, renew_token })),
+            Some(Effect::Rest(until)) => return (items, Some(Task::Rest(until))),
+            Some(Effect::Close) => return (items, Some(Task::Close)),
+            None => return (items, None),
+        }
+    }
+}
+
 /// Where a watch of everything after `after` begins in etcd. With a server that may have lost a
 /// removal at the compacted revision it begins at `after` itself, which the fold drops again: then
 /// what follows cannot be the compacted revision.
@@ -375,7 +419,7 @@ impl Reader {
             self.live.handle_heard(Instant::now(), response.is_progress());
             self.cancel_leftover(&response).await;
             let permit = self.budget.clone().acquire_many_owned(weight).await.ok()?;
-            slot.send(Incoming::Response(response, Arc::new(permit)));
+            slot.send(Incoming::Response(response, permit));
         }
     }
 
@@ -474,9 +518,82 @@ fn decode_event(keys: &Keyspace, event: PbEvent) -> Decoded {
 
 #[cfg(test)]
 mod tests {
+    use std::future::poll_fn;
+
     use etcd_client::proto::PbKeyValue;
+    use listwatch_meta::Key;
 
     use super::*;
+
+    /// A response with `count` removals at one revision.
+    fn removals(revision: u64, count: usize, fragment: bool) -> Response {
+        let removal = |n| StoreEvent::Delete {
+            key: Key::new("pods", Some("ns"), &format!("p{n}")).unwrap(),
+            revision: Revision::new(revision),
+            previous: None,
+        };
+        Response { fragment, events: (0..count).map(|n| Decoded::Event(removal(n))).collect(), ..Response::default() }
+    }
+
+    /// Reads until the stream is not ready, in one go; returns the revisions.
+    async fn ready_now(items: &mut Items) -> Vec<u64> {
+        let mut seen = Vec::new();
+        poll_fn(|cx| {
+            while let Poll::Ready(Some(WatchItem::Event(event))) = Pin::new(&mut *items).poll_next(cx) {
+                seen.push(event.revision().get());
+            }
+            Poll::Ready(())
+        })
+        .await;
+        seen
+    }
+
+    /// Far more keys than fit the channel one by one, and than tokio lets a task read in one go.
+    const MANY: usize = 3 * RESULT_MESSAGES;
+
+    #[tokio::test]
+    async fn the_changes_of_one_revision_are_ready_together() {
+        let (results, items) = mpsc::channel(1);
+        let mut items = Items { items, ready: Delivered::default(), _task: None };
+        let mut core = WatchCore::new(Revision::new(10));
+        core.poll();
+        core.handle_opened(true);
+        assert_eq!(core.handle_response(Response { created: true, ..Response::default() }), None);
+        for (what, responses, expected) in [
+            ("one transaction", vec![removals(11, MANY, false)], vec![11; MANY]),
+            ("the first part of one", vec![removals(12, MANY, true)], vec![]),
+            ("the rest of it", vec![removals(12, MANY, false)], vec![12; 2 * MANY]),
+        ] {
+            for response in responses {
+                assert_eq!(core.handle_response(response), None);
+                let (ready, task) = handed_out(&mut core);
+                assert!(task.is_none());
+                if !ready.is_empty() {
+                    assert!(results.try_send(Delivered { items: ready.into_iter(), _hold: None }).is_ok());
+                }
+            }
+            // In a task of its own, under a fresh cooperative budget that is smaller than a revision.
+            let (seen, back) = tokio::spawn(async move { (ready_now(&mut items).await, items) }).await.unwrap();
+            items = back;
+            assert_eq!(seen, expected, "promise: what happened at once is ready at once ({what})");
+        }
+    }
+
+    #[tokio::test]
+    async fn a_message_gives_its_bytes_back_when_it_is_spent() {
+        let budget = Arc::new(Semaphore::new(1));
+        let permit = budget.clone().try_acquire_owned().unwrap();
+        let (results, items) = mpsc::channel(1);
+        let mut items = Items { items, ready: Delivered::default(), _task: None };
+        let progress = vec![WatchItem::Progress(Revision::new(11)), WatchItem::Progress(Revision::new(12))];
+        assert!(results.try_send(Delivered { items: progress.into_iter(), _hold: Some(permit) }).is_ok());
+        let mut cx = Context::from_waker(std::task::Waker::noop());
+        assert!(Pin::new(&mut items).poll_next(&mut cx).is_ready());
+        assert_eq!(budget.available_permits(), 0, "half of it is still here");
+        assert!(Pin::new(&mut items).poll_next(&mut cx).is_ready());
+        assert!(Pin::new(&mut items).poll_next(&mut cx).is_pending());
+        assert_eq!(budget.available_permits(), 1, "bounded: nothing is held for what was handed out");
+    }
 
     fn kv(key: &str, value: &str, created: i64, modified: i64) -> PbKeyValue {
         PbKeyValue {
