@@ -6,6 +6,9 @@
 //! | `application/merge-patch+json` | RFC 7386, here |
 //! | `application/strategic-merge-patch+json` | [`super::strategic`] |
 //!
+//! No patch makes an object deeper than [`OBJECT_DEPTH_MAX`]: a merged object is no deeper than the
+//! deeper of object and patch, and each operation of a JSON patch is measured before it is applied.
+//!
 //! Rules and texts: `pkg/endpoints/handlers/patch.go`.
 
 use json_patch::{
@@ -20,6 +23,7 @@ use serde_json::{Map, Value};
 use super::document::Document;
 use super::go;
 use super::merge_keys::At;
+use super::store::{OBJECT_DEPTH_MAX, is_deeper};
 use super::strategic::{self, StrategicError};
 
 /// A JSON patch may have this many operations; more is a 413 (`maxJSONPatchOperations`).
@@ -29,9 +33,10 @@ const JSON_PATCH_OPERATIONS_MAX: usize = 10_000;
 /// 422 (`jsonpatch.AccumulatedCopySizeLimit`, ten times the body limit).
 const JSON_PATCH_COPIED_BYTES_MAX: usize = 10 * 3 * 1024 * 1024;
 
-/// So many list items may be shifted by all operations of one JSON patch together; more is a 422.
-/// Each insertion into the front of a long list moves the rest of it.
-const JSON_PATCH_MOVED_ITEMS_MAX: usize = 100_000_000;
+/// So many values may be shifted in lists, or looked at to learn how deep they are, by all
+/// operations of one JSON patch together; more is a 422. Each insertion into the front of a long
+/// list shifts the rest of it, and each move to a deeper place looks at all that is moved.
+const JSON_PATCH_TOUCHED_VALUES_MAX: usize = 100_000_000;
 
 /// A parsed patch. Applying consumes it; a second attempt parses again, which is rare.
 #[derive(Debug)]
@@ -96,8 +101,8 @@ impl Patch {
     /// Changes `object`, whose merge keys are at `at`.
     ///
     /// # Errors
-    /// 422 when an operation does not fit the object, 400 when a directive is malformed. `object`
-    /// is then half changed and must be thrown away.
+    /// 422 when an operation does not fit the object or nests it too deep, 400 when a directive is
+    /// malformed. `object` is then half changed and must be thrown away.
     pub(super) fn apply(self, object: &mut Map<String, Value>, at: At) -> Result<(), Status> {
         match self {
             Patch::Json(operations) => {
@@ -110,10 +115,10 @@ impl Patch {
                 Ok(())
             }
             Patch::Merge(patch) => {
-                merge(object, patch);
+                merge(object, shallow(patch)?);
                 Ok(())
             }
-            Patch::Strategic(patch) => strategic::merge(object, patch, at).map_err(|error| match error {
+            Patch::Strategic(patch) => strategic::merge(object, shallow(patch)?, at).map_err(|error| match error {
                 StrategicError::Malformed(why) => Status::bad_request(why),
                 StrategicError::ListOfLists => unprocessable(),
                 StrategicError::Other(why) => Status::unknown(why),
@@ -126,6 +131,12 @@ impl Patch {
     pub(super) fn may_change_kind(&self) -> bool {
         !matches!(self, Patch::Strategic(_))
     }
+}
+
+/// The patch, when it is no deeper than an object may be. The parser bounds how deep it is at all.
+fn shallow(patch: Map<String, Value>) -> Result<Map<String, Value>, Status> {
+    let members_too_deep = patch.values().any(|value| is_deeper(value, OBJECT_DEPTH_MAX - 1, &mut 0));
+    if members_too_deep { Err(unprocessable()) } else { Ok(patch) }
 }
 
 /// RFC 7386.
@@ -162,13 +173,16 @@ struct NotApplicable;
 
 fn apply_operations(document: &mut Value, operations: Vec<Value>) -> Result<(), NotApplicable> {
     let mut copied = 0_usize;
-    let mut moved = 0_usize;
+    let mut touched = 0_usize;
     for operation in operations {
         let operation = operation_of(operation)?;
         if let PatchOperation::Copy(copy) = &operation {
             copied += weight(copy.from.resolve(document).map_err(|_| NotApplicable)?);
         }
-        moved += match &operation {
+        if nests_too_deep(document, &operation, &mut touched)? {
+            return Err(NotApplicable);
+        }
+        touched += match &operation {
             PatchOperation::Add(AddOperation { path, .. })
             | PatchOperation::Remove(RemoveOperation { path })
             | PatchOperation::Copy(CopyOperation { path, .. }) => list_length(document, path),
@@ -177,12 +191,30 @@ fn apply_operations(document: &mut Value, operations: Vec<Value>) -> Result<(), 
             }
             PatchOperation::Replace(_) | PatchOperation::Test(_) => 0,
         };
-        if copied > JSON_PATCH_COPIED_BYTES_MAX || moved > JSON_PATCH_MOVED_ITEMS_MAX {
+        if copied > JSON_PATCH_COPIED_BYTES_MAX || touched > JSON_PATCH_TOUCHED_VALUES_MAX {
             return Err(NotApplicable);
         }
         json_patch::patch(document, std::slice::from_ref(&operation)).map_err(|_| NotApplicable)?;
     }
     Ok(())
+}
+
+/// Would an operation put a value so that it reaches deeper than an object may? Known before it is
+/// applied, so that no tree is ever too deep to be dropped. Adds to `touched` the values looked at.
+fn nests_too_deep(document: &Value, operation: &PatchOperation, touched: &mut usize) -> Result<bool, NotApplicable> {
+    let resolved = |from: &PointerBuf| from.resolve(document).map_err(|_| NotApplicable);
+    let (path, value) = match operation {
+        PatchOperation::Add(AddOperation { path, value })
+        | PatchOperation::Replace(ReplaceOperation { path, value }) => (path, value),
+        PatchOperation::Copy(CopyOperation { path, from }) => (path, resolved(from)?),
+        // What is moved up, or stays on its level, reaches no deeper than it did.
+        PatchOperation::Move(MoveOperation { path, from }) if path.count() > from.count() => (path, resolved(from)?),
+        PatchOperation::Move(_) | PatchOperation::Remove(_) | PatchOperation::Test(_) => return Ok(false),
+    };
+    Ok(match OBJECT_DEPTH_MAX.checked_sub(path.count()) {
+        Some(levels) => is_deeper(value, levels, touched),
+        None => true,
+    })
 }
 
 /// The length of the list that the pointer's last step indexes; 0 when that is an object.
@@ -349,6 +381,99 @@ mod tests {
         let long = json!({"list": vec![0; 300_000]});
         let shifting = vec![r#"{"op":"add","path":"/list/0","value":1}"#; 1000].join(",");
         assert_eq!(apply(PatchType::Json, &long, &format!("[{shifting}]")), Err((422, REJECTED.to_owned())));
+    }
+
+    /// `levels` objects, one inside the other.
+    fn nested(levels: usize) -> String {
+        format!("{}{{}}{}", r#"{"a":"#.repeat(levels - 1), "}".repeat(levels - 1))
+    }
+
+    fn nested_in_a(levels: usize) -> Value {
+        serde_json::from_str(&nested(levels)).unwrap()
+    }
+
+    #[test]
+    fn every_operation_keeps_the_object_shallow() {
+        // The object is 51 deep, and /b/a/a.. a path into it.
+        let object = json!({"b": nested_in_a(50)});
+        let below_b = |steps: usize| format!("/b{}", "/a".repeat(steps));
+        let op = |op: &str, path: &str, rest: &str| format!(r#"[{{"op":"{op}","path":"{path}",{rest}}}]"#);
+        let value = |levels: usize| format!(r#""value":{}"#, nested(levels));
+        let check = |fits: bool, body: String| match apply(PatchType::Json, &object, &body) {
+            Ok(patched) => {
+                assert!(fits, "should have been refused: {body}");
+                assert!(!is_deeper(&patched, OBJECT_DEPTH_MAX, &mut 0), "too deep: {body}");
+                let stored = serde_json::to_vec(&patched).unwrap();
+                assert_eq!(serde_json::from_slice::<Value>(&stored).unwrap(), patched, "what is stored can be read");
+            }
+            Err(refusal) => {
+                assert!(!fits, "should have been applied: {body}");
+                assert_eq!(refusal, (422, REJECTED.to_owned()), "{body}");
+            }
+        };
+        for (fits, over) in [(true, 0), (false, 1)] {
+            check(fits, op("add", "/x", &value(99 + over)));
+            check(fits, op("add", "", &value(100 + over)));
+            check(fits, op("add", &below_b(50), &value(49 + over)));
+            check(fits, op("replace", "/b", &value(99 + over)));
+            check(fits, op("replace", &below_b(49), &value(50 + over)));
+            // What is copied is 50 deep.
+            check(fits, op("copy", &below_b(49 + over), r#""from":"/b""#));
+        }
+        // A scalar has no depth of its own.
+        check(true, op("add", &below_b(50), r#""value":1"#));
+        // What is moved deeper is measured, what is moved up is not.
+        let two = |moved: usize| {
+            format!(
+                r#"[{{"op":"add","path":"/c","value":{}}},{{"op":"move","from":"/c","path":"{}"}}]"#,
+                nested(moved),
+                below_b(50)
+            )
+        };
+        check(true, two(49));
+        check(false, two(50));
+        check(true, op("move", "/x", &format!(r#""from":"{}""#, below_b(49))));
+    }
+
+    #[test]
+    fn operations_that_add_up_cannot_nest_without_limit() {
+        let object = json!({"data": {}});
+        let two = format!(
+            r#"[{{"op":"add","path":"/data/x","value":{0}}},{{"op":"add","path":"/data/x{1}/x","value":{0}}}]"#,
+            nested(60),
+            "/a".repeat(59),
+        );
+        assert_eq!(apply(PatchType::Json, &object, &two), Err((422, REJECTED.to_owned())), "two halves");
+
+        // Each round puts all that there is below a fresh tower, as often as a patch may.
+        let tower = nested(60);
+        let below = "/a".repeat(60);
+        let round = format!(
+            r#"{{"op":"add","path":"/n","value":{tower}}},{{"op":"move","from":"/data","path":"/n{below}"}},{{"op":"move","from":"/n","path":"/data"}}"#
+        );
+        let body = format!("[{}]", vec![round; JSON_PATCH_OPERATIONS_MAX / 3].join(","));
+        assert_eq!(apply(PatchType::Json, &object, &body), Err((422, REJECTED.to_owned())), "towers");
+    }
+
+    #[test]
+    fn moves_of_much_to_deeper_places_are_bounded() {
+        let object = json!({"a": vec![0; 300_000], "b": {}});
+        let there_and_back = r#"{"op":"move","from":"/a","path":"/b/a"},{"op":"move","from":"/b/a","path":"/a"}"#;
+        let body = |rounds: usize| format!("[{}]", vec![there_and_back; rounds].join(","));
+        assert!(apply(PatchType::Json, &object, &body(10)).is_ok());
+        assert_eq!(apply(PatchType::Json, &object, &body(1000)), Err((422, REJECTED.to_owned())));
+    }
+
+    #[test]
+    fn merged_objects_stay_shallow() {
+        for patch_type in [PatchType::Merge, PatchType::StrategicMerge] {
+            let object = json!({"a": {"b": 1}});
+            let patched = apply(patch_type, &object, &nested(OBJECT_DEPTH_MAX)).unwrap();
+            assert!(is_deeper(&patched, OBJECT_DEPTH_MAX - 2, &mut 0), "the patch was merged");
+            assert!(!is_deeper(&patched, OBJECT_DEPTH_MAX, &mut 0));
+            let deeper = apply(patch_type, &object, &nested(OBJECT_DEPTH_MAX + 1));
+            assert_eq!(deeper, Err((422, REJECTED.to_owned())), "{patch_type:?}");
+        }
     }
 
     #[test]

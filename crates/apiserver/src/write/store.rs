@@ -12,6 +12,30 @@ use super::{WriteBody, WriteResponse};
 use crate::backend::Backend;
 use crate::registry::Resource;
 
+/// No patch nests the lists and objects of an object deeper than this, the object itself included;
+/// one that would is a 422. serde_json parses 127 levels, so what a patch leaves can be read again,
+/// also by clients that meet it inside a list or an event, and recursion over it stays within any
+/// stack. Kubernetes' own kinds need a quarter of it.
+pub(super) const OBJECT_DEPTH_MAX: usize = 100;
+
+/// True when lists and objects are nested more than `levels` deep in a value; a scalar has no level.
+/// Adds to `visited` how many values were looked at. Does not recurse.
+pub(super) fn is_deeper(value: &Value, levels: usize, visited: &mut usize) -> bool {
+    let mut left = vec![(value, 0)];
+    while let Some((value, above)) = left.pop() {
+        *visited += 1;
+        if above == levels && (value.is_array() || value.is_object()) {
+            return true;
+        }
+        match value {
+            Value::Array(items) => left.extend(items.iter().map(|item| (item, above + 1))),
+            Value::Object(members) => left.extend(members.values().map(|member| (member, above + 1))),
+            _ => {}
+        }
+    }
+    false
+}
+
 /// What came of a write.
 #[derive(Debug)]
 pub(super) enum Done {
@@ -186,5 +210,32 @@ pub(super) fn store_failed(operation: &str, fault: &StoreFault, gr: GroupResourc
         }
         StoreFault::Closed => Status::unavailable("the server is shutting down"),
         StoreFault::NoSpace(_) | StoreFault::Denied(_) | StoreFault::Corrupt(_) => Status::internal(fault),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn depth_counts_lists_and_objects() {
+        let check = |value: Value, depth: usize| {
+            assert!(!is_deeper(&value, depth, &mut 0), "{value} is not deeper than {depth}");
+            assert!(depth == 0 || is_deeper(&value, depth - 1, &mut 0), "{value} is {depth} deep");
+        };
+        check(json!(1), 0);
+        check(json!([]), 1);
+        check(json!({"a": 1}), 1);
+        check(json!([1, {"a": [], "b": 2}, []]), 3);
+        check(json!({"a": [[1]], "b": {}}), 3);
+    }
+
+    #[test]
+    fn each_value_is_looked_at_once() {
+        let mut visited = 1;
+        assert!(!is_deeper(&json!({"a": [1, 2], "b": {"c": null}}), 100, &mut visited));
+        assert_eq!(visited, 1 + 6);
     }
 }
