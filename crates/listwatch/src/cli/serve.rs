@@ -118,7 +118,13 @@ impl Serve {
         if self.in_memory {
             return Ok(Pki::in_memory(&names)?);
         }
-        std::fs::create_dir_all(&self.data_dir)
+        let mut builder = std::fs::DirBuilder::new();
+        builder.recursive(true);
+        // It holds keys and Secrets: nobody else may look into it.
+        #[cfg(unix)]
+        std::os::unix::fs::DirBuilderExt::mode(&mut builder, 0o700);
+        builder
+            .create(&self.data_dir)
             .map_err(|error| format!("cannot create the data directory {}: {error}", self.data_dir.display()))?;
         Ok(Pki::load_or_create(&self.data_dir, &names)?)
     }
