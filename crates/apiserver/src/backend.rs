@@ -47,7 +47,8 @@ impl Backend {
     /// the storage prefix: what is stored once is cached once.
     pub(crate) fn cacher(&self, resource: &Resource) -> Cacher {
         let mut cachers = self.cachers.lock();
-        if let Some(cacher) = cachers.get(&resource.storage_prefix) {
+        // One that failed was stopped and has told its watchers; the next reader begins anew.
+        if let Some(cacher) = cachers.get(&resource.storage_prefix).filter(|cacher| !cacher.is_stopped()) {
             return cacher.clone();
         }
         let config = ResourceConfig {

@@ -4,8 +4,8 @@
 //! `{"v":"meta.k8s.io/v1","rv":<revision>,"start":"<key behind the collection's prefix>"}`.
 //! A negative `rv` resumes at the latest state, which is what an expired token is exchanged for.
 
-use base64::{DecodeError, Engine as _};
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
+use base64::{DecodeError, Engine as _};
 use serde::{Deserialize, Serialize};
 
 use crate::revision::Revision;
