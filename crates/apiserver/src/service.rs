@@ -24,7 +24,6 @@ use http::{HeaderMap, Method, Request, Response, StatusCode, Version};
 use http_body_util::{BodyExt as _, LengthLimitError, Limited};
 use listwatch_meta::Status;
 use listwatch_wire::media_type::{Negotiated, wants_pretty};
-use listwatch_wire::protobuf;
 use listwatch_wire::query::{Extra, Query};
 
 use crate::Shared;
@@ -32,7 +31,6 @@ use crate::body::Body;
 use crate::documents::{self, Answer, Asked};
 use crate::health;
 use crate::read;
-use crate::registry::Resource;
 use crate::request::{NoRoute, ResourceRoute, Route, Verb, route};
 use crate::respond;
 use crate::view::ObjectView;
@@ -184,7 +182,6 @@ impl ApiService {
                 Verb::Collection => read::list(&self.shared, &route, query, asker).await,
                 Verb::Write(verb) => {
                     let body = collect(body).await?;
-                    let (content_type, body) = to_json(&route.resource, header(headers, &CONTENT_TYPE), body)?;
                     let request = WriteRequest {
                         verb,
                         resource: &route.resource,
@@ -192,7 +189,7 @@ impl ApiService {
                         name: route.name.as_deref(),
                         subresource: route.subresource.as_deref(),
                         query,
-                        content_type,
+                        content_type: header(headers, &CONTENT_TYPE),
                         user_agent: header(headers, &USER_AGENT),
                         body,
                     };
@@ -324,25 +321,6 @@ pub(crate) fn add_warnings(headers: &mut HeaderMap, warnings: &[String]) {
             headers.append(WARNING, value);
         }
     }
-}
-
-/// A protobuf body of a built-in resource as JSON, which is what an object is behind this line.
-/// Anything else goes on as it is. Clients with Go's typed client send protobuf by default.
-fn to_json<'a>(
-    resource: &Resource,
-    content_type: Option<&'a str>,
-    body: Bytes,
-) -> Result<(Option<&'a str>, Bytes), Status> {
-    let media_type = content_type.map(|text| text.split(';').next().unwrap_or_default().trim());
-    let is_protobuf = media_type.is_some_and(|text| text.eq_ignore_ascii_case(protobuf::MEDIA_TYPE));
-    if !is_protobuf || resource.custom || body.is_empty() {
-        return Ok((content_type, body));
-    }
-    let decoded = protobuf::decode(&body).map_err(|error| {
-        let (version, kind) = (&resource.version, &resource.kind);
-        Status::bad_request(format!("{kind} in version {version:?} cannot be handled as a {kind}: {error}"))
-    })?;
-    Ok((Some("application/json"), decoded.json.into()))
 }
 
 /// What the limit on requests in flight answers: no Status, as in kube-apiserver.

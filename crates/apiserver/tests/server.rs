@@ -221,7 +221,7 @@ async fn a_protobuf_body_is_understood_and_a_broken_one_refused() {
     let world = World::new().await;
     // What `kubectl create namespace web` sends: k8s\0, then Unknown{TypeMeta, raw}.
     let namespace: &[u8] =
-        b"k8s\0\n\x0f\n\x02v1\x12\tNamespace\x12\x17\n\x11\n\x03web\x12\0\x1a\0\"\0*\02\08\0B\0\x12\0\x1a\0\x1a\0\"\0";
+        b"k8s\0\n\x0f\n\x02v1\x12\tNamespace\x12\x17\n\x11\n\x03web\x12\0\x1a\0\"\0*\0\x32\0\x38\0B\0\x12\0\x1a\0\x1a\0\"\0";
     for (body, expected) in
         [(namespace, "HTTP/1.1 201 "), (&namespace[..20], "HTTP/1.1 400 "), (b"{}", "HTTP/1.1 400 ")]
     {

@@ -1,7 +1,6 @@
 //! Who watches: a client too simple to be wrong, that lists, watches, reads slowly, loses its
 //! connection, moves to the other server, and writes down everything it was told ([`Trace`]).
 
-use std::collections::BTreeMap;
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -16,7 +15,7 @@ use tokio::sync::watch;
 use tokio::task::JoinHandle;
 
 use crate::traffic::TIERS;
-use crate::truth::{State, parse};
+use crate::truth::{Objects, State, parse};
 
 /// What an observer does.
 #[derive(Debug, Clone)]
@@ -88,7 +87,7 @@ pub struct Segment {
     /// The state the watch began with, at its revision; `None` when the watch brought it itself.
     pub start: Option<Revision>,
     /// A list's items, when the segment began with one.
-    pub listed: Option<(Revision, BTreeMap<String, (Revision, State)>)>,
+    pub listed: Option<(Revision, Objects)>,
     /// What came.
     pub told: Vec<Told>,
     /// The watch ended with `410 Expired`.
@@ -103,7 +102,7 @@ pub struct Trace {
     /// Its watches in order.
     pub segments: Vec<Segment>,
     /// What it believes at the end, and as of which revision.
-    pub belief: BTreeMap<String, (Revision, State)>,
+    pub belief: Objects,
     /// The revision the belief is good for.
     pub as_of: Revision,
 }
@@ -139,7 +138,7 @@ struct Eyes {
 impl Eyes {
     async fn look(mut self, plan: ObserverPlan) -> Trace {
         let mut trace =
-            Trace { plan: plan.clone(), segments: Vec::new(), belief: BTreeMap::new(), as_of: Revision::ZERO };
+            Trace { plan: plan.clone(), segments: Vec::new(), belief: Objects::new(), as_of: Revision::ZERO };
         let mut resume = None;
         while !self.satisfied(&trace).await {
             let from = match resume.take() {
@@ -188,7 +187,7 @@ impl Eyes {
         let body = self.ask(Self::path(plan)).await?.collect().await.ok()?.to_bytes();
         let list: Value = serde_json::from_slice(&body).expect("a list is JSON");
         let revision = version(&list);
-        let items: BTreeMap<_, _> = list["items"]
+        let items: Objects = list["items"]
             .as_array()
             .expect("items")
             .iter()
@@ -223,7 +222,7 @@ impl Eyes {
             about => self.rng.random_range(1..=about * 2),
         };
         let mut segment = Segment { start: from, listed: None, told: Vec::new(), expired: false };
-        let mut initial = from.is_none().then(BTreeMap::new);
+        let mut initial = from.is_none().then(Objects::new);
         let mut seen = from;
         'stream: loop {
             if plan.pause_ms_max > 0 {

@@ -14,6 +14,9 @@ pub struct State {
     pub data: String,
 }
 
+/// Objects by `namespace/name`, each with the revision of its state.
+pub type Objects = BTreeMap<String, (Revision, State)>;
+
 /// One change.
 #[derive(Debug, Clone)]
 pub struct Change {
@@ -70,8 +73,8 @@ impl Truth {
 
 impl History {
     /// The state after everything up to and including a revision.
-    pub fn state_at(&self, revision: Revision) -> BTreeMap<String, (Revision, State)> {
-        let mut state = BTreeMap::new();
+    pub fn state_at(&self, revision: Revision) -> Objects {
+        let mut state = Objects::new();
         for change in self.changes.iter().take_while(|change| change.revision <= revision) {
             match &change.after {
                 Some(after) => state.insert(change.object.clone(), (change.revision, after.clone())),

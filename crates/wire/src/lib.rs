@@ -6,8 +6,8 @@
 //!   Accept, Content-Type      ────────────────────────────────▶ media_type::negotiate
 //!
 //!   list::ListDecoder         ◀── {"kind":"PodList",…,"items":[ ──  list::ListBody
-//!   frame::JsonFrames         ◀── {"type":"ADDED","object":{…}}\n ─ Object::frame
-//!   event::WatchEvent                                              event::Bookmark, event::error_frame
+//!   event::JsonEvents         ◀── {"type":"ADDED","object":{…}}\n ─ Object::frame
+//!   (frame::JsonFrames)                                            event::Bookmark, event::error_frame
 //!   metadata::Metadata
 //! ```
 //!
@@ -18,22 +18,20 @@
 //! A watch stream that arrives in awkward pieces:
 //! ```
 //! use bytes::Bytes;
-//! use listwatch_wire::{EventKind, JsonFrames, Metadata, WatchEvent};
+//! use listwatch_wire::{EventKind, JsonEvents};
 //!
-//! let mut frames = JsonFrames::new();
+//! let mut events = JsonEvents::new();
 //! let mut seen = Vec::new();
 //! for piece in [
 //!     r#"{"type":"ADDED","object":{"metadata":{"name":"web","resourceVer"#,
 //!     "sion\":\"7\"}}}\n{\"type\":\"BOOKMARK\",\"object\":{\"metadata\":{\"resourceVersion\":\"9\"}}}\n",
 //! ] {
-//!     frames.feed(Bytes::from_static(piece.as_bytes()));
-//!     while let Some(frame) = frames.next_frame()? {
-//!         let event = WatchEvent::decode(&frame)?;
-//!         let version = Metadata::read(&event.object)?.resource_version.into_owned();
-//!         seen.push((event.kind, version));
+//!     events.feed(Bytes::from_static(piece.as_bytes()));
+//!     while let Some((event, metadata)) = events.next_event()? {
+//!         seen.push((event.kind, metadata.resource_version(&event.object).into_owned()));
 //!     }
 //! }
-//! frames.finish()?;
+//! events.finish()?;
 //! assert_eq!(seen, [(EventKind::Added, "7".to_owned()), (EventKind::Bookmark, "9".to_owned())]);
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
@@ -48,7 +46,7 @@ pub mod metadata;
 pub mod protobuf;
 pub mod query;
 
-pub use event::{Bookmark, EventError, EventKind, WatchEvent, error_frame};
+pub use event::{Bookmark, EventError, EventKind, JsonEvents, ReadEventError, WatchEvent, error_frame};
 pub use frame::{FrameError, Frames, JsonFrames, LengthFrames};
 pub use list::{ListBody, ListDecoder, ListMeta, ListStyle, split_list};
 pub use media_type::{Encoding, Negotiated, PatchType, Purpose, Served, View, negotiate, negotiate_body};

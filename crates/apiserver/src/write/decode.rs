@@ -1,14 +1,18 @@
 //! From a request body to an object of the expected kind: media type, syntax, kind, shape, strict
 //! findings.
 //!
+//! JSON and YAML are read into a tree by [`Document`]; protobuf is first made JSON.
+//!
 //! Texts: `pkg/endpoints/handlers/{create,update,rest}.go`, apimachinery `runtime` errors.
 
 use listwatch_meta::Status;
 use listwatch_wire::media_type::{Encoding, Served, negotiate_body};
+use listwatch_wire::protobuf;
 use serde_json::{Map, Value};
 
 use super::document::Document;
 use super::options::FieldValidation;
+use super::store::{OBJECT_DEPTH_MAX, is_deeper};
 use super::{go, metadata};
 use crate::registry::{Registry, Resource};
 
@@ -25,12 +29,14 @@ pub(super) struct Expected<'a> {
     pub(super) group: &'a str,
     pub(super) version: &'a str,
     pub(super) kind: &'a str,
+    /// A kind of a custom resource.
+    pub(super) custom: bool,
 }
 
 impl<'a> Expected<'a> {
     /// The kind of a resource's objects.
     pub(super) fn of(resource: &'a Resource) -> Self {
-        Expected { group: &resource.group, version: &resource.version, kind: &resource.kind }
+        Expected { group: &resource.group, version: &resource.version, kind: &resource.kind, custom: resource.custom }
     }
 
     /// `v1`, `apps/v1`.
@@ -47,12 +53,41 @@ pub(super) struct Decoded {
     pub(super) warnings: Vec<String>,
 }
 
-/// True when the body's media type is YAML.
+/// Why a body is no document.
+pub(super) enum Unreadable {
+    /// The media type is not taken: 415.
+    MediaType(Box<Status>),
+    /// The syntax is broken; what a decoder says.
+    Syntax(String),
+}
+
+/// Reads a body by its media type. Custom resources have no protobuf.
 ///
 /// # Errors
-/// 415 when it is neither JSON nor YAML.
-pub(super) fn body_is_yaml(content_type: Option<&str>) -> Result<bool, Status> {
-    Ok(negotiate_body(content_type, &Served::BUILTIN_JSON)? == Encoding::Yaml)
+/// [`Unreadable`].
+pub(super) fn read(custom: bool, content_type: Option<&str>, body: &[u8]) -> Result<Document, Unreadable> {
+    let served = if custom { Served::CUSTOM_JSON } else { Served { protobuf: true, ..Served::BUILTIN_JSON } };
+    let parsed =
+        match negotiate_body(content_type, &served).map_err(|status| Unreadable::MediaType(Box::new(status)))? {
+            Encoding::Json => Document::from_json(body).map_err(no_kind),
+            Encoding::Yaml => Document::from_yaml(body),
+            Encoding::Protobuf => match protobuf::decode(body) {
+                Ok(decoded) => Document::from_json(&decoded.json),
+                Err(error) => Err(error.to_string()),
+            },
+            // Not among what is served, so it is never negotiated.
+            Encoding::Cbor => Err("CBOR is not served".to_owned()),
+        };
+    // What is stored must be readable again, and JSON's reader stops a little deeper.
+    let shallow = |document: Document| match is_deeper(&document.value, OBJECT_DEPTH_MAX, &mut 0) {
+        true => Err("exceeded max depth".to_owned()),
+        false => Ok(document),
+    };
+    parsed.and_then(shallow).map_err(Unreadable::Syntax)
+}
+
+fn no_kind(why: String) -> String {
+    format!("couldn't get version/kind; json parse error: {why}")
 }
 
 /// Decodes the body of a create or an update.
@@ -66,7 +101,6 @@ pub(super) fn decode(
     body: &[u8],
     validation: FieldValidation,
 ) -> Result<Decoded, Status> {
-    let yaml = body_is_yaml(content_type)?;
     let unrecognized = |why: &str| {
         let summary = summary(body);
         Status::bad_request(format!(
@@ -74,9 +108,9 @@ pub(super) fn decode(
             expected.kind
         ))
     };
-    let document = if yaml { Document::from_yaml(body) } else { Document::from_json(body) };
-    let document = document.map_err(|why| {
-        unrecognized(&if yaml { why } else { format!("couldn't get version/kind; json parse error: {why}") })
+    let document = read(expected.custom, content_type, body).map_err(|unreadable| match unreadable {
+        Unreadable::MediaType(status) => *status,
+        Unreadable::Syntax(why) => unrecognized(&why),
     })?;
     let cannot_read = |value: &Value, target: &str| {
         let found = go::json_kind(value);
@@ -226,7 +260,7 @@ fn summary(body: &[u8]) -> String {
 mod tests {
     use super::*;
 
-    const CONFIG_MAP: Expected<'_> = Expected { group: "", version: "v1", kind: "ConfigMap" };
+    const CONFIG_MAP: Expected<'_> = Expected { group: "", version: "v1", kind: "ConfigMap", custom: false };
 
     fn run(
         content_type: Option<&str>,
@@ -254,6 +288,26 @@ mod tests {
         for content_type in ["application/yaml", "application/yaml; charset=utf-8"] {
             assert_eq!(run(Some(content_type), yaml, FieldValidation::Warn).unwrap().0, expected);
         }
+    }
+
+    #[test]
+    fn protobuf_is_understood() {
+        // What `kubectl create configmap` sends: a ConfigMap with the name `a` and one entry.
+        let body = b"k8s\0\n\x0f\n\x02v1\x12\tConfigMap\x12\x0d\n\x03\n\x01a\x12\x06\n\x01x\x12\x01y\x1a\0\"\0";
+        let decode = |custom: bool, body: &[u8]| {
+            let expected = Expected { custom, ..CONFIG_MAP };
+            let media_type = Some("application/vnd.kubernetes.protobuf");
+            super::decode(&Registry::builtin(), expected, media_type, body, FieldValidation::Strict)
+                .map(|decoded| Value::Object(decoded.object).to_string())
+                .map_err(|status| (status.code, status.message))
+        };
+        let expected = r#"{"kind":"ConfigMap","apiVersion":"v1","metadata":{"name":"a"},"data":{"x":"y"}}"#;
+        assert_eq!(decode(false, body), Ok(expected.to_owned()));
+        assert_eq!(
+            decode(false, b"{}"),
+            Err((400, "the object provided is unrecognized (must be of type ConfigMap): provided data does not appear to be a protobuf message, expected prefix [107 56 115 0] ({})".to_owned()))
+        );
+        assert_eq!(decode(true, body).unwrap_err().0, 415, "custom resources have no protobuf");
     }
 
     fn check_error(content_type: Option<&str>, body: &str, code: u16, expected: &str) {
@@ -299,7 +353,7 @@ mod tests {
             Some("text/plain"),
             "x",
             415,
-            "the body of the request was in an unknown format - accepted media types include: application/json, application/yaml",
+            "the body of the request was in an unknown format - accepted media types include: application/json, application/yaml, application/vnd.kubernetes.protobuf",
         );
         assert!(
             run(Some("application/yaml"), "a: [b", FieldValidation::Warn)

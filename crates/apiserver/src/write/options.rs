@@ -7,7 +7,7 @@ use listwatch_wire::media_type::PatchType;
 use listwatch_wire::query::{Query, WriteOptions};
 use serde_json::{Map, Value};
 
-use super::document::Document;
+use super::decode::{self, Unreadable};
 use super::{go, metadata};
 
 /// A `fieldManager` may have this many bytes.
@@ -133,15 +133,12 @@ impl DeleteOptions {
             let options = WriteOptions::from_query(query)?;
             return Self::check(&options, None, None);
         }
-        let document = if super::decode::body_is_yaml(content_type)? {
-            Document::from_yaml(body)
-        } else {
-            Document::from_json(body)
-        };
-        let value = document
-            .map_err(|why| Status::bad_request(format!("couldn't get version/kind; json parse error: {why}")))?
-            .value;
-        Self::from_value(&value)
+        // Options are a kind of ours whatever the resource is.
+        let document = decode::read(false, content_type, body).map_err(|unreadable| match unreadable {
+            Unreadable::MediaType(status) => *status,
+            Unreadable::Syntax(why) => Status::bad_request(why),
+        })?;
+        Self::from_value(&document.value)
     }
 
     /// The options in a parsed `DeleteOptions`, as an eviction carries them.
@@ -163,7 +160,7 @@ impl DeleteOptions {
                 let found = go::json_kind(other);
                 return Err(Status::bad_request(format!(
                     "couldn't get version/kind; json parse error: json: cannot unmarshal {found} into Go value of type {}",
-                    super::decode::TYPE_META
+                    decode::TYPE_META
                 )));
             }
         };

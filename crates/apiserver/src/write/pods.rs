@@ -11,8 +11,8 @@ use super::store::{self, child_mut, metadata, metadata_mut};
 use super::update::Target;
 use super::{WriteBody, WriteRequest, WriteResponse, create, metadata as meta};
 
-const BINDING: Expected<'static> = Expected { group: "", version: "v1", kind: "Binding" };
-const EVICTION: Expected<'static> = Expected { group: "policy", version: "v1", kind: "Eviction" };
+const BINDING: Expected<'static> = Expected { group: "", version: "v1", kind: "Binding", custom: false };
+const EVICTION: Expected<'static> = Expected { group: "policy", version: "v1", kind: "Eviction", custom: false };
 /// The name under which errors of a binding go.
 const BINDINGS: GroupResource<'_> = GroupResource { group: "", resource: "pods/binding" };
 

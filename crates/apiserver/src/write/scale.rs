@@ -14,7 +14,7 @@ use super::update::{Base, Body, PatchRequest, Patcher, Target, check_name, patch
 use super::{WriteBody, WriteRequest, WriteResponse, create, metadata as meta, store};
 use crate::registry::{Resource, Subresource};
 
-const SCALE: Expected<'static> = Expected { group: "autoscaling", version: "v1", kind: "Scale" };
+const SCALE: Expected<'static> = Expected { group: "autoscaling", version: "v1", kind: "Scale", custom: false };
 
 /// The Scale of an object, as JSON: what a GET of `/scale` answers.
 ///

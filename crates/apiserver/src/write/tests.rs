@@ -195,10 +195,10 @@ async fn creates_that_cannot_be() {
         .await;
     world
         .refuse(
-            &format!("POST {MAPS} application/vnd.kubernetes.protobuf"),
-            "k8s\0",
+            &format!("POST {MAPS} application/cbor"),
+            "",
             415,
-            "the body of the request was in an unknown format - accepted media types include: application/json, application/yaml",
+            "the body of the request was in an unknown format - accepted media types include: application/json, application/yaml, application/vnd.kubernetes.protobuf",
         )
         .await;
     world

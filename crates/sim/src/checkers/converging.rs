@@ -1,13 +1,12 @@
 //! Converging: when faults stop, every observer believes what the store holds.
 
 use crate::observer::Trace;
-use crate::truth::History;
+use crate::truth::{History, Objects};
 
 pub(super) fn check(trace: &Trace, truth: &History) -> Result<(), String> {
     let expected = super::view_at(truth, &trace.plan, trace.as_of);
-    let content = |state: &std::collections::BTreeMap<String, (listwatch_meta::Revision, crate::truth::State)>| {
-        state.iter().map(|(object, (_, state))| (object.clone(), state.clone())).collect::<Vec<_>>()
-    };
+    let content =
+        |state: &Objects| state.iter().map(|(object, (_, state))| (object.clone(), state.clone())).collect::<Vec<_>>();
     if content(&trace.belief) != content(&expected) {
         return Err(format!(
             "converging: at {} an observer believed {:?}, the store held {expected:?}",

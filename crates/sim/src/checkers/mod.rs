@@ -17,12 +17,10 @@ mod no_time_travel;
 mod ordered;
 mod unique;
 
-use std::collections::BTreeMap;
-
 use listwatch_meta::Revision;
 
 use crate::observer::{ObserverPlan, Segment, Told, Trace};
-use crate::truth::{Change, History, State};
+use crate::truth::{Change, History, Objects, State};
 
 /// Holds a trace against the truth.
 ///
@@ -51,7 +49,7 @@ fn shows(plan: &ObserverPlan, object: &str, state: &State) -> bool {
 }
 
 /// The state of the plan's view at a revision.
-fn view_at(truth: &History, plan: &ObserverPlan, revision: Revision) -> BTreeMap<String, (Revision, State)> {
+fn view_at(truth: &History, plan: &ObserverPlan, revision: Revision) -> Objects {
     truth.state_at(revision).into_iter().filter(|(object, (_, state))| shows(plan, object, state)).collect()
 }
 

@@ -11,12 +11,42 @@
 use std::borrow::Cow;
 
 use super::decode::whole;
+use super::encode::{WIRE_BYTES, push_tag, push_varint, varint_bytes};
 use super::error::DecodeError;
 use super::reader::{Place, Reader, Wire};
 use super::schema::{self, Id};
 
 /// What a body in Kubernetes' protobuf begins with.
 pub const MAGIC: &[u8] = b"k8s\0";
+
+/// Content encoding and type, which stand behind the message and are empty.
+pub(super) const TAIL: &[u8] = b"\x1a\0\x22\0";
+
+/// What stands before a message of `raw_bytes`, in a buffer with room for all of it.
+pub(super) fn head(api_version: &str, kind: &str, raw_bytes: usize) -> Vec<u8> {
+    let type_bytes = field_bytes(api_version.len()) + field_bytes(kind.len());
+    let bytes = MAGIC.len() + field_bytes(type_bytes) + field_bytes(raw_bytes) + TAIL.len();
+    let mut out = Vec::with_capacity(bytes);
+    out.extend_from_slice(MAGIC);
+    push_head(&mut out, 1, type_bytes);
+    for (number, text) in [(1, api_version), (2, kind)] {
+        push_head(&mut out, number, text.len());
+        out.extend_from_slice(text.as_bytes());
+    }
+    push_head(&mut out, 2, raw_bytes);
+    out
+}
+
+/// Tag and length of a length-delimited field.
+pub(super) fn push_head(out: &mut Vec<u8>, number: u8, bytes: usize) {
+    push_tag(out, number, WIRE_BYTES);
+    push_varint(out, bytes as u64);
+}
+
+/// How long a length-delimited field with a number below 16 is, with its tag and length.
+pub(super) const fn field_bytes(bytes: usize) -> usize {
+    1 + varint_bytes(bytes as u64) + bytes
+}
 
 /// An envelope, opened; the object's message is not looked at.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -91,7 +121,7 @@ impl<'a> Envelope<'a> {
 }
 
 /// The next field of a message all of whose known fields are length-delimited.
-fn bytes_field(reader: &mut Reader<'_>, message: &'static str) -> Result<Option<(u32, Place)>, DecodeError> {
+pub(super) fn bytes_field(reader: &mut Reader<'_>, message: &'static str) -> Result<Option<(u32, Place)>, DecodeError> {
     loop {
         let at = reader.position();
         let Some((number, wire)) = reader.tag()? else { return Ok(None) };

@@ -105,15 +105,18 @@ pub enum EncodeError {
         /// `kind` asked for.
         kind: String,
     },
-    /// The object is no JSON, or a member is not of its type. Whoever let the object in is at fault.
-    #[error("{message}: {why}")]
+    /// The object is no JSON, or a member is not of its type. Whoever let the object in is at fault;
+    /// kube-apiserver answers 400 to such an object.
+    #[error("member {path:?} of {message}: {why}")]
     Mismatch {
-        /// The kind's message.
+        /// The message whose member it is.
         message: &'static str,
+        /// The member, by its names from the outermost object on, e.g. `spec.containers.env.name`.
+        path: String,
         /// What was expected and found, with line and column.
         why: String,
     },
-    /// An item of a list is no envelope, or one of another kind's items.
+    /// An item of a list is no envelope.
     #[error("item {index} of a list is no encoded object: {why}")]
     Item {
         /// Its place in the list.

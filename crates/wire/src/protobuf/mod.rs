@@ -19,26 +19,32 @@
 //! ```
 //! use listwatch_wire::protobuf;
 //!
-//! // What `kubectl create namespace web` sends.
-//! let body = b"k8s\0\n\x0f\n\x02v1\x12\tNamespace\x12\x17\n\x11\n\x03web\x12\0\x1a\0\"\0*\02\08\0B\0\x12\0\x1a\0\x1a\0\"\0";
-//! let object = protobuf::decode(body)?;
-//! assert_eq!((object.api_version.as_str(), object.kind.as_str()), ("v1", "Namespace"));
-//! assert_eq!(object.json, br#"{"kind":"Namespace","apiVersion":"v1","metadata":{"name":"web"},"spec":{},"status":{}}"#);
+//! let json = br#"{"kind":"ConfigMap","apiVersion":"v1","metadata":{"name":"web"},"data":{"port":"80"}}"#;
+//! let body = protobuf::encode("v1", "ConfigMap", json)?;
+//! assert!(body.starts_with(protobuf::MAGIC));
+//! let object = protobuf::decode(&body)?;
+//! assert_eq!((object.api_version.as_str(), object.kind.as_str()), ("v1", "ConfigMap"));
+//! assert_eq!(object.json, json);
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 
 mod decode;
+mod encode;
 mod envelope;
 mod error;
 mod forms;
+mod list;
 mod reader;
 pub mod schema;
 #[rustfmt::skip]
 mod table;
+mod watch;
 
 pub use envelope::{Envelope, MAGIC};
 pub use error::{DecodeError, EncodeError, Malformed};
+pub use list::{LIST_TAIL, encode_list, item_bytes, list_head, push_item, push_item_head};
 pub use table::RELEASE;
+pub use watch::{WatchMessage, watch_frame};
 
 /// The media type.
 pub const MEDIA_TYPE: &str = "application/vnd.kubernetes.protobuf";
@@ -63,6 +69,30 @@ pub struct Decoded {
     pub kind: String,
     /// The object as Go would print it, without a newline.
     pub json: Vec<u8>,
+}
+
+/// Writes an object's JSON as a body: the envelope, and inside it the message of the kind.
+///
+/// Members that the kind does not have are passed over, so a `PartialObjectMetadata` (of
+/// `meta.k8s.io/v1`) is written from the whole object; so are `kind` and `apiVersion`, which the
+/// arguments give. What Go always writes and the JSON lacks is filled in, so a bookmark needs nothing
+/// but its metadata. Numbers, times and base64 have to be what Kubernetes accepts.
+///
+/// One pass over the JSON; three buffers are allocated, whatever the object's size.
+///
+/// # Errors
+/// [`EncodeError`]: a kind without protobuf, or an object that is none of its kind.
+pub fn encode(api_version: &str, kind: &str, json: &[u8]) -> Result<Vec<u8>, EncodeError> {
+    let raw = encode::object(encodable(api_version, kind)?, json)?;
+    let mut body = envelope::head(api_version, kind, raw.len());
+    body.extend_from_slice(&raw);
+    body.extend_from_slice(envelope::TAIL);
+    Ok(body)
+}
+
+fn encodable(api_version: &str, kind: &str) -> Result<schema::Id, EncodeError> {
+    let unknown = || EncodeError::UnknownKind { api_version: api_version.to_owned(), kind: kind.to_owned() };
+    schema::message_of(api_version, kind).ok_or_else(unknown)
 }
 
 /// Reads a body: the envelope, and inside it an object of a built-in kind.

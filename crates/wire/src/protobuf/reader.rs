@@ -158,7 +158,9 @@ mod tests {
     use super::{Place, Reader, Wire};
     use crate::protobuf::error::{DecodeError, Malformed};
 
-    fn read(body: &[u8]) -> Result<Vec<(u32, Wire, &[u8])>, DecodeError> {
+    type Fields<'a> = Vec<(u32, Wire, &'a [u8])>;
+
+    fn read(body: &[u8]) -> Result<Fields<'_>, DecodeError> {
         let mut reader = Reader::new(body, Place { start: 0, end: body.len() as u32 });
         let mut fields = Vec::new();
         while let Some((number, wire)) = reader.tag()? {

@@ -106,6 +106,11 @@ impl Field {
         self.name.get()
     }
 
+    /// Whether `name` is what JSON calls it.
+    pub(super) fn is_called(&self, name: &str) -> bool {
+        usize::from(self.name.len) == name.len() && self.name.get() == name && !name.is_empty()
+    }
+
     /// Its number on the wire; Kubernetes has none above 255.
     pub fn number(&self) -> u8 {
         self.number

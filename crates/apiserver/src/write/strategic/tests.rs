@@ -311,3 +311,106 @@ fn large_lists_merge_in_linear_time() {
     );
     assert_eq!(patched.unwrap()["spec"]["containers"][99_999]["image"], "x");
 }
+
+mod properties {
+    //! What holds for every patch.
+
+    use proptest::prelude::*;
+    use serde_json::{Map, Value, json};
+
+    use super::super::*;
+    use super::{apply, of_kind};
+
+    fn any_tree() -> impl Strategy<Value = Value> {
+        let leaf = prop_oneof![Just(Value::Null), (0..3).prop_map(Value::from), "[xy]".prop_map(Value::from)];
+        leaf.prop_recursive(3, 16, 3, |inner| {
+            prop::collection::vec(("[a-d]", inner), 0..4)
+                .prop_map(|members| Value::Object(members.into_iter().collect::<Map<_, _>>()))
+        })
+    }
+
+    fn any_map() -> impl Strategy<Value = Value> {
+        prop::collection::vec(("[a-d]", any_tree()), 0..4)
+            .prop_map(|members| Value::Object(members.into_iter().collect()))
+    }
+
+    /// Containers with distinct names, as a list from the names' letters.
+    fn containers(images: &'static str) -> impl Strategy<Value = Vec<Value>> {
+        let names = Just(vec!["a", "b", "c", "d", "e"]).prop_shuffle();
+        (names, 0..=5_usize, images).prop_map(|(names, count, image)| {
+            names[..count].iter().map(|name| json!({"name": name, "image": image})).collect()
+        })
+    }
+
+    fn pod(containers: &[Value]) -> Value {
+        json!({"spec": {"containers": containers}})
+    }
+
+    fn names(list: &[Value]) -> Vec<&str> {
+        list.iter().filter_map(|item| item["name"].as_str()).collect()
+    }
+
+    /// The obvious model: what both know is patched in place, what is new is added; then the items
+    /// that the patch names stand in its order.
+    fn model(live: &[Value], patch: &[Value]) -> std::collections::BTreeMap<String, String> {
+        let entry =
+            |item: &Value| (item["name"].as_str().unwrap().to_owned(), item["image"].as_str().unwrap().to_owned());
+        let mut expected: std::collections::BTreeMap<String, String> = live.iter().map(entry).collect();
+        expected.extend(patch.iter().map(entry));
+        expected
+    }
+
+    proptest! {
+        #[test]
+        fn without_lists_it_is_a_merge_patch(object in any_map(), patch in any_map()) {
+            fn merged(target: Value, patch: &Value) -> Value {
+                let Value::Object(patch) = patch else { return patch.clone() };
+                let Value::Object(mut target) = target else { return merged(json!({}), &Value::Object(patch.clone())) };
+                for (name, value) in patch {
+                    if value.is_null() {
+                        target.remove(name);
+                    } else {
+                        let present = target.remove(name).unwrap_or(Value::Null);
+                        target.insert(name.clone(), merged(present, value));
+                    }
+                }
+                Value::Object(target)
+            }
+            let patched = apply(At::Unknown, &object, patch.clone());
+            prop_assert_eq!(patched, Ok(merged(object, &patch)));
+        }
+
+        #[test]
+        fn a_patch_applied_twice_does_no_more(live in containers("live"), patch in containers("new")) {
+            let pods = of_kind("", "Pod");
+            let once = apply(pods, &pod(&live), pod(&patch)).unwrap();
+            prop_assert_eq!(apply(pods, &once, pod(&patch)), Ok(once));
+        }
+
+        #[test]
+        fn keyed_lists_lose_nothing_and_keep_both_orders(live in containers("live"), patch in containers("new")) {
+            let patched = apply(of_kind("", "Pod"), &pod(&live), pod(&patch)).unwrap();
+            let list = patched["spec"]["containers"].as_array().unwrap();
+            prop_assert_eq!(model(list, &[]), model(&live, &patch));
+            prop_assert_eq!(list.len(), model(&live, &patch).len(), "an item stands twice");
+            let among = |wanted: &[Value], unwanted: &[Value]| -> Vec<String> {
+                let (wanted, unwanted) = (names(wanted), names(unwanted));
+                names(list).into_iter().filter(|n| wanted.contains(n) && !unwanted.contains(n)).map(str::to_owned).collect()
+            };
+            prop_assert_eq!(among(&patch, &[]), names(&patch), "the patch's items stand in its order");
+            let only_live: Vec<&str> = names(&live).into_iter().filter(|n| !names(&patch).contains(n)).collect();
+            prop_assert_eq!(among(&live, &patch), only_live, "the server's own items keep their order");
+        }
+
+        #[test]
+        fn set_element_order_wins(live in containers("live"), order in containers("order")) {
+            let patch = json!({"spec": {"$setElementOrder/containers": order}});
+            let patched = apply(of_kind("", "Pod"), &pod(&live), patch).unwrap();
+            let list = patched["spec"]["containers"].as_array().unwrap();
+            let known: Vec<&str> = names(&order).into_iter().filter(|n| names(&live).contains(n)).collect();
+            let found: Vec<&str> = names(list).into_iter().filter(|n| known.contains(n)).collect();
+            prop_assert_eq!(found, known);
+            prop_assert_eq!(model(list, &[]), model(&live, &[]), "an order adds and removes nothing");
+        }
+    }
+}

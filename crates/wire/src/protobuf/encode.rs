@@ -1,0 +1,580 @@
+//! JSON to protobuf: an object as Go would write it after reading the JSON.
+//!
+//! The JSON is read once, by serde, without a tree: each member is written behind what is there
+//! already, in whatever order the JSON has. When an object ends, its parts are put into the order of
+//! their numbers, the zeros that Go always writes are filled in, embedded structs get their messages,
+//! and then the length is known. So each byte is moved about twice per level, by `memcpy`, and
+//! nothing is allocated but three buffers for the whole object.
+
+use std::fmt;
+
+use serde::de::{
+    Deserialize, DeserializeSeed, Deserializer, Error as _, IgnoredAny, MapAccess, SeqAccess, Unexpected, Visitor,
+};
+use serde_json::value::RawValue;
+
+use super::error::EncodeError;
+use super::forms;
+use super::schema::{Field, INLINE_DEPTH_MAX, Id, Message, Shape, Type};
+
+/// Writes the message of a JSON object.
+pub(super) fn object(id: Id, json: &[u8]) -> Result<Vec<u8>, EncodeError> {
+    let mut encoder = Encoder {
+        out: Vec::with_capacity(json.len()),
+        parts: Vec::with_capacity(64),
+        scratch: Vec::with_capacity(json.len()),
+        path: Vec::with_capacity(16),
+    };
+    let mut json = serde_json::Deserializer::from_slice(json);
+    let read = json.deserialize_map(Root { encoder: &mut encoder, id }).and_then(|()| json.end());
+    match read {
+        Ok(()) => Ok(encoder.out),
+        Err(why) => {
+            let message = encoder.path.last().map_or(id, |(id, _)| *id).message().name();
+            let names: Vec<&str> = encoder.path.iter().map(|(_, name)| *name).collect();
+            Err(EncodeError::Mismatch { message, path: names.join("."), why: why.to_string() })
+        }
+    }
+}
+
+/// A piece of [`Encoder::out`]: everything of one field, with its tags.
+#[derive(Clone, Copy, Debug)]
+struct Part {
+    /// The field's number, behind those of the embedded structs around it: one byte a level, the
+    /// outermost first. Sorted by this, parts stand in the order of the message.
+    key: u32,
+    start: usize,
+    end: usize,
+}
+
+impl Part {
+    fn number(self, level: usize) -> u8 {
+        self.key.to_be_bytes().get(level).copied().unwrap_or_default()
+    }
+}
+
+const _: () = assert!(INLINE_DEPTH_MAX < size_of::<u32>(), "a key has a byte for each level");
+
+struct Encoder {
+    /// A stack: what is written of an object that is open stands behind what is written of the
+    /// objects around it.
+    out: Vec<u8>,
+    parts: Vec<Part>,
+    /// Where one message is put together.
+    scratch: Vec<u8>,
+    /// The members that are open, and whose they are; after an error, where it happened.
+    path: Vec<(Id, &'static str)>,
+}
+
+impl Encoder {
+    /// Reads an object and leaves its message, with the tag and length of field `number` in front if
+    /// it is one.
+    fn message<'de, A: MapAccess<'de>>(&mut self, id: Id, number: Option<u8>, mut map: A) -> Result<(), A::Error> {
+        let message = id.message();
+        let (out, parts) = (self.out.len(), self.parts.len());
+        let mut expected = 0;
+        while let Some(member) = map.next_key_seed(Member { message, expected: &mut expected })? {
+            let Some((field, key)) = member else {
+                map.next_value::<IgnoredAny>()?;
+                continue;
+            };
+            let start = self.out.len();
+            self.path.push((id, field.name()));
+            map.next_value_seed(FieldSeed { encoder: self, field })?;
+            self.path.pop();
+            let end = self.out.len();
+            if end > start {
+                self.parts.push(Part { key, start, end });
+            }
+        }
+        self.finish(message, number, out, parts);
+        Ok(())
+    }
+
+    /// Puts the message together whose parts stand from `parts` on and whose bytes from `out` on.
+    fn finish(&mut self, message: &Message, number: Option<u8>, out: usize, parts: usize) {
+        let own = &mut self.parts[parts..];
+        if !own.is_sorted_by_key(|part| part.key) {
+            // Stable: of a member that came twice, the last stays last.
+            own.sort_by_key(|part| part.key);
+        }
+        self.scratch.clear();
+        write_message(message, own, 0, &self.out, &mut self.scratch);
+        self.parts.truncate(parts);
+        self.out.truncate(out);
+        if let Some(number) = number {
+            push_tag(&mut self.out, number, WIRE_BYTES);
+            push_varint(&mut self.out, self.scratch.len() as u64);
+        }
+        self.out.extend_from_slice(&self.scratch);
+    }
+
+    fn push_bytes(&mut self, number: u8, bytes: &[u8]) {
+        push_tag(&mut self.out, number, WIRE_BYTES);
+        push_varint(&mut self.out, bytes.len() as u64);
+        self.out.extend_from_slice(bytes);
+    }
+
+    fn push_number(&mut self, number: u8, value: u64) {
+        push_tag(&mut self.out, number, WIRE_VARINT);
+        push_varint(&mut self.out, value);
+    }
+
+    /// Puts the tag and length of field `number` in front of what was written from `start` on.
+    fn wrap(&mut self, number: u8, start: usize) {
+        wrap(&mut self.out, number, start);
+    }
+}
+
+const WIRE_VARINT: u8 = 0;
+const WIRE_FIXED64: u8 = 1;
+pub(super) const WIRE_BYTES: u8 = 2;
+
+pub(super) fn push_varint(out: &mut Vec<u8>, mut value: u64) {
+    while value >= 0x80 {
+        out.push(value as u8 | 0x80);
+        value >>= 7;
+    }
+    out.push(value as u8);
+}
+
+/// How many bytes [`push_varint`] writes.
+pub(super) const fn varint_bytes(value: u64) -> usize {
+    (64 - (value | 1).leading_zeros() as usize).div_ceil(7)
+}
+
+pub(super) fn push_tag(out: &mut Vec<u8>, number: u8, wire: u8) {
+    push_varint(out, u64::from(number) << 3 | u64::from(wire));
+}
+
+fn wrap(out: &mut Vec<u8>, number: u8, start: usize) {
+    let (end, len) = (out.len(), out.len() - start);
+    push_tag(out, number, WIRE_BYTES);
+    push_varint(out, len as u64);
+    let head = out.len() - end;
+    out[start..].rotate_right(head);
+}
+
+/// Writes a message from the parts of its fields, which are sorted, and from zeros where there are
+/// none.
+fn write_message(message: &Message, mut parts: &[Part], level: usize, from: &[u8], into: &mut Vec<u8>) {
+    let fields = message.fields();
+    for &place in message.by_number() {
+        let field = &fields[usize::from(place)];
+        let count = parts.iter().take_while(|part| part.number(level) == field.number()).count();
+        let (own, others) = parts.split_at(count);
+        parts = others;
+        match (field.shape(), field.of(), own.last()) {
+            (Shape::Inline, Type::Message(inner), _) => {
+                let start = into.len();
+                write_message(inner.message(), own, level + 1, from, into);
+                wrap(into, field.number(), start);
+            }
+            (_, _, Some(part)) => into.extend_from_slice(&from[part.start..part.end]),
+            (Shape::One, of, None) => write_zero(of, field.number(), into),
+            _ => {}
+        }
+    }
+}
+
+/// What Go writes of a value that was never set.
+fn write_zero(of: Type, number: u8, into: &mut Vec<u8>) {
+    let (wire, zero): (u8, &[u8]) = match of {
+        // `nil` is not written.
+        Type::Bytes | Type::Strings => return,
+        Type::Message(id) => {
+            let start = into.len();
+            write_message(id.message(), &[], 0, &[], into);
+            return wrap(into, number, start);
+        }
+        Type::Bool | Type::Int32 | Type::Int64 => (WIRE_VARINT, b"\0"),
+        Type::Double => (WIRE_FIXED64, b"\0\0\0\0\0\0\0\0"),
+        Type::String | Type::Time | Type::MicroTime | Type::Raw => (WIRE_BYTES, b"\0"),
+        Type::PropsOrArray(_) | Type::PropsOrStrings(_) => (WIRE_BYTES, b"\0"),
+        Type::Quantity => (WIRE_BYTES, b"\x03\x0a\x010"),
+        Type::IntOrString => (WIRE_BYTES, b"\x06\x08\0\x10\0\x1a\0"),
+        Type::PropsOrBool(_) => (WIRE_BYTES, b"\x02\x08\0"),
+    };
+    push_tag(into, number, wire);
+    into.extend_from_slice(zero);
+}
+
+/// The outermost object.
+struct Root<'e> {
+    encoder: &'e mut Encoder,
+    id: Id,
+}
+
+impl<'de> Visitor<'de> for Root<'_> {
+    type Value = ();
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("an object")
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, map: A) -> Result<(), A::Error> {
+        self.encoder.message(self.id, None, map)
+    }
+}
+
+/// A member's name; becomes its field and key, or nothing if the message has no such member.
+struct Member<'e> {
+    message: &'static Message,
+    /// Where the next member probably is: members come mostly in Go's order.
+    expected: &'e mut usize,
+}
+
+impl<'de> DeserializeSeed<'de> for Member<'_> {
+    type Value = Option<(&'static Field, u32)>;
+
+    fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<Self::Value, D::Error> {
+        deserializer.deserialize_str(self)
+    }
+}
+
+impl<'de> Visitor<'de> for Member<'_> {
+    type Value = Option<(&'static Field, u32)>;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("a member's name")
+    }
+
+    fn visit_str<E>(self, name: &str) -> Result<Self::Value, E> {
+        Ok(find_member(self.message, name, self.expected, 0))
+    }
+}
+
+/// The field that JSON calls `name`, in the message or in what is embedded in it.
+fn find_member(message: &Message, name: &str, expected: &mut usize, level: usize) -> Option<(&'static Field, u32)> {
+    let fields = message.fields();
+    let shift = 8 * (INLINE_DEPTH_MAX - level);
+    let (before, after) = fields.split_at((*expected).min(fields.len()));
+    if let Some(at) = after
+        .iter()
+        .position(|field| field.is_called(name))
+        .map(|at| at + before.len())
+        .or_else(|| before.iter().position(|field| field.is_called(name)))
+    {
+        *expected = at + 1;
+        return Some((&fields[at], u32::from(fields[at].number()) << shift));
+    }
+    if level == INLINE_DEPTH_MAX {
+        return None;
+    }
+    fields.iter().filter(|field| field.shape() == Shape::Inline).find_map(|field| {
+        let Type::Message(inner) = field.of() else { return None };
+        let (found, key) = find_member(inner.message(), name, &mut 0, level + 1)?;
+        Some((found, key | u32::from(field.number()) << shift))
+    })
+}
+
+/// All of a field, of any shape.
+struct FieldSeed<'e> {
+    encoder: &'e mut Encoder,
+    field: &'static Field,
+}
+
+impl<'de> DeserializeSeed<'de> for FieldSeed<'_> {
+    type Value = ();
+
+    fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<(), D::Error> {
+        let (of, number) = (self.field.of(), self.field.number());
+        match self.field.shape() {
+            Shape::Repeated => deserializer.deserialize_any(List { encoder: self.encoder, of, number }),
+            Shape::Map => deserializer.deserialize_any(Map { encoder: self.encoder, of, number }),
+            // `null` is as good as nothing.
+            Shape::One | Shape::Pointer | Shape::Inline => {
+                Value { encoder: self.encoder, of, number, null_is_zero: false }.deserialize(deserializer)
+            }
+        }
+    }
+}
+
+struct List<'e> {
+    encoder: &'e mut Encoder,
+    of: Type,
+    number: u8,
+}
+
+impl<'de> Visitor<'de> for List<'_> {
+    type Value = ();
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("a list")
+    }
+
+    fn visit_unit<E>(self) -> Result<(), E> {
+        Ok(())
+    }
+
+    fn visit_seq<A: SeqAccess<'de>>(self, mut list: A) -> Result<(), A::Error> {
+        let List { encoder, of, number } = self;
+        while list.next_element_seed(Value { encoder: &mut *encoder, of, number, null_is_zero: true })?.is_some() {}
+        Ok(())
+    }
+}
+
+struct Map<'e> {
+    encoder: &'e mut Encoder,
+    of: Type,
+    number: u8,
+}
+
+impl<'de> Visitor<'de> for Map<'_> {
+    type Value = ();
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("an object")
+    }
+
+    fn visit_unit<E>(self) -> Result<(), E> {
+        Ok(())
+    }
+
+    /// Writes the entries as they come and sorts them by key if they do not come so; of equal keys
+    /// the last counts.
+    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<(), A::Error> {
+        let Map { encoder, of, number } = self;
+        let base = encoder.out.len();
+        // Keys of two entries, and where each entry is.
+        let mut entries: Vec<(Vec<u8>, std::ops::Range<usize>)> = Vec::new();
+        let mut sorted = true;
+        while let Some(key) = map.next_key::<std::borrow::Cow<'de, str>>()? {
+            let start = encoder.out.len();
+            encoder.push_bytes(1, key.as_bytes());
+            // Go writes no value for an entry that is `nil` bytes.
+            map.next_value_seed(Value { encoder: &mut *encoder, of, number: 2, null_is_zero: true })?;
+            encoder.wrap(number, start);
+            let key = key.into_owned().into_bytes();
+            sorted &= entries.last().is_none_or(|(last, _)| *last < key);
+            entries.push((key, start..encoder.out.len()));
+        }
+        if !sorted {
+            entries.sort_by(|one, other| one.0.cmp(&other.0));
+            encoder.scratch.clear();
+            for (at, (key, entry)) in entries.iter().enumerate() {
+                if entries.get(at + 1).is_none_or(|(next, _)| next != key) {
+                    encoder.scratch.extend_from_slice(&encoder.out[entry.clone()]);
+                }
+            }
+            encoder.out.truncate(base);
+            encoder.out.extend_from_slice(&encoder.scratch);
+        }
+        Ok(())
+    }
+}
+
+/// One value, written as field `number`.
+struct Value<'e> {
+    encoder: &'e mut Encoder,
+    of: Type,
+    number: u8,
+    /// In a list or map `null` is an element all the same.
+    null_is_zero: bool,
+}
+
+impl Value<'_> {
+    fn mismatch<E: serde::de::Error>(&self, found: Unexpected<'_>) -> E {
+        E::invalid_type(found, self)
+    }
+
+    fn integer<E: serde::de::Error>(self, value: i64) -> Result<(), E> {
+        let Value { number, of, .. } = self;
+        let fits = i32::try_from(value).is_ok();
+        match of {
+            // Negative numbers have ten bytes, in 32 bits too.
+            Type::Int64 => self.encoder.push_number(number, value as u64),
+            Type::Int32 if fits => self.encoder.push_number(number, value as u64),
+            Type::Int32 | Type::IntOrString if !fits => {
+                return Err(E::invalid_value(Unexpected::Signed(value), &self));
+            }
+            Type::IntOrString => {
+                let start = self.encoder.out.len();
+                self.encoder.push_number(1, 0);
+                self.encoder.push_number(2, value as u64);
+                self.encoder.push_bytes(3, b"");
+                self.encoder.wrap(number, start);
+            }
+            Type::Double => self.double(value as f64),
+            Type::Quantity => self.quantity(value.to_string().as_bytes()),
+            _ => return Err(self.mismatch(Unexpected::Signed(value))),
+        }
+        Ok(())
+    }
+
+    fn double(self, value: f64) {
+        push_tag(&mut self.encoder.out, self.number, WIRE_FIXED64);
+        self.encoder.out.extend_from_slice(&value.to_le_bytes());
+    }
+
+    fn quantity(self, text: &[u8]) {
+        let start = self.encoder.out.len();
+        self.encoder.push_bytes(1, text);
+        self.encoder.wrap(self.number, start);
+    }
+
+    fn time<E: serde::de::Error>(self, text: &str) -> Result<(), E> {
+        let Some((seconds, nanos)) = forms::read_time(text) else {
+            return Err(E::invalid_value(Unexpected::Str(text), &self));
+        };
+        let nanos = if self.of == Type::MicroTime { nanos / 1000 * 1000 } else { 0 };
+        let start = self.encoder.out.len();
+        // Go's zero time is none.
+        if seconds != forms::ZERO_TIME_SECONDS || nanos != 0 {
+            self.encoder.push_number(1, seconds as u64);
+            self.encoder.push_number(2, u64::from(nanos));
+        }
+        self.encoder.wrap(self.number, start);
+        Ok(())
+    }
+
+    /// JSON inside protobuf stays as it is.
+    fn raw(self, text: &str) {
+        let start = self.encoder.out.len();
+        if text != "null" {
+            self.encoder.push_bytes(1, text.as_bytes());
+        } else if !self.null_is_zero {
+            return;
+        }
+        self.encoder.wrap(self.number, start);
+    }
+}
+
+impl<'de> DeserializeSeed<'de> for Value<'_> {
+    type Value = ();
+
+    fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<(), D::Error> {
+        if self.of == Type::Raw {
+            self.raw(<&RawValue>::deserialize(deserializer)?.get());
+            return Ok(());
+        }
+        deserializer.deserialize_any(self)
+    }
+}
+
+impl<'de> Visitor<'de> for Value<'_> {
+    type Value = ();
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self.of {
+            Type::String => "string",
+            Type::Bool => "bool",
+            Type::Int32 => "int32",
+            Type::Int64 => "int64",
+            Type::Double => "number",
+            Type::Bytes => "string of base64",
+            Type::Message(id) => return write!(f, "object ({})", id.message().name()),
+            Type::Time | Type::MicroTime => "string with an RFC 3339 time",
+            Type::Quantity => "quantity",
+            Type::IntOrString => "int32 or string",
+            Type::Raw => "JSON",
+            Type::Strings => "list of strings",
+            Type::PropsOrBool(_) => "object or bool",
+            Type::PropsOrArray(_) => "object or list",
+            Type::PropsOrStrings(_) => "object or list of strings",
+        })
+    }
+
+    fn visit_unit<E>(self) -> Result<(), E> {
+        match self.of {
+            _ if !self.null_is_zero => {}
+            Type::Strings => self.encoder.push_bytes(self.number, b""),
+            of => write_zero(of, self.number, &mut self.encoder.out),
+        }
+        Ok(())
+    }
+
+    fn visit_bool<E: serde::de::Error>(self, value: bool) -> Result<(), E> {
+        match self.of {
+            Type::Bool => self.encoder.push_number(self.number, u64::from(value)),
+            Type::PropsOrBool(_) => {
+                let start = self.encoder.out.len();
+                self.encoder.push_number(1, u64::from(value));
+                self.encoder.wrap(self.number, start);
+            }
+            _ => return Err(self.mismatch(Unexpected::Bool(value))),
+        }
+        Ok(())
+    }
+
+    fn visit_i64<E: serde::de::Error>(self, value: i64) -> Result<(), E> {
+        self.integer(value)
+    }
+
+    fn visit_u64<E: serde::de::Error>(self, value: u64) -> Result<(), E> {
+        match (i64::try_from(value), self.of) {
+            (Ok(value), _) => self.integer(value),
+            (Err(_), Type::Double) => {
+                self.double(value as f64);
+                Ok(())
+            }
+            (Err(_), Type::Quantity) => {
+                self.quantity(value.to_string().as_bytes());
+                Ok(())
+            }
+            _ => Err(E::invalid_value(Unexpected::Unsigned(value), &self)),
+        }
+    }
+
+    fn visit_f64<E: serde::de::Error>(self, value: f64) -> Result<(), E> {
+        match self.of {
+            Type::Double => self.double(value),
+            Type::Quantity => {
+                let mut text = Vec::new();
+                forms::push_double(&mut text, value);
+                self.quantity(&text);
+            }
+            _ => return Err(self.mismatch(Unexpected::Float(value))),
+        }
+        Ok(())
+    }
+
+    fn visit_str<E: serde::de::Error>(self, text: &str) -> Result<(), E> {
+        match self.of {
+            Type::String => self.encoder.push_bytes(self.number, text.as_bytes()),
+            Type::Bytes => match forms::read_base64(text) {
+                Some(bytes) => self.encoder.push_bytes(self.number, &bytes),
+                None => return Err(E::invalid_value(Unexpected::Str(text), &self)),
+            },
+            Type::Time | Type::MicroTime => return self.time(text),
+            Type::Quantity if !text.is_empty() => self.quantity(text.as_bytes()),
+            Type::IntOrString => {
+                let start = self.encoder.out.len();
+                self.encoder.push_number(1, 1);
+                self.encoder.push_number(2, 0);
+                self.encoder.push_bytes(3, text.as_bytes());
+                self.encoder.wrap(self.number, start);
+            }
+            _ => return Err(self.mismatch(Unexpected::Str(text))),
+        }
+        Ok(())
+    }
+
+    fn visit_seq<A: SeqAccess<'de>>(self, list: A) -> Result<(), A::Error> {
+        let (number, of) = match self.of {
+            Type::Strings => (1, Type::String),
+            Type::PropsOrArray(props) => (2, Type::Message(props)),
+            Type::PropsOrStrings(_) => (2, Type::String),
+            _ => return Err(self.mismatch(Unexpected::Seq)),
+        };
+        let start = self.encoder.out.len();
+        List { encoder: &mut *self.encoder, of, number }.visit_seq(list)?;
+        self.encoder.wrap(self.number, start);
+        Ok(())
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, map: A) -> Result<(), A::Error> {
+        let start = self.encoder.out.len();
+        match self.of {
+            Type::Message(id) => return self.encoder.message(id, Some(self.number), map),
+            Type::PropsOrBool(props) => {
+                self.encoder.push_number(1, 1);
+                self.encoder.message(props, Some(2), map)?;
+            }
+            Type::PropsOrArray(props) | Type::PropsOrStrings(props) => self.encoder.message(props, Some(1), map)?,
+            _ => return Err(A::Error::invalid_type(Unexpected::Map, &self)),
+        }
+        self.encoder.wrap(self.number, start);
+        Ok(())
+    }
+}
