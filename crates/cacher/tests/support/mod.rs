@@ -2,6 +2,7 @@
 #![allow(dead_code, unreachable_pub, reason = "each test binary uses its own part")]
 
 pub mod checker;
+pub mod script;
 pub mod store;
 
 use std::future::poll_fn;
