@@ -75,7 +75,7 @@ pub(crate) fn tests(steps: &mut Steps) {
     });
 }
 
-/// The docs as a reader on docs.rs would see them.
+/// The docs, those of private items included: their links are read by whoever works on them.
 pub(crate) fn docs(steps: &mut Steps) {
     steps.run("docs", "cargo doc", || {
         let doc = Run::cargo().args(["doc", "--workspace", "--no-deps", "--document-private-items"]);

@@ -234,21 +234,17 @@ async fn try_empty(backend: &Backend, namespaces: &Resource, name: &str) -> Resu
     let key = namespaces.key(None, name)?;
     let (found, _) = backend.storage().get(&key).await.map_err(Status::internal)?;
     let Some(found) = found else { return Ok(Pass::Done) };
-    let namespace: Map<String, Value> = serde_json::from_slice(&found.value).map_err(Status::internal)?;
-    let member = |path: &str| Value::Object(namespace.clone()).pointer(path).cloned();
-    if member("/metadata/deletionTimestamp").is_none_or(|time| time.is_null()) {
+    let namespace: Value = serde_json::from_slice(&found.value).map_err(Status::internal)?;
+    if namespace.pointer("/metadata/deletionTimestamp").is_none_or(Value::is_null) {
         return Ok(Pass::Done);
     }
-    let ours = |finalizers: Option<Value>| {
-        finalizers.as_ref().and_then(Value::as_array).is_some_and(|list| list.contains(&json!(FINALIZER_KUBERNETES)))
-    };
-    if ours(member("/spec/finalizers")) {
+    let finalizers = namespace.pointer("/spec/finalizers").and_then(Value::as_array);
+    if finalizers.is_some_and(|list| list.contains(&json!(FINALIZER_KUBERNETES))) {
         let findings = remove_content(backend, name).await?;
+        report(backend, namespaces, &key, &findings).await?;
         if !findings.is_clear() {
-            report(backend, namespaces, &key, &findings).await?;
             return Ok(Pass::Again);
         }
-        report(backend, namespaces, &key, &findings).await?;
     }
     write::amend(backend, namespaces, &key, release).await?;
     Ok(Pass::Done)

@@ -160,15 +160,10 @@ pub(crate) fn apply_change(world: &mut World) -> Outcome<String> {
     Ok(String::new())
 }
 
-/// Objects that kubectl makes up itself, handed on as JSON.
+/// Objects that kubectl makes up itself. It sends those of `create` as protobuf.
 pub(crate) fn create(world: &mut World) -> Outcome<String> {
-    for made_up in [
-        "create configmap -n shop season --from-literal=name=winter",
-        "create deployment -n shop search --image=registry.example/search:9 --replicas=2",
-    ] {
-        let json = world.access.kube(&format!("{made_up} --dry-run=client -o json"))?;
-        world.access.kubectl(["create", "-f", "-"]).input(json).text()?;
-    }
+    world.access.kube("create configmap -n shop season --from-literal=name=winter")?;
+    world.access.kube("create deployment -n shop search --image=registry.example/search:9 --replicas=2")?;
     world.access.kube("run -n shop visitor --image=registry.example/visitor:1 --labels=app=visitor --restart=Never")?;
     let made = [
         json!({"kind": "ConfigMap", "metadata": {"name": "season", "namespace": "shop"}, "data": {"name": "winter"}}),
@@ -205,6 +200,25 @@ pub(crate) fn delete(world: &mut World) -> Outcome<String> {
         world.model.remove(kind, namespace, name)?;
     }
     Ok("5 objects".to_owned())
+}
+
+/// A namespace takes everything in it along, and is gone only then.
+pub(crate) fn delete_namespace(world: &mut World) -> Outcome<String> {
+    world.access.kube("create namespace pop-up")?;
+    world.access.kube("create configmap -n pop-up a --from-literal=a=b")?;
+    world.access.kube("run -n pop-up visitor --image=registry.example/visitor:1")?;
+    // kubectl waits until it is gone.
+    world.access.kube("delete namespace pop-up")?;
+    let left = world.access.get("get configmaps,pods -A")?;
+    let left = left["items"]
+        .as_array()
+        .into_iter()
+        .flatten()
+        .map(key)
+        .filter(|(_, namespace, _)| namespace == "pop-up")
+        .count();
+    ensure!(left == 0, "{left} objects have outlived their namespace");
+    Ok(String::new())
 }
 
 /// Object by object: everything that was asked for is there as asked, and nothing else is.

@@ -275,6 +275,7 @@ const SCENARIOS: &[Scenario] = &[
     scenario("SIGKILL and restart", Needs::OwnServer, restart::kill_and_restart),
     scenario("SIGKILL while writing", Needs::OwnServer, restart::kill_while_writing),
     scenario("delete", Needs::Base, changes::delete),
+    scenario("delete a namespace", Needs::OwnServer, changes::delete_namespace),
     scenario("bad input", Needs::Any, bad_input::requests),
     scenario("broken connections", Needs::Any, bad_input::connections),
     scenario("etcdctl reads the objects", Needs::Etcd, restart::etcdctl_reads),

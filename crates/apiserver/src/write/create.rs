@@ -15,7 +15,7 @@ use crate::registry::Resource;
 /// (`maxNameGenerationCreateAttempts`).
 const GENERATED_NAMES_MAX: usize = 8;
 
-/// The longest TTL that `Resource::strategy` may ask for is whatever the store takes.
+/// After which time objects of this resource remove themselves.
 pub(super) fn ttl(resource: &Resource) -> Option<std::time::Duration> {
     resource.strategy.ttl_seconds.map(std::time::Duration::from_secs)
 }
@@ -108,7 +108,6 @@ pub(super) fn place(
             Ok(())
         }
         Some(namespace) if given == namespace => Ok(()),
-        // Nobody is helped by a namespace on an object that has none; kube-apiserver refuses it too.
         None if given.is_empty() => {
             metadata.shift_remove("namespace");
             Ok(())

@@ -7,7 +7,7 @@ use listwatch_meta::FieldError;
 use serde_json::{Map, Value, json};
 
 use super::metadata::{self, FINALIZER_KUBERNETES};
-use super::store::{child_mut, metadata, metadata_mut};
+use super::store::{at, child_mut, metadata, metadata_mut};
 
 /// The label by which a namespace can be selected.
 const NAME_LABEL: &str = "kubernetes.io/metadata.name";
@@ -226,13 +226,6 @@ fn same_pod(new: Option<&Value>, old: Option<&Value>) -> bool {
         "nodeSelector" | "affinity" if old.contains_key("schedulingGates") => true,
         _ => same(name),
     })
-}
-
-/// The value at a dotted path.
-fn at<'a>(object: &'a Map<String, Value>, path: &str) -> Option<&'a Value> {
-    let mut steps = path.split('.');
-    let first = object.get(steps.next()?)?;
-    steps.try_fold(first, |value, step| value.get(step))
 }
 
 #[cfg(test)]

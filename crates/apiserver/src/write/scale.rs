@@ -9,7 +9,7 @@ use serde_json::{Map, Value, json};
 use super::decode::{Expected, decode};
 use super::merge_keys;
 use super::options::Options;
-use super::store::{child_mut, metadata};
+use super::store::{at, child_mut, metadata};
 use super::update::{Base, Body, PatchRequest, Patcher, Target, check_name, patch_request};
 use super::{WriteBody, WriteRequest, WriteResponse, create, metadata as meta, store};
 use crate::registry::{Resource, Subresource};
@@ -63,13 +63,6 @@ fn view(resource: &Resource, tree: &Map<String, Value>) -> Result<Map<String, Va
     }
     scale.insert("status".to_owned(), status);
     Ok(scale)
-}
-
-/// The value at a dotted path.
-fn at<'a>(tree: &'a Map<String, Value>, path: &str) -> Option<&'a Value> {
-    let mut steps = path.split('.');
-    let first = tree.get(steps.next()?)?;
-    steps.try_fold(first, |value, step| value.get(step))
 }
 
 /// A selector as a text: it is one already (custom resources), a map of labels (replication

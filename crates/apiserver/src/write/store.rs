@@ -141,6 +141,13 @@ pub(super) fn object(
     Object::from_stored(key.clone(), revision, change, value, &resource.shape).map_err(Status::internal)
 }
 
+/// The value at a dotted path such as `spec.replicas`.
+pub(super) fn at<'a>(object: &'a Map<String, Value>, path: &str) -> Option<&'a Value> {
+    let mut steps = path.split('.');
+    let first = object.get(steps.next()?)?;
+    steps.try_fold(first, |value, step| value.get(step))
+}
+
 /// `metadata`, which every tree here has.
 pub(super) fn metadata(object: &Map<String, Value>) -> &Map<String, Value> {
     static EMPTY: std::sync::LazyLock<Map<String, Value>> = std::sync::LazyLock::new(Map::new);
