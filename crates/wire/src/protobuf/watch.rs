@@ -45,7 +45,7 @@ pub fn watch_frame(kind: EventKind, envelope: &[u8]) -> Bytes {
 pub struct WatchMessage {
     /// What happened.
     pub kind: EventKind,
-    /// The object's envelope, for [`super::decode`]: a slice of the message.
+    /// The object's envelope, for [`super::decode()`]: a slice of the message.
     pub envelope: Bytes,
 }
 
