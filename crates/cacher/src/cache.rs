@@ -210,8 +210,10 @@ impl Cache {
             self.snapshot = snapshot;
             self.object_bytes = bytes;
             self.history.clear(revision);
-            self.tail = (Revision::ZERO, Vec::new());
         }
+        // A list is complete, also where it shows what was known: the watch goes on behind it. From
+        // before it, it may not be able to (the store may have compacted up to it).
+        self.tail = (Revision::ZERO, Vec::new());
         self.filled = true;
         self.revision = revision;
         self.undecodable.clear();

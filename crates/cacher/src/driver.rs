@@ -46,6 +46,7 @@ pub(crate) async fn run(shared: Arc<Shared>) {
         audit_at: first_audit,
         suspicious: false,
         retry: RETRY_MIN,
+        filled_at: None,
         shared,
     };
     driver.run().await;
@@ -83,6 +84,8 @@ struct Driver {
     suspicious: bool,
     /// The next wait after a failure.
     retry: Duration,
+    /// When the last list was complete.
+    filled_at: Option<Instant>,
 }
 
 /// Why the store has to be asked anew.
@@ -127,10 +130,14 @@ impl Driver {
     /// Lists the store once. An error other than [`End::Closed`] has been waited for.
     async fn fill(&mut self, start_over: bool) -> Result<(), End> {
         let shared = self.shared.clone();
+        // A store that expires what it has just listed is not asked again and again.
+        if self.filled_at.is_some_and(|at| now() < at + self.retry) {
+            self.back_off().await?;
+        }
         match self.meanwhile(list_all(&shared)).await? {
             Ok(listing) => {
-                self.retry = RETRY_MIN;
                 self.handle_list(listing, start_over);
+                self.filled_at = Some(now());
                 Ok(())
             }
             Err(listwatch_storage::ReadError::Fault(StoreFault::Closed)) => Err(End::Closed),

@@ -243,13 +243,8 @@ impl World {
             }
             Op::Release => {
                 self.held = false;
-                let before = self.cacher.stats();
                 self.store.hold(false);
                 self.quiet().await;
-                // What the cache had not seen was compacted meanwhile.
-                if self.cacher.stats().generation > before.generation {
-                    self.log.restarts += 1;
-                }
             }
             Op::Lose => {
                 settle().await;
@@ -260,7 +255,6 @@ impl World {
                 self.quiet().await;
                 self.store.expire();
                 settle().await;
-                self.log.restarts += 1;
             }
             Op::Advance { seconds } => {
                 for _ in 0..*seconds {
@@ -314,15 +308,22 @@ impl World {
         settle().await;
         let (scope, mut words) = words(wanted);
         words.extend([format!("rv={rv}"), "bookmarks".to_owned()]);
+        self.count_restarts();
         let watcher = self.begin(&scope, &words).await;
         let checker = Checker::initial(wanted.clone(), at_least).begun_at(&self.log);
         self.watches[slot] = Some(Watch { watcher, checker, wanted: wanted.clone(), from_start: true });
         Ok(())
     }
 
+    /// How often the cache started over: whoever watched before may be told `410 Expired`.
+    fn count_restarts(&mut self) {
+        self.log.restarts = self.cacher.stats().generation;
+    }
+
     async fn watch_after(&mut self, slot: usize, wanted: &Wanted, place: u64) {
         let (scope, mut words) = words(wanted);
         words.extend([format!("rv={place}"), "bookmarks".to_owned()]);
+        self.count_restarts();
         let watcher = self.begin(&scope, &words).await;
         let checker = Checker::after(wanted.clone(), place).begun_at(&self.log);
         self.watches[slot] = Some(Watch { watcher, checker, wanted: wanted.clone(), from_start: false });
@@ -335,6 +336,7 @@ impl World {
     }
 
     async fn read(&mut self, slot: usize, events: usize) -> Result<(), String> {
+        self.count_restarts();
         let Some(watch) = &mut self.watches[slot] else { return Ok(()) };
         for _ in 0..events {
             let Some(delivery) = watch.watcher.try_next() else { break };
@@ -432,6 +434,7 @@ impl World {
         for slot in 0..SLOTS {
             let Some(mut watch) = self.watches[slot].take() else { continue };
             let (deliveries, ended) = drain(&mut watch.watcher).await;
+            self.count_restarts();
             let oldest = self.cacher.stats().oldest.get();
             for delivery in &deliveries {
                 watch.checker.see(&self.log, oldest, seen(delivery))?;

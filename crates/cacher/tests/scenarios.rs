@@ -517,6 +517,31 @@ fn a_lost_watch_is_resumed_where_it_stood() {
 }
 
 #[test]
+fn a_watch_lost_at_the_compacted_edge_goes_on() {
+    // The store has compacted up to the last event, so it cannot be watched from before it.
+    check(
+        "
+        start
+        watch w all
+        put a/x
+        > r2
+        read w
+        > ADDED a/x@2
+        compact 2
+        lose
+        advance 1
+        put a/y
+        > r3
+        read w
+        > ADDED a/y@3
+        stats generation live
+        > generation: 2
+        > live: 1
+        ",
+    );
+}
+
+#[test]
 fn when_the_store_forgot_the_place_every_watch_is_told_and_newcomers_begin_at_the_list() {
     check(
         "
