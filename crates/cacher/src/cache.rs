@@ -26,6 +26,7 @@ use listwatch_meta::{Change, Event, Key, Object, ObjectShape, Revision};
 use listwatch_storage::{KeyValue, StoreEvent, WatchItem};
 
 use crate::delivery::SharedEvent;
+use crate::encodings::Encodings;
 use crate::history::History;
 use crate::limits::{Limits, UNDECODABLE_KEYS_MAX};
 use crate::snapshot::Snapshot;
@@ -144,7 +145,7 @@ impl Cache {
     pub(crate) fn new(shape: Arc<ObjectShape>, indexed: Vec<usize>, limits: Limits, counters: Arc<Counters>) -> Self {
         Cache {
             snapshot: Snapshot::new(&indexed),
-            history: History::new(Revision::ZERO, counters.clone()),
+            history: History::new(Revision::ZERO, Encodings::new(limits.encodings_bytes_max, counters.clone())),
             shape,
             indexed,
             limits,

@@ -25,6 +25,7 @@ use tokio::time::Sleep;
 use crate::bookmark;
 use crate::cache::decode;
 use crate::delivery::{Delivered, Delivery, SharedEvent};
+use crate::encodings::Encodings;
 use crate::error::ReadError;
 use crate::filter::{Filter, LookedAt, Scope};
 use crate::handle::{List, ResourceConfig};
@@ -40,6 +41,7 @@ pub(crate) struct Direct {
     storage: Arc<dyn Storage>,
     config: ResourceConfig,
     counters: Arc<Counters>,
+    encodings: Arc<Encodings>,
     /// Set by a stop, with what watchers are told. Its receivers are the watchers.
     stopped: watch::Sender<Option<Goodbye>>,
     /// The newest revision seen in any answer; a figure for statistics.
@@ -51,7 +53,9 @@ type Goodbye = Option<Status>;
 
 impl Direct {
     pub(crate) fn new(storage: Arc<dyn Storage>, config: ResourceConfig) -> Self {
-        Direct { storage, config, counters: Arc::default(), stopped: watch::Sender::new(None), seen: Mutex::default() }
+        let counters = Arc::<Counters>::default();
+        let encodings = Encodings::new(config.limits.encodings_bytes_max, counters.clone());
+        Direct { storage, config, counters, encodings, stopped: watch::Sender::new(None), seen: Mutex::default() }
     }
 
     pub(crate) fn config(&self) -> &ResourceConfig {
@@ -85,6 +89,7 @@ impl Direct {
             expired_watches: self.counters.expired.load(Relaxed),
             store_lists: self.counters.store_lists.load(Relaxed),
             encodings: self.counters.encodes.load(Relaxed),
+            encodings_bytes: self.counters.encodings_bytes.load(Relaxed),
             ..CacherStats::default()
         }
     }
@@ -154,6 +159,7 @@ impl Direct {
             shape: self.config.shape.clone(),
             limits: self.config.limits.clone(),
             counters: self.counters.clone(),
+            encodings: self.encodings.clone(),
             last: after,
             next_sequence: 0,
             bookmark,
@@ -193,6 +199,7 @@ pub(crate) struct DirectWatch {
     shape: Arc<ObjectShape>,
     limits: Limits,
     counters: Arc<Counters>,
+    encodings: Arc<Encodings>,
     /// The newest revision handed out, as an event or a bookmark.
     last: Revision,
     next_sequence: u64,
@@ -293,7 +300,7 @@ impl DirectWatch {
         let change = self.filter.view(&LookedAt::new(&event, &self.shape))?;
         self.last = revision;
         self.next_sequence += 1;
-        let event = SharedEvent::new(self.next_sequence, now(), event, self.counters.clone());
+        let event = SharedEvent::new(self.next_sequence, now(), event, self.encodings.clone());
         Some(Delivery::Event(Delivered::new(Arc::new(event), change, &self.shape)))
     }
 

@@ -19,8 +19,8 @@ use std::time::{Duration, Instant};
 use listwatch_meta::{Change, Event, Revision};
 
 use crate::delivery::SharedEvent;
+use crate::encodings::Encodings;
 use crate::limits::{Limits, MEMO_EVENTS_MAX};
-use crate::stats::Counters;
 
 /// The window. A plain value; its owner decides who may look when.
 pub(crate) struct History {
@@ -31,7 +31,7 @@ pub(crate) struct History {
     floor: Revision,
     /// What the window alone keeps alive; see [`cost`].
     bytes: usize,
-    counters: Arc<Counters>,
+    encodings: Arc<Encodings>,
 }
 
 /// Where the window begins.
@@ -49,8 +49,8 @@ pub(crate) struct Gone;
 
 impl History {
     /// An empty window; a watch may begin after `floor`.
-    pub(crate) fn new(floor: Revision, counters: Arc<Counters>) -> Self {
-        History { events: VecDeque::new(), start: 0, floor, bytes: 0, counters }
+    pub(crate) fn new(floor: Revision, encodings: Arc<Encodings>) -> Self {
+        History { events: VecDeque::new(), start: 0, floor, bytes: 0, encodings }
     }
 
     /// The place behind the last event.
@@ -89,7 +89,7 @@ impl History {
     pub(crate) fn append(&mut self, now: Instant, event: Event, limits: &Limits) -> &Arc<SharedEvent> {
         debug_assert!(self.events.back().is_none_or(|last| last.revision() <= event.revision()));
         self.bytes += cost(&event);
-        let event = SharedEvent::new(self.end(), now, event, self.counters.clone());
+        let event = SharedEvent::new(self.end(), now, event, self.encodings.clone());
         self.events.push_back(Arc::new(event));
         if let Some(aged) = self.events.len().checked_sub(MEMO_EVENTS_MAX + 1) {
             self.events[aged].forget_encodings();

@@ -90,6 +90,7 @@ mod cache;
 mod delivery;
 mod direct;
 mod driver;
+mod encodings;
 mod error;
 mod filter;
 mod freshness;

@@ -18,6 +18,9 @@ pub struct Limits {
     /// The window holds at least this many events, however old they are (the byte bound still
     /// holds), so that a quiet resource can be resumed after hours.
     pub history_events_min: usize,
+    /// The encodings of events in other media types and views take at most this many bytes; at the
+    /// bound those that were made first are given back, and made again for whoever still comes.
+    pub encodings_bytes_max: usize,
     /// At most this many deliveries wait in a watcher's queue. One more, and the queue is dropped:
     /// the watcher is `Lagging` and reads the history from where the queue began.
     pub watcher_queue_events_max: usize,
@@ -52,6 +55,7 @@ impl Default for Limits {
             history_age: Duration::from_secs(75),
             history_bytes_max: 64 << 20,
             history_events_min: 100,
+            encodings_bytes_max: 4 << 20,
             watcher_queue_events_max: 128,
             freshness_wait: Duration::from_secs(3),
             ready_wait: Duration::from_secs(3),

@@ -1,6 +1,6 @@
 //! What a cache says about itself: [`CacherStats`], and the counters behind it.
 
-use std::sync::atomic::AtomicU64;
+use std::sync::atomic::{AtomicU64, AtomicUsize};
 use std::time::Duration;
 
 use listwatch_meta::{Key, Revision};
@@ -48,6 +48,8 @@ pub struct CacherStats {
     pub wake_ups: u64,
     /// Encodings made of events, beyond the one each object brings along.
     pub encodings: u64,
+    /// Bytes of those that are kept beside their events.
+    pub encodings_bytes: usize,
     /// Queues that ran over: a live watcher began to lag.
     pub overflows: u64,
     /// Watches that were ended with `410 Expired`.
@@ -104,6 +106,7 @@ pub(crate) struct Counters {
     pub(crate) bookmarks: AtomicU64,
     pub(crate) wake_ups: AtomicU64,
     pub(crate) encodes: AtomicU64,
+    pub(crate) encodings_bytes: AtomicUsize,
     pub(crate) overflows: AtomicU64,
     pub(crate) expired: AtomicU64,
     pub(crate) started: AtomicU64,
