@@ -1,6 +1,6 @@
 //! `codec`: what is paid per object and per event beside copying: reading an object's metadata as
 //! it leaves the store, matching a selector, cutting a watch stream into frames and reading them,
-//! and taking a list body apart.
+//! taking a list body apart, and writing objects in protobuf.
 #![allow(missing_docs, reason = "criterion's macros make functions without a doc")]
 
 use std::hint::black_box;
@@ -10,7 +10,7 @@ use bytes::Bytes;
 use criterion::{Criterion, Throughput, criterion_group, criterion_main};
 use listwatch_benches::{key, shape, value};
 use listwatch_meta::{Change, LabelSelector, Object, Revision};
-use listwatch_wire::{JsonFrames, ListBody, ListDecoder, ListMeta, ListStyle, WatchEvent};
+use listwatch_wire::{EventKind, JsonFrames, ListBody, ListDecoder, ListMeta, ListStyle, WatchEvent, protobuf};
 
 /// As many events or items as one pass over a stream reads.
 const COUNT: usize = 256;
@@ -87,9 +87,46 @@ fn streams(criterion: &mut Criterion) {
     group.finish();
 }
 
+/// JSON in, another encoding out: per byte of JSON.
+fn encodings(criterion: &mut Criterion) {
+    let mut group = criterion.benchmark_group("codec");
+    let (config, pod) = (object(1), pod().as_bytes());
+    for (what, kind, json) in [("ConfigMap", "ConfigMap", config.json_slice()), ("Pod", "Pod", pod)] {
+        group.throughput(Throughput::Bytes(json.len() as u64));
+        group.bench_function(format!("protobuf event of a {what}"), |bencher| {
+            bencher.iter(|| protobuf::event_frame(EventKind::Modified, "v1", kind, black_box(json)).expect("a frame"));
+        });
+        let body = protobuf::encode("v1", kind, json).expect("an object of its kind");
+        group.bench_function(format!("protobuf body of a {what} read"), |bencher| {
+            bencher.iter(|| protobuf::decode(black_box(&body)).expect("an object"));
+        });
+    }
+    let objects: Vec<Object> = (0..COUNT).map(object).collect();
+    let meta = ListMeta { api_version: "v1".to_owned(), kind: "ConfigMapList".to_owned(), ..ListMeta::default() };
+    group.throughput(Throughput::Bytes(objects.iter().map(|object| object.json_slice().len() as u64).sum()));
+    for (what, kept_bytes) in [("once", usize::MAX), ("twice", 0)] {
+        group.bench_function(format!("protobuf list encoded {what}"), |bencher| {
+            bencher.iter(|| {
+                let items = objects.iter().cloned();
+                let body = protobuf::ListBody::with_limits(&meta, items, listwatch_wire::list::CHUNK_BYTES, kept_bytes);
+                body.expect("a list").map(|chunk| chunk.expect("a chunk").len()).sum::<usize>()
+            });
+        });
+    }
+    group.finish();
+}
+
+/// A Pod as a kube-apiserver showed it: many small members, deeply nested. From the protobuf tests, where
+/// an object is a line with its name, one of hex and one of JSON.
+fn pod() -> &'static str {
+    let golden = include_str!("../../crates/wire/tests/protobuf/golden.txt");
+    let block = golden.split("\n\n").find_map(|block| block.strip_prefix("pod\n")).expect("a golden Pod");
+    block.lines().nth(1).expect("its JSON")
+}
+
 criterion_group! {
     name = benches;
     config = Criterion::default().sample_size(50).warm_up_time(Duration::from_secs(1)).measurement_time(Duration::from_secs(2));
-    targets = objects, streams
+    targets = objects, streams, encodings
 }
 criterion_main!(benches);

@@ -108,15 +108,19 @@ fn index_entry(object: &Object, field: usize, shape: &ObjectShape) -> String {
 /// anywhere.
 ///
 /// It walks a snapshot as it is asked, a few objects at a time, so that a body can be streamed
-/// without a copy of the set. Dropping it early costs nothing.
+/// without a copy of the set. Dropping it early costs nothing, and so does a clone, which gives the
+/// same objects again.
+#[derive(Clone)]
 pub struct ListItems(Items);
 
+#[derive(Clone)]
 enum Items {
     Snapshot(Box<Walk>),
     Ready(std::vec::IntoIter<Object>),
 }
 
 /// A walk through the objects of a snapshot that match a filter.
+#[derive(Clone)]
 struct Walk {
     snapshot: Snapshot,
     filter: Arc<Filter>,

@@ -396,7 +396,7 @@ impl Decoder<'_> {
             let envelope = Envelope::read(self.body, place)?;
             return self.typed(&envelope, envelope.message()?);
         }
-        forms::push_raw_json(&mut self.out, text).map_err(|why| invalid(Some(place), &why))
+        forms::push_raw_json(&mut self.out, text, DEPTH_MAX - self.depth).map_err(|why| invalid(Some(place), &why))
     }
 
     fn last(&self, records: &Range<usize>) -> Option<Place> {

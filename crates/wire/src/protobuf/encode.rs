@@ -4,7 +4,7 @@
 //! already, in whatever order the JSON has. When an object ends, its parts are put into the order of
 //! their numbers, the zeros that Go always writes are filled in, embedded structs get their messages,
 //! and then the length is known. So each byte is moved about twice per level, by `memcpy`, and
-//! nothing is allocated but three buffers for the whole object.
+//! nothing is allocated but the encoder's few buffers, which a list uses for all its objects.
 
 use std::fmt;
 
@@ -19,22 +19,9 @@ use super::schema::{Field, INLINE_DEPTH_MAX, Id, Message, Shape, Type};
 
 /// Writes the message of a JSON object.
 pub(super) fn object(id: Id, json: &[u8]) -> Result<Vec<u8>, EncodeError> {
-    let mut encoder = Encoder {
-        out: Vec::with_capacity(json.len()),
-        parts: Vec::with_capacity(64),
-        scratch: Vec::with_capacity(json.len()),
-        path: Vec::with_capacity(16),
-    };
-    let mut json = serde_json::Deserializer::from_slice(json);
-    let read = json.deserialize_map(Root { encoder: &mut encoder, id }).and_then(|()| json.end());
-    match read {
-        Ok(()) => Ok(encoder.out),
-        Err(why) => {
-            let message = encoder.path.last().map_or(id, |(id, _)| *id).message().name();
-            let names: Vec<&str> = encoder.path.iter().map(|(_, name)| *name).collect();
-            Err(EncodeError::Mismatch { message, path: names.join("."), why: why.to_string() })
-        }
-    }
+    let mut encoder = Encoder::default();
+    encoder.object(id, json)?;
+    Ok(encoder.out)
 }
 
 /// A piece of [`Encoder::out`]: everything of one field, with its tags.
@@ -55,18 +42,51 @@ impl Part {
 
 const _: () = assert!(INLINE_DEPTH_MAX < size_of::<u32>(), "a key has a byte for each level");
 
-struct Encoder {
+/// The buffers of an encoding; those of one object serve for the next.
+#[derive(Debug, Default)]
+pub(super) struct Encoder {
     /// A stack: what is written of an object that is open stands behind what is written of the
     /// objects around it.
     out: Vec<u8>,
     parts: Vec<Part>,
+    /// A stack as well: the entries of the maps that are open.
+    entries: Vec<Entry>,
     /// Where one message is put together.
     scratch: Vec<u8>,
     /// The members that are open, and whose they are; after an error, where it happened.
     path: Vec<(Id, &'static str)>,
 }
 
+/// An entry of a map: where it is, and the end of its key, in [`Encoder::out`].
+#[derive(Clone, Copy, Debug)]
+struct Entry {
+    start: usize,
+    key_start: usize,
+    key_end: usize,
+    end: usize,
+}
+
 impl Encoder {
+    /// Writes the message of a JSON object.
+    pub(super) fn object(&mut self, id: Id, json: &[u8]) -> Result<&[u8], EncodeError> {
+        self.out.clear();
+        self.parts.clear();
+        self.entries.clear();
+        self.path.clear();
+        self.out.reserve(json.len());
+        self.scratch.reserve(json.len());
+        let mut json = serde_json::Deserializer::from_slice(json);
+        let read = json.deserialize_map(Root { encoder: self, id }).and_then(|()| json.end());
+        match read {
+            Ok(()) => Ok(&self.out),
+            Err(why) => {
+                let message = self.path.last().map_or(id, |(id, _)| *id).message().name();
+                let names: Vec<&str> = self.path.iter().map(|(_, name)| *name).collect();
+                Err(EncodeError::Mismatch { message, path: names.join("."), why: why.to_string() })
+            }
+        }
+    }
+
     /// Reads an object and leaves its message, with the tag and length of field `number` in front if
     /// it is one.
     fn message<'de, A: MapAccess<'de>>(&mut self, id: Id, number: Option<u8>, mut map: A) -> Result<(), A::Error> {
@@ -141,6 +161,11 @@ pub(super) fn push_varint(out: &mut Vec<u8>, mut value: u64) {
 /// How many bytes [`push_varint`] writes.
 pub(super) const fn varint_bytes(value: u64) -> usize {
     (64 - (value | 1).leading_zeros() as usize).div_ceil(7)
+}
+
+/// How long the tag (of a number below 16) and the length of a field of `bytes` are.
+const fn field_head_bytes(bytes: usize) -> usize {
+    1 + varint_bytes(bytes as u64)
 }
 
 pub(super) fn push_tag(out: &mut Vec<u8>, number: u8, wire: u8) {
@@ -335,32 +360,63 @@ impl<'de> Visitor<'de> for Map<'_> {
     /// the last counts.
     fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<(), A::Error> {
         let Map { encoder, of, number } = self;
-        let base = encoder.out.len();
-        // Keys of two entries, and where each entry is.
-        let mut entries: Vec<(Vec<u8>, std::ops::Range<usize>)> = Vec::new();
+        let (base, first) = (encoder.out.len(), encoder.entries.len());
         let mut sorted = true;
-        while let Some(key) = map.next_key::<std::borrow::Cow<'de, str>>()? {
+        loop {
             let start = encoder.out.len();
-            encoder.push_bytes(1, key.as_bytes());
+            let Some(key_bytes) = map.next_key_seed(EntryKey(&mut *encoder))? else { break };
             // Go writes no value for an entry that is `nil` bytes.
             map.next_value_seed(Value { encoder: &mut *encoder, of, number: 2, null_is_zero: true })?;
+            let inner = encoder.out.len() - start;
             encoder.wrap(number, start);
-            let key = key.into_owned().into_bytes();
-            sorted &= entries.last().is_none_or(|(last, _)| *last < key);
-            entries.push((key, start..encoder.out.len()));
+            let end = encoder.out.len();
+            let key_start = end - inner + field_head_bytes(key_bytes);
+            let key_end = key_start + key_bytes;
+            if let Some(last) = encoder.entries.get(first..).and_then(<[Entry]>::last) {
+                sorted &= encoder.out[last.key_start..last.key_end] < encoder.out[key_start..key_end];
+            }
+            encoder.entries.push(Entry { start, key_start, key_end, end });
         }
         if !sorted {
-            entries.sort_by(|one, other| one.0.cmp(&other.0));
-            encoder.scratch.clear();
-            for (at, (key, entry)) in entries.iter().enumerate() {
-                if entries.get(at + 1).is_none_or(|(next, _)| next != key) {
-                    encoder.scratch.extend_from_slice(&encoder.out[entry.clone()]);
+            let Encoder { out, entries, scratch, .. } = encoder;
+            let own = &mut entries[first..];
+            let key = |entry: &Entry| &out[entry.key_start..entry.key_end];
+            own.sort_by(|one, other| key(one).cmp(key(other)));
+            scratch.clear();
+            for (at, entry) in own.iter().enumerate() {
+                if own.get(at + 1).is_none_or(|next| key(next) != key(entry)) {
+                    scratch.extend_from_slice(&out[entry.start..entry.end]);
                 }
             }
-            encoder.out.truncate(base);
-            encoder.out.extend_from_slice(&encoder.scratch);
+            out.truncate(base);
+            out.extend_from_slice(scratch);
         }
+        encoder.entries.truncate(first);
         Ok(())
+    }
+}
+
+/// The key of a map's entry, written as its field 1; becomes its length.
+struct EntryKey<'e>(&'e mut Encoder);
+
+impl<'de> DeserializeSeed<'de> for EntryKey<'_> {
+    type Value = usize;
+
+    fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<usize, D::Error> {
+        deserializer.deserialize_str(self)
+    }
+}
+
+impl<'de> Visitor<'de> for EntryKey<'_> {
+    type Value = usize;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("a key")
+    }
+
+    fn visit_str<E>(self, key: &str) -> Result<usize, E> {
+        self.0.push_bytes(1, key.as_bytes());
+        Ok(key.len())
     }
 }
 

@@ -22,19 +22,34 @@ pub const MAGIC: &[u8] = b"k8s\0";
 /// Content encoding and type, which stand behind the message and are empty.
 pub(super) const TAIL: &[u8] = b"\x1a\0\x22\0";
 
-/// What stands before a message of `raw_bytes`, in a buffer with room for all of it.
-pub(super) fn head(api_version: &str, kind: &str, raw_bytes: usize) -> Vec<u8> {
+/// How long an envelope around a message of `raw_bytes` is.
+pub(super) fn bytes(api_version: &str, kind: &str, raw_bytes: usize) -> usize {
     let type_bytes = field_bytes(api_version.len()) + field_bytes(kind.len());
-    let bytes = MAGIC.len() + field_bytes(type_bytes) + field_bytes(raw_bytes) + TAIL.len();
-    let mut out = Vec::with_capacity(bytes);
+    MAGIC.len() + field_bytes(type_bytes) + field_bytes(raw_bytes) + TAIL.len()
+}
+
+/// What stands before a message of `raw_bytes`, in a buffer with room for a list's metadata.
+pub(super) fn head(api_version: &str, kind: &str, raw_bytes: usize) -> Vec<u8> {
+    let mut out = Vec::with_capacity(bytes(api_version, kind, 0) + 128);
+    push_envelope_head(&mut out, api_version, kind, raw_bytes);
+    out
+}
+
+fn push_envelope_head(out: &mut Vec<u8>, api_version: &str, kind: &str, raw_bytes: usize) {
     out.extend_from_slice(MAGIC);
-    push_head(&mut out, 1, type_bytes);
+    push_head(out, 1, field_bytes(api_version.len()) + field_bytes(kind.len()));
     for (number, text) in [(1, api_version), (2, kind)] {
-        push_head(&mut out, number, text.len());
+        push_head(out, number, text.len());
         out.extend_from_slice(text.as_bytes());
     }
-    push_head(&mut out, 2, raw_bytes);
-    out
+    push_head(out, 2, raw_bytes);
+}
+
+/// A whole envelope.
+pub(super) fn push(out: &mut Vec<u8>, api_version: &str, kind: &str, raw: &[u8]) {
+    push_envelope_head(out, api_version, kind, raw.len());
+    out.extend_from_slice(raw);
+    out.extend_from_slice(TAIL);
 }
 
 /// Tag and length of a length-delimited field.

@@ -124,4 +124,16 @@ pub enum EncodeError {
         /// What is wrong with it.
         why: DecodeError,
     },
+    /// An object of a list cannot be written.
+    #[error("item {index} of a list: {why}")]
+    ListItem {
+        /// Its place in the list.
+        index: usize,
+        /// Why it cannot.
+        why: Box<EncodeError>,
+    },
+    /// A list's objects were others when they were sent than when they were measured: the iterator
+    /// that was given for them does not repeat itself. What was sent so far is of no use.
+    #[error("the items of a list changed while they were written")]
+    ListChanged,
 }

@@ -162,12 +162,12 @@ fn digits_into(out: &mut Vec<u8>, value: u32, count: u32) {
 /// U+2028 and U+2029 escaped.
 ///
 /// # Errors
-/// The reason for which it is no JSON.
-pub(super) fn push_raw_json(out: &mut Vec<u8>, text: &[u8]) -> Result<(), String> {
+/// The reason for which it is no JSON, or that it is nested more than `depth` levels deep.
+pub(super) fn push_raw_json(out: &mut Vec<u8>, text: &[u8], depth: usize) -> Result<(), String> {
     serde_json::from_slice::<IgnoredAny>(text).map_err(|error| error.to_string())?;
     // Strings are skipped without being read by `IgnoredAny`; JSON is UTF-8.
     std::str::from_utf8(text).map_err(|error| error.to_string())?;
-    let (mut in_string, mut escaped, mut from) = (false, false, 0);
+    let (mut in_string, mut escaped, mut from, mut open) = (false, false, 0, 0_usize);
     for (at, &byte) in text.iter().enumerate() {
         let keep = match byte {
             _ if escaped => {
@@ -180,6 +180,17 @@ pub(super) fn push_raw_json(out: &mut Vec<u8>, text: &[u8]) -> Result<(), String
             }
             b'"' => {
                 in_string = !in_string;
+                true
+            }
+            b'{' | b'[' if !in_string => {
+                open += 1;
+                if open > depth {
+                    return Err("JSON that is nested too deeply".to_owned());
+                }
+                true
+            }
+            b'}' | b']' if !in_string => {
+                open -= 1;
                 true
             }
             b' ' | b'\t' | b'\r' | b'\n' => in_string,
@@ -283,15 +294,18 @@ mod tests {
             ("{ \"a b\" :\n[1, \"x \\\" y\"] }", Some(r#"{"a b":[1,"x \" y"]}"#)),
             (r#"{"a":"<&>"}"#, Some(r#"{"a":"\u003c\u0026\u003e"}"#)),
             ("\"\u{2028}\u{2027}\"", Some("\"\\u2028\u{2027}\"")),
+            ("[[]]", Some("[[]]")),
+            ("[[[]]]", None),
+            ("[\"[[[[\"]", Some("[\"[[[[\"]")),
             ("{\"a\":}", None),
             ("{} {}", None),
             ("", None),
         ] {
             let mut out = Vec::new();
-            let result = push_raw_json(&mut out, text.as_bytes()).ok();
+            let result = push_raw_json(&mut out, text.as_bytes(), 2).ok();
             assert_eq!(result.map(|()| String::from_utf8_lossy(&out).into_owned()).as_deref(), expected, "{text}");
         }
-        assert!(push_raw_json(&mut Vec::new(), b"\"\xff\"").is_err(), "JSON is UTF-8");
+        assert!(push_raw_json(&mut Vec::new(), b"\"\xff\"", 2).is_err(), "JSON is UTF-8");
     }
 
     #[test]

@@ -6,14 +6,18 @@
 //!   └────────────── list_head ───────────────┘ └ push_item ┘               └ LIST_TAIL
 //! ```
 //!
-//! The head says how long the whole list is, so the items have to be there (or their lengths) before
-//! the first byte leaves; their bytes may then be sent one after the other.
+//! The head says how long the whole list is. [`ListBody`] writes a list from the JSON of its objects
+//! without ever holding all of it; [`encode_list`] writes one from envelopes that are there.
+
+use bytes::Bytes;
+use listwatch_meta::Object;
 
 use super::EncodeError;
 use super::encodable;
-use super::encode::{push_varint, varint_bytes};
+use super::encode::{Encoder, push_varint, varint_bytes};
 use super::envelope::{Envelope, TAIL, field_bytes, head, push_head};
-use crate::list::ListMeta;
+use super::schema::{Id, Shape, Type};
+use crate::list::{CHUNK_BYTES, ListMeta};
 
 /// What stands behind the last item of a list.
 pub const LIST_TAIL: &[u8] = TAIL;
@@ -81,4 +85,194 @@ pub fn encode_list<I: AsRef<[u8]>>(meta: &ListMeta, envelopes: &[I]) -> Result<V
     }
     out.extend_from_slice(LIST_TAIL);
     Ok(out)
+}
+
+/// How many bytes of encoded items a [`ListBody`] keeps between measuring and sending. A list up to
+/// this size is encoded once; of a longer one, what comes behind is encoded a second time, because
+/// its length has to be known before its first byte is sent.
+pub const LIST_KEPT_BYTES: usize = 256 << 10;
+
+/// How much JSON [`ListBody::measure`] reads in one call: a few milliseconds' work.
+pub const MEASURE_STEP_BYTES: usize = 1 << 20;
+
+/// The body of a list, chunk by chunk, from the JSON of its objects.
+///
+/// A protobuf list says how long it is before its first item. So all items are encoded once to
+/// measure them ([`ListBody::measure`], which is where an object that is none of its kind is found:
+/// before anything was sent), and then sent. Memory is bounded by [`LIST_KEPT_BYTES`], a chunk of
+/// [`CHUNK_BYTES`] and the largest object, whatever the list's length.
+///
+/// `items` is cloned and walked twice; both walks have to give the same objects.
+///
+/// # Example
+/// ```
+/// use listwatch_meta::{Change, Key, Object, ObjectShape, Revision};
+/// use listwatch_wire::ListMeta;
+/// use listwatch_wire::protobuf::{self, ListBody};
+///
+/// let key = Key::new("configmaps", Some("default"), "web")?;
+/// let json = br#"{"kind":"ConfigMap","apiVersion":"v1","metadata":{"name":"web"}}"#;
+/// let object = Object::from_stored(key, Revision::new(7), Change::Added, json, &ObjectShape::new(true, vec![]))?;
+///
+/// let meta = ListMeta { api_version: "v1".into(), kind: "ConfigMapList".into(), ..ListMeta::default() };
+/// let mut body = ListBody::new(&meta, vec![object].into_iter())?;
+/// while !body.measure()? {} // A server lets others run between two steps.
+/// let length = body.body_bytes();
+/// let bytes = body.collect::<Result<Vec<_>, _>>()?.concat();
+/// assert_eq!(Some(bytes.len()), length);
+/// assert_eq!(protobuf::decode(&bytes)?.kind, "ConfigMapList");
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Debug)]
+pub struct ListBody<I> {
+    meta: ListMeta,
+    item: Id,
+    state: State<I>,
+    encoder: Encoder,
+    chunk_bytes: usize,
+    kept_bytes: usize,
+    /// Items as they stand in the body; all that are measured, while they fit.
+    kept: Vec<u8>,
+}
+
+#[derive(Debug)]
+enum State<I> {
+    /// The items from the first one that is not kept on, and what is left of the first walk.
+    Measuring {
+        unkept: I,
+        walk: I,
+        index: usize,
+        items_bytes: usize,
+        /// An item did not fit: none behind it is kept either.
+        full: bool,
+    },
+    Sending {
+        /// What goes out next: the head and what was kept.
+        next: Bytes,
+        walk: I,
+        /// Bytes of items still to come from the walk.
+        rest_bytes: usize,
+    },
+    Done,
+}
+
+impl<I: Iterator<Item = Object> + Clone> ListBody<I> {
+    /// The body of a list with these items. What an item is follows from the list's kind: a
+    /// `PartialObjectMetadataList` (of `meta.k8s.io/v1`) is written from whole objects of any kind.
+    ///
+    /// # Errors
+    /// [`EncodeError::UnknownKind`] for a list that has no protobuf.
+    pub fn new(meta: &ListMeta, items: I) -> Result<Self, EncodeError> {
+        ListBody::with_limits(meta, items, CHUNK_BYTES, LIST_KEPT_BYTES)
+    }
+
+    /// As [`ListBody::new`], with chunks of `chunk_bytes` and `kept_bytes` instead of
+    /// [`LIST_KEPT_BYTES`].
+    ///
+    /// # Errors
+    /// As [`ListBody::new`].
+    pub fn with_limits(meta: &ListMeta, items: I, chunk_bytes: usize, kept_bytes: usize) -> Result<Self, EncodeError> {
+        let item = item_of(encodable(&meta.api_version, &meta.kind)?).ok_or_else(|| EncodeError::UnknownKind {
+            api_version: meta.api_version.clone(),
+            kind: meta.kind.clone(),
+        })?;
+        let state = State::Measuring { unkept: items.clone(), walk: items, index: 0, items_bytes: 0, full: false };
+        let (encoder, kept) = (Encoder::default(), Vec::new());
+        Ok(ListBody { meta: meta.clone(), item, state, encoder, chunk_bytes: chunk_bytes.max(1), kept_bytes, kept })
+    }
+
+    /// Measures on, about [`MEASURE_STEP_BYTES`] of JSON; `true` when the list's length is known and
+    /// chunks can be taken. Taking a chunk earlier measures all that is left at once.
+    ///
+    /// # Errors
+    /// [`EncodeError::ListItem`] for an object that is none of its kind. Final: nothing was sent yet,
+    /// so a server answers 500.
+    pub fn measure(&mut self) -> Result<bool, EncodeError> {
+        let State::Measuring { unkept, walk, index, items_bytes, full } = &mut self.state else { return Ok(true) };
+        let mut read = 0;
+        while read < MEASURE_STEP_BYTES {
+            let Some(object) = walk.next() else {
+                let head = list_head(&self.meta, *items_bytes)?;
+                let rest_bytes = *items_bytes - self.kept.len();
+                let mut next = Vec::with_capacity(head.len() + self.kept.len() + LIST_TAIL.len());
+                next.extend_from_slice(&head);
+                next.append(&mut self.kept);
+                self.kept = Vec::new();
+                self.state = State::Sending { next: next.into(), walk: unkept.clone(), rest_bytes };
+                return Ok(true);
+            };
+            let json = object.json_slice();
+            let raw = self
+                .encoder
+                .object(self.item, json)
+                .map_err(|why| EncodeError::ListItem { index: *index, why: Box::new(why) })?;
+            read += json.len();
+            *index += 1;
+            let bytes = item_bytes(raw.len());
+            *items_bytes += bytes;
+            *full |= self.kept.len() + bytes > self.kept_bytes;
+            if !*full {
+                push_item(&mut self.kept, raw);
+                unkept.next();
+            }
+        }
+        Ok(false)
+    }
+
+    /// How long the whole body is, once it is measured and until the first chunk is taken.
+    pub fn body_bytes(&self) -> Option<usize> {
+        match &self.state {
+            State::Sending { next, rest_bytes, .. } => Some(next.len() + rest_bytes + LIST_TAIL.len()),
+            State::Measuring { .. } | State::Done => None,
+        }
+    }
+
+    fn next_chunk(&mut self) -> Result<Option<Bytes>, EncodeError> {
+        while !self.measure()? {}
+        let State::Sending { next, walk, rest_bytes } = &mut self.state else { return Ok(None) };
+        if next.len() > self.chunk_bytes {
+            return Ok(Some(next.split_to(self.chunk_bytes)));
+        }
+        let mut chunk = Vec::with_capacity(self.chunk_bytes.max(next.len() + LIST_TAIL.len()));
+        chunk.extend_from_slice(&std::mem::take(next));
+        while *rest_bytes > 0 {
+            let Some(object) = walk.next() else { return Err(EncodeError::ListChanged) };
+            let raw = self.encoder.object(self.item, object.json_slice()).map_err(|_| EncodeError::ListChanged)?;
+            let Some(rest) = rest_bytes.checked_sub(item_bytes(raw.len())) else {
+                return Err(EncodeError::ListChanged);
+            };
+            *rest_bytes = rest;
+            push_item(&mut chunk, raw);
+            if chunk.len() >= self.chunk_bytes {
+                let mut chunk = Bytes::from(chunk);
+                *next = chunk.split_off(self.chunk_bytes);
+                return Ok(Some(chunk));
+            }
+        }
+        chunk.extend_from_slice(LIST_TAIL);
+        self.state = State::Done;
+        Ok(Some(chunk.into()))
+    }
+}
+
+/// The message of a list's items.
+fn item_of(list: Id) -> Option<Id> {
+    let field = list.message().fields().iter().find(|field| field.name() == "items")?;
+    match (field.shape(), field.of()) {
+        (Shape::Repeated, Type::Message(item)) => Some(item),
+        _ => None,
+    }
+}
+
+impl<I: Iterator<Item = Object> + Clone> Iterator for ListBody<I> {
+    type Item = Result<Bytes, EncodeError>;
+
+    /// The next chunk; never empty. After an error there is none.
+    fn next(&mut self) -> Option<Self::Item> {
+        let next = self.next_chunk();
+        if next.is_err() {
+            self.state = State::Done;
+        }
+        next.transpose()
+    }
 }

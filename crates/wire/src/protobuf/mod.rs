@@ -3,13 +3,31 @@
 //! ```text
 //!   request body   k8s\0 Unknown{apiVersion, kind, raw} ── decode ──▶ {"kind":…,"apiVersion":…,"metadata":…
 //!   response body  k8s\0 Unknown{apiVersion, kind, raw} ◀─ encode ─── the object's JSON
-//!   list body      k8s\0 Unknown{…, ListMeta item item …} ◀─ encode_list ─ envelopes, not encoded again
-//!   watch event    length WatchEvent{type, envelope}    ◀─ watch_frame ── an envelope
+//!   list body      k8s\0 Unknown{…, ListMeta item item …} ◀─ ListBody ── the objects' JSON
+//!                                                       ◀─ encode_list ─ envelopes, not encoded again
+//!   watch event    length WatchEvent{type, envelope}    ◀─ event_frame ── the object's JSON
+//!                                                       ◀─ watch_frame ── an envelope
 //! ```
+//!
+//! # What a server answers with
+//!
+//! | answer | made by |
+//! |---|---|
+//! | an object | [`encode()`] with its `apiVersion` and `kind` |
+//! | an object's metadata | [`encode()`] of the whole object as `("meta.k8s.io/v1", "PartialObjectMetadata")` |
+//! | a Status: an error, a delete's answer | [`status`] |
+//! | a list, whole or of metadata | [`ListBody`], which holds no more than a named part of it |
+//! | ADDED, MODIFIED, DELETED | [`event_frame`], once per event and view |
+//! | BOOKMARK | [`bookmark_frame`] |
+//! | ERROR, at the end of a stream | [`error_frame`] |
+//! | each of these frames on a WebSocket | [`message_of_frame`] of it, as a binary message |
+//!
+//! A Table has no protobuf (406), nor has a custom resource, of which metadata can be shown all the same.
+//! `Content-Type` comes from [`crate::media_type::Negotiated::content_type`].
 //!
 //! Inside this project an object is its JSON. What protobuf needs beyond it is a table of facts
 //! ([`schema`]), generated from Kubernetes' public type definitions by `cargo xtask codegen`; there
-//! is no type, no reflection and no tree in between. Custom resources have no protobuf.
+//! is no type, no reflection and no tree in between.
 //!
 //! The outcome is that of Go, whose rules differ from those of other protobuf libraries: values that
 //! are no pointers are always written, even if zero; `kind` and `apiVersion` travel in the envelope
@@ -42,9 +60,12 @@ mod watch;
 
 pub use envelope::{Envelope, MAGIC};
 pub use error::{DecodeError, EncodeError, Malformed};
-pub use list::{LIST_TAIL, encode_list, item_bytes, list_head, push_item, push_item_head};
+pub use list::{
+    LIST_KEPT_BYTES, LIST_TAIL, ListBody, MEASURE_STEP_BYTES, encode_list, item_bytes, list_head, push_item,
+    push_item_head,
+};
 pub use table::RELEASE;
-pub use watch::{WatchMessage, watch_frame};
+pub use watch::{WatchMessage, bookmark_frame, error_frame, event_frame, message_of_frame, status, watch_frame};
 
 /// The media type.
 pub const MEDIA_TYPE: &str = "application/vnd.kubernetes.protobuf";
@@ -78,15 +99,14 @@ pub struct Decoded {
 /// arguments give. What Go always writes and the JSON lacks is filled in, so a bookmark needs nothing
 /// but its metadata. Numbers, times and base64 have to be what Kubernetes accepts.
 ///
-/// One pass over the JSON; three buffers are allocated, whatever the object's size.
+/// One pass over the JSON; a handful of buffers are allocated, whatever the object's size.
 ///
 /// # Errors
 /// [`EncodeError`]: a kind without protobuf, or an object that is none of its kind.
 pub fn encode(api_version: &str, kind: &str, json: &[u8]) -> Result<Vec<u8>, EncodeError> {
     let raw = encode::object(encodable(api_version, kind)?, json)?;
-    let mut body = envelope::head(api_version, kind, raw.len());
-    body.extend_from_slice(&raw);
-    body.extend_from_slice(envelope::TAIL);
+    let mut body = Vec::with_capacity(envelope::bytes(api_version, kind, raw.len()));
+    envelope::push(&mut body, api_version, kind, &raw);
     Ok(body)
 }
 

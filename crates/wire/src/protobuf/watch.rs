@@ -7,37 +7,82 @@
 //! ```
 //! A WebSocket sends the message without the length.
 
-use bytes::{BufMut, Bytes, BytesMut};
+use bytes::Bytes;
+use listwatch_meta::Status;
 
 use super::decode::whole;
-use super::envelope::{bytes_field, field_bytes, push_head};
-use super::error::DecodeError;
+use super::envelope::{self, bytes_field, field_bytes, push_head};
+use super::error::{DecodeError, EncodeError};
 use super::reader::Reader;
-use crate::event::EventKind;
+use super::{encodable, encode};
+use crate::event::{Bookmark, EventKind};
 
 /// Bytes of the length in front of a message.
 const LENGTH_BYTES: usize = 4;
 
-/// A frame of a watch stream: what happened, and the object in its envelope (a `Status` with
-/// [`EventKind::Error`], metadata alone with [`EventKind::Bookmark`]).
+/// A frame of a watch stream: what happened, and the object in its envelope.
 ///
 /// The envelope is copied once; the frame is then shared by every watcher. Its message for a
-/// WebSocket is the slice behind the first four bytes. An envelope of 4 GiB cannot be framed; the
-/// store's limits are far below.
+/// WebSocket is [`message_of_frame`]. An envelope of 4 GiB cannot be framed; the store's limits are
+/// far below.
 pub fn watch_frame(kind: EventKind, envelope: &[u8]) -> Bytes {
+    let mut frame = frame_head(kind, envelope.len());
+    frame.extend_from_slice(envelope);
+    frame.into()
+}
+
+/// Everything before the envelope, in a buffer with room for it.
+fn frame_head(kind: EventKind, envelope_bytes: usize) -> Vec<u8> {
     let kind = kind.as_str();
-    let object_bytes = field_bytes(envelope.len());
+    let object_bytes = field_bytes(envelope_bytes);
     let bytes = field_bytes(kind.len()) + field_bytes(object_bytes);
-    let mut head = Vec::with_capacity(32);
-    push_head(&mut head, 1, kind.len());
-    head.extend_from_slice(kind.as_bytes());
-    push_head(&mut head, 2, object_bytes);
-    push_head(&mut head, 1, envelope.len());
-    let mut frame = BytesMut::with_capacity(LENGTH_BYTES + bytes);
-    frame.put_u32(bytes as u32);
-    frame.put_slice(&head);
-    frame.put_slice(envelope);
-    frame.freeze()
+    let mut frame = Vec::with_capacity(LENGTH_BYTES + bytes);
+    frame.extend_from_slice(&(bytes as u32).to_be_bytes());
+    push_head(&mut frame, 1, kind.len());
+    frame.extend_from_slice(kind.as_bytes());
+    push_head(&mut frame, 2, object_bytes);
+    push_head(&mut frame, 1, envelope_bytes);
+    frame
+}
+
+/// A frame of a watch stream, from an object's JSON: [`super::encode()`] and [`watch_frame`] with one
+/// copy less.
+///
+/// For ADDED, MODIFIED and DELETED these are the object's own type and JSON. Of an object of any
+/// kind, `("meta.k8s.io/v1", "PartialObjectMetadata")` shows the metadata.
+///
+/// # Errors
+/// [`EncodeError`]. kube-apiserver ends a stream of which an event cannot be encoded.
+pub fn event_frame(event: EventKind, api_version: &str, kind: &str, json: &[u8]) -> Result<Bytes, EncodeError> {
+    let raw = encode::object(encodable(api_version, kind)?, json)?;
+    let mut frame = frame_head(event, envelope::bytes(api_version, kind, raw.len()));
+    envelope::push(&mut frame, api_version, kind, &raw);
+    Ok(frame.into())
+}
+
+/// The `BOOKMARK` frame of a watch of whole objects. Go's zeros come from the table, so
+/// [`Bookmark::zero_members`] may be empty; for a watch of metadata, `api_version` and `kind` are those
+/// of `PartialObjectMetadata`.
+///
+/// # Errors
+/// [`EncodeError::UnknownKind`] for a kind without protobuf.
+pub fn bookmark_frame(bookmark: &Bookmark<'_>) -> Result<Bytes, EncodeError> {
+    event_frame(EventKind::Bookmark, bookmark.api_version, bookmark.kind, &bookmark.object())
+}
+
+/// A `Status` as a body: errors, and what a delete answers.
+pub fn status(status: &Status) -> Vec<u8> {
+    super::encode("v1", "Status", &status.to_json()).expect("a Status is of its own kind")
+}
+
+/// The `ERROR` frame that ends a stream.
+pub fn error_frame(status: &Status) -> Bytes {
+    watch_frame(EventKind::Error, &self::status(status))
+}
+
+/// What a WebSocket sends of a frame: all but the length, as a slice.
+pub fn message_of_frame(frame: &Bytes) -> Bytes {
+    frame.slice(LENGTH_BYTES.min(frame.len())..)
 }
 
 /// A watch event as it came, without its length; the object is still in its envelope.
