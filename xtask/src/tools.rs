@@ -81,6 +81,23 @@ pub(crate) fn curl() -> Outcome<PathBuf> {
     }
 }
 
+/// A Python with these packages, in an environment of its own below `target/xtask/tools`.
+pub(crate) fn python(packages: &[&str]) -> Outcome<PathBuf> {
+    let home = target().join("xtask/tools/python");
+    let (python, wanted, note) = (home.join("bin/python"), packages.join(" "), home.join("packages"));
+    if std::fs::read_to_string(&note).is_ok_and(|there| there == wanted) && python.is_file() {
+        return Ok(python);
+    }
+    let system = on_path("python3").ok_or("python3 is needed: install it (Debian: python3-venv), then try again")?;
+    println!("making a Python with {wanted} in {}", home.display());
+    let limit = Duration::from_secs(300);
+    let made = Run::new(&system).args(["-m", "venv", "--clear"]).arg(&home).limit(limit).text();
+    made.map_err(|failure| failure.while_doing("Python's venv is needed (Debian: python3-venv)"))?;
+    Run::new(&python).args(["-m", "pip", "--quiet", "install"]).args(packages).limit(limit).text()?;
+    std::fs::write(note, wanted)?;
+    Ok(python)
+}
+
 /// Whether a Docker engine answers.
 pub(crate) fn docker_engine() -> bool {
     on_path("docker").is_some()

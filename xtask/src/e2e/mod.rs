@@ -8,6 +8,7 @@
 mod access;
 mod bad_input;
 mod changes;
+mod clients;
 mod etcd;
 mod looks;
 mod model;
@@ -264,6 +265,13 @@ const SCENARIOS: &[Scenario] = &[
     scenario("watch over HTTP/1.1", Needs::Any, watching::over_http1),
     scenario("watch over HTTP/2", Needs::Any, watching::over_http2),
     scenario("listwatch watch", Needs::OwnServer, watching::our_client),
+    scenario("curl pages", Needs::Any, clients::curl_pages),
+    scenario("curl resumes", Needs::Any, clients::curl_resumes),
+    scenario("kube-rs", Needs::Any, clients::kube_rs),
+    scenario("Python lists", Needs::Any, clients::python_lists),
+    scenario("Python pages", Needs::Any, clients::python_pages),
+    scenario("Python watches", Needs::Any, clients::python_watches),
+    scenario("Python resumes", Needs::Any, clients::python_resumes),
     scenario("label, annotate", Needs::Base, changes::label_and_annotate),
     scenario("edit", Needs::Base, changes::edit),
     scenario("patch (strategic)", Needs::Base, changes::patch_strategic),

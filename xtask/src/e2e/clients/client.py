@@ -1,0 +1,204 @@
+"""Lists, pages, watches and resumes with Python's `kubernetes` package, and watches over a WebSocket.
+
+Usage: client.py KUBECONFIG SCENARIO     (SCENARIO: a function below whose name begins with "scenario_")
+
+Works in a namespace of its own, which it makes and removes. Prints one line of what it saw; an
+assertion's text, and exit code 1, if it saw something else. Knows nothing of the server but the
+Kubernetes API, so it can be run against any.
+"""
+
+import json
+import ssl
+import sys
+import threading
+import uuid
+
+import websocket
+from kubernetes import client, config, dynamic, watch
+
+# Far above what anything here takes; only a hang reaches it (seconds).
+PATIENCE = 20
+
+
+class World:
+    """One API server, and a namespace on it for this run alone."""
+
+    def __init__(self, kubeconfig):
+        self.api_client = config.new_client_from_config(kubeconfig)
+        self.core = client.CoreV1Api(self.api_client)
+        self.namespace = "python-" + uuid.uuid4().hex[:8]
+
+    def __enter__(self):
+        self.core.create_namespace(client.V1Namespace(metadata=client.V1ObjectMeta(name=self.namespace)))
+        return self
+
+    def __exit__(self, *_):
+        self.core.delete_namespace(self.namespace)
+
+    def make(self, name, labels=None, **data):
+        meta = client.V1ObjectMeta(name=name, labels=labels)
+        return self.core.create_namespaced_config_map(self.namespace, client.V1ConfigMap(metadata=meta, data=data))
+
+    def change(self, name, **data):
+        return self.core.patch_namespaced_config_map(name, self.namespace, {"data": data})
+
+    def remove(self, name):
+        return self.core.delete_namespaced_config_map(name, self.namespace)
+
+    def list(self, **options):
+        return self.core.list_namespaced_config_map(self.namespace, _request_timeout=PATIENCE, **options)
+
+    def watch(self, count, **options):
+        """The first `count` events, as (type, name, resource version)."""
+        seen, stream = [], watch.Watch()
+        events = stream.stream(
+            self.core.list_namespaced_config_map, self.namespace, _request_timeout=PATIENCE, **options
+        )
+        for event in events:
+            meta = event["object"].metadata
+            seen.append((event["type"], meta.name, meta.resource_version))
+            if len(seen) == count:
+                stream.stop()
+        return seen
+
+
+def names(items):
+    return [item.metadata.name for item in items]
+
+
+def scenario_list(world):
+    for n in range(5):
+        world.make(f"m{n}", labels={"parity": "odd" if n % 2 else "even"}, n=str(n))
+    everything = world.list()
+    assert names(everything.items) == ["m0", "m1", "m2", "m3", "m4"], names(everything.items)
+    assert everything.metadata.resource_version.isdigit()
+    odd = world.list(label_selector="parity=odd")
+    assert names(odd.items) == ["m1", "m3"], names(odd.items)
+    one = world.list(field_selector="metadata.name=m2")
+    assert [item.data for item in one.items] == [{"n": "2"}], one.items
+    untyped = dynamic.DynamicClient(world.api_client).resources.get(api_version="v1", kind="ConfigMap")
+    found = untyped.get(namespace=world.namespace, label_selector="parity=even")
+    assert [item.metadata.name for item in found.items] == ["m0", "m2", "m4"]
+    return "5 listed, 2 by label, 1 by field, 3 by the dynamic client"
+
+
+def scenario_page(world):
+    wanted = [f"m{n:02}" for n in range(23)]
+    for name in wanted:
+        world.make(name)
+    found, token, versions, pages = [], None, set(), 0
+    while True:
+        page = world.list(limit=5, _continue=token)
+        pages += 1
+        found += names(page.items)
+        versions.add(page.metadata.resource_version)
+        if pages == 1:
+            # A write between two pages does not show in the later ones.
+            world.make("m04-late")
+            world.remove("m22")
+            assert page.metadata.remaining_item_count == 18, page.metadata
+        token = page.metadata._continue
+        if not token:
+            break
+    assert found == wanted, found
+    assert len(versions) == 1, f"pages of one list are of one version: {versions}"
+    assert pages == 5, pages
+    try:
+        world.list(limit=5, _continue="no token")
+        raise AssertionError("a broken continue token was taken")
+    except client.ApiException as error:
+        assert error.status == 400, error
+    return f"{pages} pages of one version, writes between them unseen"
+
+
+def scenario_watch(world):
+    start = world.list().metadata.resource_version
+    seen, ready = [], threading.Event()
+
+    def follow():
+        ready.set()
+        seen.extend(world.watch(4, resource_version=start, timeout_seconds=PATIENCE))
+
+    follower = threading.Thread(target=follow)
+    follower.start()
+    ready.wait()
+    world.make("a", x="1")
+    world.change("a", x="2")
+    world.make("b")
+    gone = world.remove("a")
+    follower.join(PATIENCE)
+    assert not follower.is_alive(), "the watch did not see four events"
+    assert [event[:2] for event in seen] == [("ADDED", "a"), ("MODIFIED", "a"), ("ADDED", "b"), ("DELETED", "a")], seen
+    versions = [int(event[2]) for event in seen]
+    assert versions == sorted(set(versions)), f"versions rise: {versions}"
+    assert world.api_client.sanitize_for_serialization(gone)["status"] == "Success", gone
+    return f"4 events at {versions}"
+
+
+def scenario_resume(world):
+    start = world.list().metadata.resource_version
+    world.make("a")
+    world.make("b")
+    first = world.watch(1, resource_version=start)
+    assert [event[:2] for event in first] == [("ADDED", "a")], first
+    # What happens while nobody watches is there when the watch goes on.
+    world.change("b", x="1")
+    world.remove("a")
+    world.make("c")
+    rest = world.watch(4, resource_version=first[0][2])
+    wanted = [("ADDED", "b"), ("MODIFIED", "b"), ("DELETED", "a"), ("ADDED", "c")]
+    assert [event[:2] for event in rest] == wanted, rest
+    # A version that is far away is refused, and says why.
+    try:
+        world.list(resource_version=str(int(rest[-1][2]) + 1_000_000), resource_version_match="NotOlderThan")
+        raise AssertionError("a version of the future was answered")
+    except client.ApiException as error:
+        assert error.status == 504, error
+        assert "Too large resource version" in error.body, error.body
+    # The package ends a watch by the server's time, and goes on by itself where it left.
+    short = list(
+        watch.Watch().stream(
+            world.core.list_namespaced_config_map, world.namespace, timeout_seconds=1, _request_timeout=PATIENCE
+        )
+    )
+    assert [event["object"].metadata.name for event in short] == ["b", "c"], short
+    return f"went on after {first[0][2]}, 4 events missed meanwhile, none lost"
+
+
+def scenario_websocket(world):
+    settings = world.api_client.configuration
+    start = world.list().metadata.resource_version
+    path = f"/api/v1/namespaces/{world.namespace}/configmaps?watch=true&resourceVersion={start}&timeoutSeconds=2"
+    trust = ssl.create_default_context(cafile=settings.ssl_ca_cert)
+    socket = websocket.create_connection(
+        settings.host.replace("https://", "wss://") + path,
+        header={"Authorization": next(iter(settings.api_key.values()))},
+        sslopt={"context": trust},
+        timeout=PATIENCE,
+    )
+    world.make("a", x="1")
+    world.change("a", x="2")
+    seen = []
+    while len(seen) < 2:
+        kind, message = socket.recv_data()
+        assert kind == websocket.ABNF.OPCODE_TEXT, kind
+        event = json.loads(message)
+        seen.append((event["type"], event["object"]["metadata"]["name"]))
+    assert seen == [("ADDED", "a"), ("MODIFIED", "a")], seen
+    socket.ping("still there?")
+    kind, message = socket.recv_data(control_frame=True)
+    assert (kind, message) == (websocket.ABNF.OPCODE_PONG, b"still there?"), (kind, message)
+    kind, message = socket.recv_data(control_frame=True)
+    assert kind == websocket.ABNF.OPCODE_CLOSE, (kind, message)
+    socket.close()
+    return "2 events as text messages, a pong, a close when the time was over"
+
+
+def main():
+    scenario = globals()["scenario_" + sys.argv[2]]
+    with World(sys.argv[1]) as world:
+        print(scenario(world))
+
+
+if __name__ == "__main__":
+    main()
