@@ -58,7 +58,10 @@ mod types;
 mod update;
 
 #[cfg(feature = "embedded")]
-pub use embedded::{CACHE_BYTES, EmbeddedOptions, EmbeddedStorage, OpenError, RESERVE_BYTES, WAITING_KIB_MAX};
+pub use embedded::{
+    CACHE_BYTES, Defragmented, EmbeddedOptions, EmbeddedStats, EmbeddedStorage, FINDINGS_MAX, Finding, OpenError,
+    RESERVE_BYTES, Restore, RestoreError, Verification, WAITING_KIB_MAX,
+};
 pub use error::{CreateError, DeleteError, ReadError, StoreFault, UpdateError, WatchError};
 pub use memory::MemoryStorage;
 pub use retention::{ENTRY_BYTES, RETENTION_AGE, RETENTION_BYTES, RETENTION_REVISIONS, Retention};

@@ -160,6 +160,26 @@ impl<V> Mvcc<V> {
         Ok(page)
     }
 
+    /// The first `limit` keys of a range at a revision: [`Mvcc::list`] for who does not ask how many
+    /// follow.
+    ///
+    /// # Errors
+    /// As [`Mvcc::check_readable`].
+    pub(crate) fn first(
+        &self,
+        range: &KeyRange,
+        at: Revision,
+        limit: usize,
+    ) -> Result<Vec<(&Key, &Stored<V>)>, ReadError> {
+        self.check_readable(at)?;
+        if range.is_empty() {
+            return Ok(Vec::new());
+        }
+        let bounds = (Bound::Included(range.start()), Bound::Excluded(range.end()));
+        let states = self.keys.range::<str, _>(bounds);
+        Ok(states.filter_map(|(key, slot)| Some((key, self.state_at(slot, at)?))).take(limit).collect())
+    }
+
     /// The state of a slot as it was at `at`, which must be readable.
     fn state_at<'a>(&'a self, slot: &'a Slot<V>, at: Revision) -> Option<&'a Stored<V>> {
         let mut state = slot.live.as_ref();

@@ -79,7 +79,7 @@ impl Keeper {
     }
 
     /// Bytes of history as [`Retention::bytes`] reckons them.
-    #[cfg(test)]
+    #[cfg(any(test, feature = "embedded"))]
     pub(crate) fn bytes(&self) -> u64 {
         self.bytes
     }

@@ -22,14 +22,15 @@ use listwatch_meta::Revision;
 use tokio::sync::oneshot;
 
 use super::engine::{Change, Disk, Engine, EngineError};
-use super::plan::{self, Lost, Plan, Record};
+use super::plan::{Index, Length, Lost, Plan, Record};
 use super::queue::{Denial, Request, Taken, Wish};
 use super::record::Header;
-use super::{Inner, State};
+use super::repack::Copy;
+use super::{EmbeddedOptions, Inner, State};
 use crate::error::StoreFault;
 use crate::mvcc::Entry;
 use crate::retention::Keeper;
-use crate::ttl::{self, Deadlines, Millis};
+use crate::ttl::{self, Millis};
 
 /// Each commit removes at most this many keys whose TTL ran out.
 const EXPIRE_PER_COMMIT: usize = 256;
@@ -68,11 +69,10 @@ pub(super) struct Clock {
 
 impl Clock {
     pub(super) fn new() -> Self {
-        let wall = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
-        Clock { opened: Instant::now(), wall: u64::try_from(wall.as_millis()).unwrap_or(0) }
+        Clock { opened: Instant::now(), wall: millis_of(SystemTime::now()) }
     }
 
-    fn now(&self) -> Millis {
+    pub(super) fn now(&self) -> Millis {
         self.wall + u64::try_from(self.opened.elapsed().as_millis()).unwrap_or(0)
     }
 
@@ -81,16 +81,24 @@ impl Clock {
     }
 }
 
+/// Milliseconds since the epoch, rounded up: a key never goes early.
+pub(super) fn millis_of(time: SystemTime) -> Millis {
+    let since = time.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+    u64::try_from(since.as_nanos().div_ceil(1_000_000)).unwrap_or(Millis::MAX)
+}
+
+/// The time of so many milliseconds since the epoch.
+pub(super) fn time_of(millis: Millis) -> SystemTime {
+    SystemTime::UNIX_EPOCH.checked_add(Duration::from_millis(millis)).unwrap_or(SystemTime::UNIX_EPOCH)
+}
+
 /// See the file's head. Dropping it closes the store, also when the thread panics.
 pub(super) struct Committer {
     pub inner: Arc<Inner>,
     pub disk: Arc<dyn Disk>,
     pub clock: Clock,
-    pub cache_bytes: usize,
-    pub reserve_bytes: u64,
+    pub options: EmbeddedOptions,
     pub engine: Option<Engine>,
-    pub keeper: Keeper,
-    pub deadlines: Deadlines,
     /// Revisions on disk that nobody can ask for any more, oldest first.
     pub dead: VecDeque<Revision>,
     /// What the disk says about the oldest readable revision. It may lag behind the index until
@@ -141,10 +149,11 @@ impl Committer {
             return self.reopened.map_or(now, |at| at + REOPEN_EVERY);
         }
         let resting = self.failed.map(|at| at + REST_AFTER_FAILURE).filter(|until| *until > now);
-        let idle = if !self.dead.is_empty() || self.inner.state.read().mvcc.has_untrimmed() {
+        let state = self.inner.state.read();
+        let idle = if !self.dead.is_empty() || state.index.mvcc.has_untrimmed() {
             now
         } else {
-            let expiry = self.deadlines.next().map(|at| self.clock.instant(at));
+            let expiry = state.index.deadlines.next().map(|at| self.clock.instant(at));
             let quiet = self.unrepaired.map(|at| at + QUIET);
             [expiry, quiet].into_iter().flatten().fold(now + RETENTION_EVERY, Instant::min)
         };
@@ -160,11 +169,12 @@ impl Committer {
         // The room in the queue is given back when the batch is done.
         let mut rooms = Vec::with_capacity(requests.len());
         let mut compact_to = Revision::ZERO;
+        let mut replacement = None;
         let records = {
             let state = self.inner.state.read();
-            let mut plan = Plan::new(&state.mvcc);
+            let mut plan = Plan::new(&state.index.mvcc);
             if !resting {
-                for (key, revision) in self.deadlines.all_due(now, EXPIRE_PER_COMMIT) {
+                for (key, revision) in state.index.deadlines.all_due(now, EXPIRE_PER_COMMIT) {
                     // A deadline is forgotten when its revision is replaced, so this finds it.
                     let _ = plan.delete(&key, revision);
                 }
@@ -185,6 +195,7 @@ impl Committer {
                         rooms.push(room);
                         pending.push(Pending::Written(answer, plan.delete(&key, expected)));
                     }
+                    Request::Replace { copy, answer } => replacement = Some((copy, answer)),
                     Request::Compact { to, answer } => {
                         compact_to = compact_to.max(to);
                         pending.push(Pending::Compacted(answer));
@@ -202,6 +213,40 @@ impl Committer {
         for asker in pending {
             self.answer(asker, &result);
         }
+        if let Some((copy, answer)) = replacement {
+            // An asker that went away leaves the former engine to be closed here.
+            if let Err(Ok(former)) = answer.send(self.replace(copy)) {
+                former.close();
+            }
+        }
+    }
+
+    /// Completes a copy of the store and goes on in it; hands back the former engine. When that
+    /// fails all goes on as before.
+    fn replace(&mut self, mut copy: Copy) -> Result<Engine, StoreFault> {
+        let oldest = self.inner.state.read().index.mvcc.oldest();
+        copy.complete(&self.inner, oldest)?;
+        let snapshot = copy.engine.snapshot()?;
+        let Some(former) = self.engine.take() else { return Err(self.inner.state.read().fault()) };
+        match self.disk.take_beside() {
+            Ok(()) => {
+                self.inner.state.write().snapshot = Ok(Arc::new(snapshot));
+                self.engine = Some(copy.engine);
+                self.oldest_on_disk = oldest;
+                self.unrepaired = None;
+                Ok(former)
+            }
+            Err(error) => {
+                tracing::error!(%error, "the store's copy cannot take its place; opening the store again");
+                // Which of the two is there now only opening tells; both hold everything.
+                drop(snapshot);
+                copy.engine.close();
+                self.engine = Some(former);
+                let inner = self.inner.clone();
+                let _ = self.exchange_engine(&mut inner.state.write());
+                Err(EngineError::from(error).into())
+            }
+        }
     }
 
     /// Is there too little room for what is to be written?
@@ -211,11 +256,11 @@ impl Committer {
         }
         let bytes: u64 = requests.iter().map(|request| request.bytes() as u64).sum();
         let free = self.disk.free_bytes()?;
-        let needed = self.reserve_bytes + bytes * SPACE_PER_BYTE;
+        let needed = self.options.reserve_bytes + bytes * SPACE_PER_BYTE;
         (free < needed).then(|| {
             StoreFault::NoSpace(format!(
                 "{free} bytes are free where the store is, and it keeps {} in reserve for deletes and compaction",
-                self.reserve_bytes
+                self.options.reserve_bytes
             ))
         })
     }
@@ -225,7 +270,7 @@ impl Committer {
     fn write(&mut self, records: &[Record], compact_to: Revision, resting: bool) -> Result<(), StoreFault> {
         let dead = if resting { 0 } else { DEAD_PER_COMMIT + DEAD_PER_WRITE * records.len() };
         let dead: Vec<Revision> = self.dead.iter().take(dead).copied().collect();
-        let oldest = self.inner.state.read().mvcc.oldest().max(compact_to);
+        let oldest = self.inner.state.read().index.mvcc.oldest().max(compact_to);
         let oldest = (oldest > self.oldest_on_disk && (!dead.is_empty() || !compact_to.is_zero())).then_some(oldest);
         let quick_repair = records.is_empty() && self.unrepaired.is_some_and(|at| at.elapsed() >= QUIET);
         if records.is_empty() && dead.is_empty() && oldest.is_none() && !quick_repair {
@@ -243,6 +288,9 @@ impl Committer {
         }
         self.unrepaired = (!quick_repair).then(Instant::now);
         self.oldest_on_disk = self.oldest_on_disk.max(oldest.unwrap_or_default());
+        if let Some(died) = self.inner.died.lock().as_mut() {
+            died.extend(&dead);
+        }
         self.dead.drain(..dead.len());
         Ok(())
     }
@@ -255,7 +303,7 @@ impl Committer {
         tracing::error!(%error, "a write to the store failed; opening it again");
         let inner = self.inner.clone();
         let mut state = inner.state.write();
-        let current = state.mvcc.current();
+        let current = state.index.mvcc.current();
         match self.exchange_engine(&mut state) {
             Ok(found) if found.len() == records.len() => {
                 let same =
@@ -315,9 +363,9 @@ impl Committer {
             engine.close();
         }
         let mut open = || {
-            let engine = Engine::open(&*self.disk, self.cache_bytes)?;
+            let engine = Engine::open(&*self.disk, self.options.cache_bytes)?;
             let mut headers = Vec::new();
-            engine.headers_after(state.mvcc.current(), |revision, header| {
+            engine.headers_after(state.index.mvcc.current(), |revision, header| {
                 headers.push((revision, header));
                 Ok(())
             })?;
@@ -337,8 +385,7 @@ impl Committer {
         {
             let state = &mut *inner.state.write();
             for ((revision, header, value), previous) in records.iter().zip(previous) {
-                let applied = plan::apply(&mut state.mvcc, &mut self.deadlines, &mut self.keeper, *revision, header);
-                if let Err(damaged) = applied {
+                if let Err(damaged) = state.index.apply(*revision, header) {
                     // The plan was made from this very index, so this is a bug or broken memory.
                     self.give_up(state, damaged.0);
                     break;
@@ -346,9 +393,11 @@ impl Committer {
                 state.recent.push(value.clone(), previous);
                 self.inner.hub.changed(header.key.as_str(), *revision, &mut wake);
             }
-            let forget = self.keeper.forget_to(state.mvcc.current(), now).max(compact_to);
+            let index = &mut state.index;
+            let forget = index.keeper.forget_to(index.mvcc.current(), now).max(compact_to);
             // Neither passes the current revision.
-            let _ = state.mvcc.compact(forget.min(state.mvcc.current()));
+            let _ = index.mvcc.compact(forget.min(index.mvcc.current()));
+            state.timeline.note(index.mvcc.oldest(), index.mvcc.current(), now);
             self.trim(state, DEAD_PER_COMMIT + DEAD_PER_WRITE * records.len());
         }
         wake.into_iter().for_each(Waker::wake);
@@ -356,15 +405,16 @@ impl Committer {
 
     /// Drops up to `limit` entries of history and notes what is dead on disk.
     fn trim(&mut self, state: &mut State, limit: usize) {
+        let Index { mvcc, keeper, .. } = &mut state.index;
         for _ in 0..limit {
-            if let Some((revision, entry)) = state.mvcc.trim() {
-                self.keeper.dropped(cost(&entry));
+            if let Some((revision, entry)) = mvcc.trim() {
+                keeper.dropped(cost(&entry));
                 self.dead.extend(entry.previous.map(|stored| stored.modified));
                 if entry.current.is_none() {
                     self.dead.push_back(revision);
                 }
-            } else if self.keeper.over_bytes() && state.mvcc.oldest() < state.mvcc.current() {
-                let _ = state.mvcc.compact(state.mvcc.oldest().next());
+            } else if keeper.over_bytes() && mvcc.oldest() < mvcc.current() {
+                let _ = mvcc.compact(mvcc.oldest().next());
             } else {
                 break;
             }
@@ -378,7 +428,7 @@ impl Committer {
         if self.inner.hub.len() == 0 {
             return vec![None; records.len()];
         }
-        let first = state.mvcc.current().next();
+        let first = state.index.mvcc.current().next();
         let load = |(_, header, _): &Record| {
             let previous = Some(header.previous).filter(|previous| !previous.is_zero())?;
             // In this batch, among the recent ones, or on disk.
@@ -402,7 +452,7 @@ impl Committer {
     }
 }
 
-fn cost(entry: &Entry<plan::Length>) -> u64 {
+fn cost(entry: &Entry<Length>) -> u64 {
     Keeper::cost(entry.key.as_str().len(), entry.previous.map_or(0, |stored| stored.value as usize))
 }
 

@@ -4,6 +4,11 @@
 //!   <dir>/LOCK          held while the store is open; holds the owner's process id
 //!   <dir>/FORMAT        what the directory is, for people and for the next open
 //!   <dir>/store.redb    the engine's file
+//!
+//!   for a while:
+//!   <dir>/store.redb.new        a store that is being made
+//!   <dir>/store.redb.restoring  one that is being filled from a snapshot
+//!   <dir>/store.redb.copy       a denser copy of store.redb, which will take its place
 //! ```
 //!
 //! `store.redb` is made under another name and renamed when it is whole, so a crash at any moment
@@ -15,6 +20,8 @@
 use std::fs::{self, File, OpenOptions, TryLockError};
 use std::io::{self, Read, Seek, Write};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use redb::StorageBackend;
 use redb::backends::FileBackend;
@@ -27,6 +34,8 @@ const FORMAT_FILE: &str = "FORMAT";
 const STORE_FILE: &str = "store.redb";
 const UNFINISHED_FILE: &str = "store.redb.new";
 const UNFINISHED_FORMAT_FILE: &str = "FORMAT.new";
+const RESTORING_FILE: &str = "store.redb.restoring";
+const COPY_FILE: &str = "store.redb.copy";
 
 /// A locked directory that holds a store. Dropping it gives the lock back.
 pub(super) struct StoreDir {
@@ -37,6 +46,34 @@ pub(super) struct StoreDir {
 impl StoreDir {
     /// Locks the directory and makes a store in it where there is none yet.
     pub(super) fn prepare(path: &Path, cache_bytes: usize) -> Result<Self, OpenError> {
+        let (dir, has_store) = Self::take(path, &[LOCK_FILE, UNFINISHED_FILE])?;
+        dir.tighten();
+        if has_store {
+            // A copy that did not take the store's place when a crash came.
+            dir.disk().drop_beside();
+        } else {
+            if path.join(FORMAT_FILE).try_exists().map_err(|error| dir.failed(error.into()))? {
+                let detail = format!("{STORE_FILE} is missing");
+                return Err(OpenError::Corrupt { path: path.to_owned(), detail });
+            }
+            dir.create(cache_bytes)?;
+        }
+        Ok(dir)
+    }
+
+    /// Locks a directory that holds no store, for one that is to be restored there.
+    pub(super) fn prepare_new(path: &Path) -> Result<Self, OpenError> {
+        let (dir, has_store) = Self::take(path, &[LOCK_FILE, UNFINISHED_FILE, RESTORING_FILE])?;
+        if has_store || path.join(FORMAT_FILE).try_exists().map_err(|error| dir.failed(error.into()))? {
+            return Err(OpenError::Exists { path: path.to_owned() });
+        }
+        dir.tighten();
+        Ok(dir)
+    }
+
+    /// Makes and locks the directory, which must hold a store or nothing but `known` files; does it
+    /// hold a store?
+    fn take(path: &Path, known: &[&str]) -> Result<(Self, bool), OpenError> {
         let unusable = |source: io::Error| OpenError::Directory { path: path.to_owned(), source };
         create_private_dir(path).map_err(unusable)?;
         let format = match fs::read_to_string(path.join(FORMAT_FILE)) {
@@ -53,21 +90,12 @@ impl StoreDir {
         let has_store = path.join(STORE_FILE).try_exists().map_err(unusable)?;
         if format.is_none() && !has_store {
             // Before the lock file is made: a foreign directory is left as it is.
-            if let Some(found) = foreign_entry(path).map_err(unusable)? {
+            if let Some(found) = foreign_entry(path, known).map_err(unusable)? {
                 return Err(OpenError::Foreign { path: path.to_owned(), found });
             }
         }
         let lock = lock(path)?;
-        let dir = StoreDir { path: path.to_owned(), _lock: lock };
-        dir.tighten();
-        if !has_store {
-            if format.is_some() {
-                let detail = format!("{STORE_FILE} is missing");
-                return Err(OpenError::Corrupt { path: path.to_owned(), detail });
-            }
-            dir.create(cache_bytes)?;
-        }
-        Ok(dir)
+        Ok((StoreDir { path: path.to_owned(), _lock: lock }, has_store))
     }
 
     /// Takes from others what the modes of older stores, or whoever made the directory, gave them. A
@@ -92,12 +120,10 @@ impl StoreDir {
         let make = || -> Result<(), EngineError> {
             // What an interrupted creation left behind was never used.
             create_private_file(&unfinished)?;
-            Engine::create(&FileDisk { path: unfinished.clone() }, cache_bytes)?.close();
+            Engine::create(&FileDisk::new(&unfinished), cache_bytes)?.close();
             fs::rename(&unfinished, self.path.join(STORE_FILE))?;
-            // The name must be as durable as what it names. Only Unix can sync a directory.
-            #[cfg(unix)]
-            File::open(&self.path)?.sync_all()?;
-            Ok(())
+            // The name must be as durable as what it names.
+            Ok(sync_directory(&self.path)?)
         };
         make().map_err(|error| self.failed(error))
     }
@@ -122,7 +148,25 @@ impl StoreDir {
 
     /// The engine's file.
     pub(super) fn disk(&self) -> FileDisk {
-        FileDisk { path: self.path.join(STORE_FILE) }
+        FileDisk::new(&self.path.join(STORE_FILE))
+    }
+
+    /// An empty file for a store that is being restored.
+    pub(super) fn unfinished(&self) -> io::Result<FileDisk> {
+        let path = self.path.join(RESTORING_FILE);
+        create_private_file(&path)?;
+        Ok(FileDisk::new(&path))
+    }
+
+    /// The restored store is whole and synced: it takes its name.
+    pub(super) fn finish(&self, unfinished: &FileDisk) -> io::Result<()> {
+        fs::rename(&unfinished.path, self.path.join(STORE_FILE))?;
+        sync_directory(&self.path)
+    }
+
+    /// Removes what a restore that was not finished wrote.
+    pub(super) fn discard_unfinished(&self) {
+        let _ = fs::remove_file(self.path.join(RESTORING_FILE));
     }
 
     /// An engine's error as an error of opening.
@@ -145,6 +189,15 @@ fn create_private_dir(path: &Path) -> io::Result<()> {
     #[cfg(unix)]
     std::os::unix::fs::DirBuilderExt::mode(&mut builder, 0o700);
     builder.create(path)
+}
+
+/// Makes what was renamed in a directory durable. Only Unix can.
+fn sync_directory(path: &Path) -> io::Result<()> {
+    #[cfg(unix)]
+    File::open(path)?.sync_all()?;
+    #[cfg(not(unix))]
+    let _ = path;
+    Ok(())
 }
 
 /// Makes or empties a file that is the owner's alone.
@@ -180,7 +233,7 @@ fn tighten(path: &Path) {
 }
 
 /// The first entry that no store makes; `None` when the directory is as good as empty.
-fn foreign_entry(path: &Path) -> io::Result<Option<String>> {
+fn foreign_entry(path: &Path, known: &[&str]) -> io::Result<Option<String>> {
     let mut names = Vec::new();
     for entry in fs::read_dir(path)? {
         names.push(entry?.file_name().to_string_lossy().into_owned());
@@ -188,7 +241,7 @@ fn foreign_entry(path: &Path) -> io::Result<Option<String>> {
     names.sort();
     Ok(names.into_iter().find(|name| {
         // A mount point has a lost+found; hidden files are nobody's data.
-        ![LOCK_FILE, UNFINISHED_FILE, "lost+found"].contains(&name.as_str()) && !name.starts_with('.')
+        !known.contains(&name.as_str()) && name != "lost+found" && !name.starts_with('.')
     }))
 }
 
@@ -212,10 +265,36 @@ fn lock(path: &Path) -> Result<File, OpenError> {
 /// A file as a [`Disk`].
 pub(super) struct FileDisk {
     path: PathBuf,
+    /// The file was renamed and the directory not synced since: what is written to it could be lost
+    /// with its name.
+    unsynced: AtomicBool,
+}
+
+impl FileDisk {
+    fn new(path: &Path) -> Self {
+        FileDisk { path: path.to_owned(), unsynced: AtomicBool::new(false) }
+    }
+
+    fn directory(&self) -> &Path {
+        self.path.parent().unwrap_or(Path::new("."))
+    }
+
+    fn copy(&self) -> PathBuf {
+        self.path.with_file_name(COPY_FILE)
+    }
+
+    fn sync_name(&self) -> io::Result<()> {
+        if self.unsynced.load(Ordering::Relaxed) {
+            sync_directory(self.directory())?;
+            self.unsynced.store(false, Ordering::Relaxed);
+        }
+        Ok(())
+    }
 }
 
 impl Disk for FileDisk {
     fn open(&self) -> io::Result<Box<dyn StorageBackend>> {
+        self.sync_name()?;
         let file = OpenOptions::new().read(true).write(true).open(&self.path)?;
         Ok(Box::new(FileBackend::new(file).map_err(io::Error::other)?))
     }
@@ -229,5 +308,25 @@ impl Disk for FileDisk {
 
     fn used_bytes(&self) -> Option<u64> {
         fs::metadata(&self.path).ok().map(|metadata| metadata.len())
+    }
+
+    fn beside(&self) -> io::Result<Arc<dyn Disk>> {
+        create_private_file(&self.copy())?;
+        Ok(Arc::new(FileDisk::new(&self.copy())))
+    }
+
+    fn take_beside(&self) -> io::Result<()> {
+        self.unsynced.store(true, Ordering::Relaxed);
+        fs::rename(self.copy(), &self.path)?;
+        self.sync_name()
+    }
+
+    fn drop_beside(&self) {
+        if let Err(error) = fs::remove_file(self.copy())
+            && error.kind() != io::ErrorKind::NotFound
+        {
+            let path = self.copy();
+            tracing::warn!("{} is of no use any more and cannot be removed: {error}", path.display());
+        }
     }
 }

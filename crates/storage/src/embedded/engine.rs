@@ -13,13 +13,17 @@
 
 use std::fmt;
 use std::io;
+use std::ops::ControlFlow;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use bytes::Bytes;
 use listwatch_meta::Revision;
-use redb::{Builder, Database, ReadOnlyTable, ReadableDatabase, StorageBackend, TableDefinition};
+use redb::{
+    AccessGuard, Builder, Database, ReadOnlyTable, ReadTransaction, ReadableDatabase, StorageBackend, TableDefinition,
+};
 
 use super::record::{self, Damaged, Header};
 use crate::error::StoreFault;
@@ -41,6 +45,13 @@ pub(super) trait Disk: Send + Sync + 'static {
     fn free_bytes(&self) -> Option<u64>;
     /// Bytes in use, where it can be told.
     fn used_bytes(&self) -> Option<u64>;
+    /// An empty disk beside this one, for a copy that may take its place.
+    fn beside(&self) -> io::Result<Arc<dyn Disk>>;
+    /// What is on the disk beside takes this one's place, durably; handles of the former keep what
+    /// they see. After an error either of the two may be here, and [`Disk::open`] tells which.
+    fn take_beside(&self) -> io::Result<()>;
+    /// Throws away what is beside, if anything is.
+    fn drop_beside(&self);
 }
 
 /// redb takes a backend by type; a [`Disk`] hands out a boxed one. Locking stays out of it: the
@@ -147,6 +158,9 @@ fn redb<T, E: Into<redb::Error>>(result: Result<T, E>) -> Result<T, EngineError>
     result.map_err(|error| error.into().into())
 }
 
+/// One revision as it is on disk: header, and value where it wrote one.
+pub(super) type RawCopy = (Revision, Vec<u8>, Option<Vec<u8>>);
+
 /// What one commit does. All of it happens, or nothing.
 #[derive(Default)]
 pub(super) struct Change<'a> {
@@ -160,11 +174,24 @@ pub(super) struct Change<'a> {
     pub quick_repair: bool,
 }
 
+impl fmt::Debug for Engine {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Engine")
+    }
+}
+
 /// An open engine.
 pub(super) struct Engine {
     db: Database,
     /// One count per snapshot, so that the engine is closed when nobody reads it.
-    in_use: Arc<()>,
+    in_use: Arc<InUse>,
+}
+
+/// What an engine and its snapshots share.
+#[derive(Default)]
+struct InUse {
+    /// The engine waits for its readers: those that read for long give up.
+    closing: AtomicBool,
 }
 
 impl Engine {
@@ -203,17 +230,12 @@ impl Engine {
     fn handle(disk: &dyn Disk, cache_bytes: usize) -> Result<Self, EngineError> {
         let backend = Boxed(disk.open()?);
         let db = redb(Builder::new().set_cache_size(cache_bytes).create_with_backend(backend))?;
-        Ok(Engine { db, in_use: Arc::new(()) })
+        Ok(Engine { db, in_use: Arc::default() })
     }
 
     /// The oldest revision that can be read; zero when history is whole.
     pub(super) fn oldest(&self) -> Result<Revision, EngineError> {
-        guarded(|| {
-            let meta = redb(redb(self.db.begin_read())?.open_table(META))?;
-            let Some(record) = redb(meta.get(OLDEST_KEY))? else { return Ok(Revision::ZERO) };
-            let damaged = |_| EngineError::Corrupt("the record of the oldest revision is damaged".into());
-            Ok(Revision::new(u64::from_le_bytes(record.value().try_into().map_err(damaged)?)))
-        })
+        self.snapshot()?.oldest()
     }
 
     /// Hands out all headers after `after`, in the order of their revisions.
@@ -262,11 +284,30 @@ impl Engine {
         })
     }
 
+    /// Adds revisions as another engine held them.
+    pub(super) fn copy_in(&self, copies: &[RawCopy]) -> Result<(), EngineError> {
+        guarded(|| {
+            let transaction = redb(self.db.begin_write())?;
+            {
+                let mut headers = redb(transaction.open_table(HEADERS))?;
+                let mut values = redb(transaction.open_table(VALUES))?;
+                for (revision, header, value) in copies {
+                    redb(headers.insert(revision.get(), header.as_slice()))?;
+                    if let Some(value) = value {
+                        redb(values.insert(revision.get(), value.as_slice()))?;
+                    }
+                }
+            }
+            redb(transaction.commit())
+        })
+    }
+
     /// The values as they are now, readable while later commits happen.
     pub(super) fn snapshot(&self) -> Result<Snapshot, EngineError> {
         guarded(|| {
             let transaction = redb(self.db.begin_read())?;
-            Ok(Snapshot { values: redb(transaction.open_table(VALUES))?, _in_use: self.in_use.clone() })
+            let values = redb(transaction.open_table(VALUES))?;
+            Ok(Snapshot { values, transaction, in_use: self.in_use.clone() })
         })
     }
 
@@ -276,6 +317,7 @@ impl Engine {
         /// reader that was forgotten, and closing goes on without it.
         const READERS_WAIT: Duration = Duration::from_secs(10);
         const STEP: Duration = Duration::from_millis(1);
+        self.in_use.closing.store(true, Ordering::Relaxed);
         let mut waited = Duration::ZERO;
         while Arc::strong_count(&self.in_use) > 1 && waited < READERS_WAIT {
             std::thread::sleep(STEP);
@@ -286,10 +328,18 @@ impl Engine {
     }
 }
 
-/// A view of all values at one moment. As long as it lives the pages it sees are not reused.
+/// A view of everything at one moment. As long as it lives the pages it sees are not reused.
 pub(super) struct Snapshot {
     values: ReadOnlyTable<u64, &'static [u8]>,
-    _in_use: Arc<()>,
+    transaction: ReadTransaction,
+    in_use: Arc<InUse>,
+}
+
+/// A revision as it is on disk, whole or not.
+pub(super) struct RawRecord<'a> {
+    pub revision: Revision,
+    pub header: Option<&'a [u8]>,
+    pub value: Option<&'a [u8]>,
 }
 
 impl Snapshot {
@@ -300,4 +350,59 @@ impl Snapshot {
             None => Err(EngineError::Corrupt(format!("the value of revision {revision} is missing"))),
         })
     }
+
+    /// The oldest revision that can be read; zero when history is whole.
+    pub(super) fn oldest(&self) -> Result<Revision, EngineError> {
+        guarded(|| {
+            let meta = redb(self.transaction.open_table(META))?;
+            let Some(record) = redb(meta.get(OLDEST_KEY))? else { return Ok(Revision::ZERO) };
+            let damaged = |_| EngineError::Corrupt("the record of the oldest revision is damaged".into());
+            Ok(Revision::new(u64::from_le_bytes(record.value().try_into().map_err(damaged)?)))
+        })
+    }
+
+    /// Hands out what is there of each revision after `after`, in order, until `each` says to stop.
+    ///
+    /// # Errors
+    /// Also when the engine is to be closed meanwhile: who reads for long must not keep it.
+    pub(super) fn records_after(
+        &self,
+        after: Revision,
+        mut each: impl FnMut(RawRecord<'_>) -> Result<ControlFlow<()>, EngineError>,
+    ) -> Result<(), EngineError> {
+        guarded(|| {
+            let headers = redb(self.transaction.open_table(HEADERS))?;
+            let mut headers = redb(headers.range(after.next().get()..))?;
+            let mut values = redb(self.values.range(after.next().get()..))?;
+            let (mut header, mut value) = (redb(headers.next().transpose())?, redb(values.next().transpose())?);
+            loop {
+                if self.in_use.closing.load(Ordering::Relaxed) {
+                    return Err(EngineError::Io("the store is being closed or opened again".to_owned()));
+                }
+                let at = |entry: &Option<Entry>| entry.as_ref().map(|(revision, _)| revision.value());
+                let next = match (at(&header), at(&value)) {
+                    (Some(one), Some(other)) => one.min(other),
+                    (Some(only), None) | (None, Some(only)) => only,
+                    (None, None) => return Ok(()),
+                };
+                let here = |entry: &Entry| entry.0.value() == next;
+                let flow = each(RawRecord {
+                    revision: Revision::new(next),
+                    header: header.as_ref().filter(|entry| here(entry)).map(|(_, record)| record.value()),
+                    value: value.as_ref().filter(|entry| here(entry)).map(|(_, record)| record.value()),
+                })?;
+                if flow.is_break() {
+                    return Ok(());
+                }
+                if at(&header) == Some(next) {
+                    header = redb(headers.next().transpose())?;
+                }
+                if at(&value) == Some(next) {
+                    value = redb(values.next().transpose())?;
+                }
+            }
+        })
+    }
 }
+
+type Entry = (AccessGuard<'static, u64>, AccessGuard<'static, &'static [u8]>);

@@ -94,6 +94,7 @@ impl Sim {
 #[derive(Clone, Debug, Default)]
 pub(super) struct SimDisk {
     sim: Arc<Mutex<Sim>>,
+    beside: Arc<Mutex<Option<SimDisk>>>,
 }
 
 impl SimDisk {
@@ -198,6 +199,17 @@ impl Disk for SimDisk {
     }
     fn used_bytes(&self) -> Option<u64> {
         Some(self.sim.lock().view.len() as u64)
+    }
+    fn beside(&self) -> io::Result<Arc<dyn Disk>> {
+        let beside = SimDisk::default();
+        *self.beside.lock() = Some(beside.clone());
+        Ok(Arc::new(beside))
+    }
+    fn take_beside(&self) -> io::Result<()> {
+        Err(io::Error::other("the disk fails"))
+    }
+    fn drop_beside(&self) {
+        *self.beside.lock() = None;
     }
 }
 

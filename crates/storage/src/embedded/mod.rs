@@ -38,6 +38,10 @@ mod plan;
 mod queue;
 mod recent;
 mod record;
+mod repack;
+mod restore;
+mod stats;
+mod verify;
 mod watch;
 
 use std::fmt;
@@ -45,7 +49,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::thread::JoinHandle;
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use async_trait::async_trait;
 use bytes::Bytes;
@@ -56,13 +60,18 @@ use tokio::sync::{Semaphore, oneshot};
 use self::commit::{Clock, Committer};
 use self::dir::StoreDir;
 use self::engine::{Disk, Engine, EngineError, Snapshot};
-use self::plan::{Length, Rebuild};
+use self::plan::{Index, Length, Rebuild};
 use self::queue::{Denial, Queue, Request, Wish};
 use self::recent::Recent;
+pub use self::repack::Defragmented;
+pub use self::restore::{Restore, RestoreError};
+pub use self::stats::EmbeddedStats;
+use self::stats::Timeline;
+pub use self::verify::{FINDINGS_MAX, Finding, Verification};
 use self::watch::{EmbeddedWatch, Place};
 use crate::error::{CreateError, DeleteError, ReadError, StoreFault, UpdateError, WatchError};
 use crate::hub::Hub;
-use crate::mvcc::{Mvcc, Stored};
+use crate::mvcc::{FIRST_REVISION, Stored};
 use crate::retention::{Keeper, Retention};
 use crate::types::{Capabilities, KeyValue, ListPage, ListQuery, Storage, StoreStats, VALUE_BYTES_MAX, Watch};
 
@@ -140,6 +149,12 @@ pub enum OpenError {
         /// What its format record says.
         found: String,
     },
+    /// A store is to be restored where there is one.
+    #[error("{} holds a store already; restore into an empty or a new directory", path.display())]
+    Exists {
+        /// The directory.
+        path: PathBuf,
+    },
     /// What the directory holds is damaged.
     #[error("the store in {} is damaged: {detail}; restore it from a snapshot", path.display())]
     Corrupt {
@@ -180,6 +195,7 @@ pub enum OpenError {
 pub struct EmbeddedStorage {
     inner: Arc<Inner>,
     disk: Arc<dyn Disk>,
+    options: EmbeddedOptions,
     committer: Mutex<Option<JoinHandle<()>>>,
 }
 
@@ -196,12 +212,17 @@ struct Inner {
     queue: Queue,
     /// Room for waiting writes, in KiB.
     room: Arc<Semaphore>,
+    clock: Clock,
+    /// While the store is copied: the revisions that were removed and that the copy may hold. The
+    /// copier takes them with each chunk.
+    died: Mutex<Option<Vec<Revision>>>,
 }
 
 /// What readers see: everything that is durable, and nothing else.
 struct State {
-    mvcc: Mvcc<Length>,
+    index: Index,
     recent: Recent,
+    timeline: Timeline,
     /// The values on disk; never older than the index. Or why they cannot be read.
     snapshot: Result<Arc<Snapshot>, StoreFault>,
 }
@@ -240,23 +261,23 @@ impl EmbeddedStorage {
         let mut rebuilt = Rebuild::new(oldest, Keeper::new(options.retention));
         engine.headers_after(Revision::ZERO, |revision, header| rebuilt.add(revision, &header))?;
         let snapshot = engine.snapshot()?;
+        let recent = Recent::new(rebuilt.index.mvcc.current());
         let state =
-            State { recent: Recent::new(rebuilt.mvcc.current()), mvcc: rebuilt.mvcc, snapshot: Ok(Arc::new(snapshot)) };
+            State { index: rebuilt.index, recent, timeline: Timeline::default(), snapshot: Ok(Arc::new(snapshot)) };
         let inner = Inner {
             state: RwLock::new(state),
             hub: Hub::default(),
             queue: Queue::default(),
             room: Arc::new(Semaphore::new(WAITING_KIB_MAX)),
+            clock: Clock::new(),
+            died: Mutex::default(),
         };
         Ok(Committer {
+            clock: inner.clock,
             inner: Arc::new(inner),
             disk,
-            clock: Clock::new(),
-            cache_bytes: options.cache_bytes,
-            reserve_bytes: options.reserve_bytes,
+            options,
             engine: Some(engine),
-            keeper: rebuilt.keeper,
-            deadlines: rebuilt.deadlines,
             dead: rebuilt.dead,
             oldest_on_disk: oldest,
             unrepaired: None,
@@ -276,6 +297,94 @@ impl EmbeddedStorage {
             // A committer that panicked has logged it and closed the store all the same.
             let _ = tokio::task::spawn_blocking(move || committer.join()).await;
         }
+    }
+
+    /// Begins a new store in an empty or new directory that holds keys as another store held them:
+    /// with their revisions of creation and change, and the time when they remove themselves. What
+    /// is put there comes to be with [`Restore::finish`], which sets the store's clock.
+    ///
+    /// How often a key was changed (etcd's `version`) is not kept: this store counts revisions
+    /// alone, and nothing in Kubernetes reads more.
+    ///
+    /// # Errors
+    /// See [`OpenError`]; [`OpenError::Exists`] when there is a store in the directory.
+    ///
+    /// # Example
+    /// ```
+    /// use listwatch_meta::{Key, Revision};
+    /// use listwatch_storage::{EmbeddedOptions, EmbeddedStorage, KeyValue, Storage};
+    /// # let directory = tempfile::tempdir()?;
+    /// # let path = directory.path().join("store");
+    /// # tokio::runtime::Builder::new_current_thread().build()?.block_on(async {
+    /// let key = Key::new("pods", Some("default"), "web")?;
+    /// let (created, modified) = (Revision::new(40), Revision::new(70));
+    /// let mut restore = EmbeddedStorage::restore(&path, EmbeddedOptions::default())?;
+    /// restore.put(KeyValue { key: key.clone(), value: "{}".into(), created, modified }, None)?;
+    /// restore.finish(Revision::new(100))?;
+    ///
+    /// let store = EmbeddedStorage::open(&path, EmbeddedOptions::default())?;
+    /// assert_eq!(store.update(&key, modified, "{}".into(), None).await?, Revision::new(101));
+    /// # Ok::<(), Box<dyn std::error::Error>>(()) })?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn restore(path: impl AsRef<Path>, options: EmbeddedOptions) -> Result<Restore, OpenError> {
+        Restore::begin(path.as_ref(), options)
+    }
+
+    /// When the state of a key that was written at `modified` removes itself: what an export has to
+    /// keep beside the value. `None` when it does not, and when it is not the key's present state.
+    pub fn expires(&self, modified: Revision) -> Option<SystemTime> {
+        self.inner.state.read().index.deadlines.of(modified).map(commit::time_of)
+    }
+
+    /// What the store weighs and how far back its history goes. Cheap.
+    ///
+    /// # Errors
+    /// The fault that keeps the store from serving.
+    pub fn embedded_stats(&self) -> Result<EmbeddedStats, StoreFault> {
+        let state = self.inner.state.read();
+        state.snapshot()?;
+        let (index, mvcc) = (&state.index, &state.index.mvcc);
+        Ok(EmbeddedStats {
+            revision: mvcc.current(),
+            oldest: mvcc.oldest(),
+            oldest_at: state.timeline.at(mvcc.oldest()).map(commit::time_of),
+            live_keys: mvcc.live(),
+            live_bytes: index.live_bytes,
+            history_revisions: mvcc.current().get() - mvcc.oldest().max(FIRST_REVISION).get(),
+            history_bytes: index.keeper.bytes(),
+            file_bytes: self.disk.used_bytes(),
+            free_bytes: self.disk.free_bytes(),
+        })
+    }
+
+    /// Reads everything on disk and compares it with its checksums, with itself and with the index
+    /// in memory; see [`Verification`] for what that is. The store serves meanwhile; pages that
+    /// become free during it are used again only afterwards, so under load the file grows. Takes
+    /// about a second for a gigabyte that the system has cached.
+    ///
+    /// # Errors
+    /// When the store cannot be read, or is closed or opened again meanwhile. Damage is no error but
+    /// a [`Finding`].
+    pub async fn verify(&self) -> Result<Verification, StoreFault> {
+        let inner = self.inner.clone();
+        blocking(move || verify::verify(&inner)).await
+    }
+
+    /// Gives disk space back: a dense copy of what is living and in history takes the file's place.
+    /// The store serves meanwhile; writers wait some milliseconds when the copy takes over. Needs
+    /// room for the copy. To give back as much as can be, call [`Storage::compact`] first.
+    ///
+    /// Dropping the future does not stop it.
+    ///
+    /// # Errors
+    /// [`StoreFault::NoSpace`] when there is no room for the copy; [`StoreFault::Unavailable`] when
+    /// one is being made already; [`StoreFault::Corrupt`] when something on disk is damaged, which
+    /// [`EmbeddedStorage::verify`] tells more about; and other faults of the disk. The store is then
+    /// as it was.
+    pub async fn defragment(&self) -> Result<Defragmented, StoreFault> {
+        let (inner, disk, options) = (self.inner.clone(), self.disk.clone(), self.options);
+        blocking(move || repack::defragment(&inner, &disk, options)).await
     }
 
     /// Queues a write and waits until it is durable.
@@ -300,8 +409,8 @@ impl EmbeddedStorage {
         let (stored, revision, snapshot) = {
             let state = self.inner.state.read();
             let snapshot = state.snapshot()?;
-            let revision = state.mvcc.current();
-            let Some(stored) = state.mvcc.get(key.as_str()).copied() else { return Ok((None, revision)) };
+            let revision = state.index.mvcc.current();
+            let Some(stored) = state.index.mvcc.get(key.as_str()).copied() else { return Ok((None, revision)) };
             if let Some(value) = state.recent.value(stored.modified) {
                 return Ok((Some(key_value(key, stored, value.clone())), revision));
             }
@@ -314,15 +423,23 @@ impl EmbeddedStorage {
     /// Is a key at another revision than expected already? Revisions only rise, so a write that
     /// lost by now is lost for good, and needs no queue.
     fn lost(&self, key: &Key, expected: Revision) -> bool {
-        let at = self.inner.state.read().mvcc.get(key.as_str()).map(|stored| stored.modified);
+        let at = self.inner.state.read().index.mvcc.get(key.as_str()).map(|stored| stored.modified);
         at != Some(expected)
     }
+}
+
+/// Runs something that blocks where it blocks nobody else.
+async fn blocking<T: Send + 'static>(
+    run: impl FnOnce() -> Result<T, StoreFault> + Send + 'static,
+) -> Result<T, StoreFault> {
+    let stopped = |_| StoreFault::Unavailable("the runtime is shutting down".to_owned());
+    tokio::task::spawn_blocking(run).await.map_err(stopped)?
 }
 
 impl Committer {
     /// Starts the thread.
     fn start(self, dir: Option<StoreDir>) -> Arc<EmbeddedStorage> {
-        let (inner, disk) = (self.inner.clone(), self.disk.clone());
+        let (inner, disk, options) = (self.inner.clone(), self.disk.clone(), self.options);
         let run = move || {
             self.run();
             // The directory is free only when the engine is closed.
@@ -330,7 +447,7 @@ impl Committer {
         };
         let committer = std::thread::Builder::new().name("listwatch-store".into()).spawn(run);
         let committer = committer.expect("the system can start a thread");
-        Arc::new(EmbeddedStorage { inner, disk, committer: Mutex::new(Some(committer)) })
+        Arc::new(EmbeddedStorage { inner, disk, options, committer: Mutex::new(Some(committer)) })
     }
 }
 
@@ -367,8 +484,8 @@ impl Storage for EmbeddedStorage {
         let (found, snapshot, revision, remaining) = {
             let state = self.inner.state.read();
             let snapshot = state.snapshot()?;
-            let revision = query.at.filter(|at| !at.is_zero()).unwrap_or(state.mvcc.current());
-            let page = state.mvcc.list(&query.range, revision, query.limit)?;
+            let revision = query.at.filter(|at| !at.is_zero()).unwrap_or(state.index.mvcc.current());
+            let page = state.index.mvcc.list(&query.range, revision, query.limit)?;
             let found: Vec<(Key, Stored<Length>)> =
                 page.items.into_iter().map(|(key, stored)| (key.clone(), *stored)).collect();
             (found, snapshot, revision, page.remaining)
@@ -435,7 +552,7 @@ impl Storage for EmbeddedStorage {
     async fn watch(&self, range: KeyRange, after: Revision) -> Result<Watch, WatchError> {
         let state = self.inner.state.read();
         state.snapshot()?;
-        let id = self.inner.hub.join(range.clone(), after, state.mvcc.current());
+        let id = self.inner.hub.join(range.clone(), after, state.index.mvcc.current());
         drop(state);
         let place = Arc::new(Place { inner: self.inner.clone(), id });
         let asked = place.clone();
@@ -445,14 +562,14 @@ impl Storage for EmbeddedStorage {
     async fn current_revision(&self) -> Result<Revision, ReadError> {
         let state = self.inner.state.read();
         state.snapshot()?;
-        Ok(state.mvcc.current())
+        Ok(state.index.mvcc.current())
     }
 
     async fn compact(&self, revision: Revision) -> Result<(), ReadError> {
         {
             let state = self.inner.state.read();
             state.snapshot()?;
-            let current = state.mvcc.current();
+            let current = state.index.mvcc.current();
             if revision > current {
                 return Err(ReadError::Future { requested: revision, current });
             }
@@ -475,9 +592,9 @@ impl Storage for EmbeddedStorage {
         state.snapshot()?;
         Ok(StoreStats {
             description: "embedded (redb)".to_owned(),
-            revision: state.mvcc.current(),
-            oldest: state.mvcc.oldest(),
-            keys: Some(state.mvcc.live()),
+            revision: state.index.mvcc.current(),
+            oldest: state.index.mvcc.oldest(),
+            keys: Some(state.index.mvcc.live()),
             disk_bytes: self.disk.used_bytes(),
         })
     }

@@ -101,48 +101,88 @@ impl<'a> Plan<'a> {
     }
 }
 
-/// Adds a change that is on disk to the index.
-///
-/// # Errors
-/// The change does not follow from what the index holds.
-pub(super) fn apply(
-    mvcc: &mut Mvcc<Length>,
-    deadlines: &mut Deadlines,
-    keeper: &mut Keeper,
-    revision: Revision,
-    header: &Header,
-) -> Result<(), Damaged> {
-    if revision != mvcc.current().next() {
-        return Err(Damaged(format!("revision {} is missing", mvcc.current().next())));
-    }
-    let previous = mvcc.get(header.key.as_str()).copied();
-    let replaced = previous.map_or(Revision::ZERO, |stored| stored.modified);
-    let contradicts = |what: &str| Damaged(format!("revision {revision} of {} {what}", header.key));
-    if replaced != header.previous {
-        return Err(contradicts(&format!("replaces revision {}, the key is at {replaced}", header.previous)));
-    }
-    match header.put {
-        Some(put) => {
-            if put.created != previous.map_or(revision, |stored| stored.created) {
-                return Err(contradicts("has another revision of creation than the state before"));
-            }
-            mvcc.put(&header.key, put.length);
-        }
-        None => {
-            mvcc.delete(header.key.as_str()).ok_or_else(|| contradicts("removes nothing"))?;
-        }
-    }
-    deadlines.forget(header.previous);
-    set_deadline(deadlines, revision, header);
-    keeper.added(Keeper::cost(header.key.as_str().len(), previous.map_or(0, |stored| stored.value as usize)));
-    Ok(())
+/// What memory knows of the store: everything but the values.
+#[derive(Debug)]
+pub(super) struct Index {
+    pub mvcc: Mvcc<Length>,
+    pub deadlines: Deadlines,
+    pub keeper: Keeper,
+    /// Bytes of the keys that exist now and of their values.
+    pub live_bytes: u64,
 }
 
-fn set_deadline(deadlines: &mut Deadlines, revision: Revision, header: &Header) {
-    if let Some(put) = header.put
-        && put.deadline > 0
-    {
-        deadlines.set(header.key.clone(), revision, put.deadline);
+impl Index {
+    /// What the store holds, in bytes, history included.
+    pub(super) fn bytes(&self) -> u64 {
+        self.live_bytes + self.keeper.bytes()
+    }
+
+    /// The index of a store that holds nothing, whose history begins at `oldest`.
+    pub(super) fn new(oldest: Revision, keeper: Keeper) -> Self {
+        let mvcc = Mvcc::new(oldest, oldest.max(FIRST_REVISION));
+        Index { mvcc, deadlines: Deadlines::default(), keeper, live_bytes: 0 }
+    }
+
+    /// Adds a change that is on disk.
+    ///
+    /// # Errors
+    /// The change does not follow from what the index holds.
+    pub(super) fn apply(&mut self, revision: Revision, header: &Header) -> Result<(), Damaged> {
+        let mvcc = &mut self.mvcc;
+        if revision != mvcc.current().next() {
+            return Err(Damaged(format!("revision {} is missing", mvcc.current().next())));
+        }
+        let previous = mvcc.get(header.key.as_str()).copied();
+        let replaced = previous.map_or(Revision::ZERO, |stored| stored.modified);
+        let contradicts = |what: &str| Damaged(format!("revision {revision} of {} {what}", header.key));
+        if replaced != header.previous {
+            return Err(contradicts(&format!("replaces revision {}, the key is at {replaced}", header.previous)));
+        }
+        match header.put {
+            Some(put) => {
+                if put.created != previous.map_or(revision, |stored| stored.created) {
+                    return Err(contradicts("has another revision of creation than the state before"));
+                }
+                mvcc.put(&header.key, put.length);
+            }
+            None => {
+                mvcc.delete(header.key.as_str()).ok_or_else(|| contradicts("removes nothing"))?;
+            }
+        }
+        self.deadlines.forget(header.previous);
+        let previous_length = previous.map(|stored| stored.value);
+        self.keeper.added(Keeper::cost(header.key.as_str().len(), previous_length.unwrap_or(0) as usize));
+        self.settle(revision, header, previous_length);
+        Ok(())
+    }
+
+    /// Fills in a change that is older than history: only the last state of a key counts. Hands
+    /// back the state that this takes the place of.
+    fn restore(&mut self, revision: Revision, header: &Header) -> Option<Stored<Length>> {
+        let former = match header.put {
+            Some(put) => {
+                let stored = Stored { value: put.length, created: put.created, modified: revision };
+                self.mvcc.restore(&header.key, stored)
+            }
+            None => self.mvcc.unrestore(header.key.as_str()),
+        };
+        if let Some(former) = former {
+            self.deadlines.forget(former.modified);
+        }
+        self.settle(revision, header, former.map(|stored| stored.value));
+        former
+    }
+
+    /// The new state's deadline, and what living keys weigh.
+    fn settle(&mut self, revision: Revision, header: &Header, previous: Option<Length>) {
+        let weight = |length: Length| header.key.as_str().len() as u64 + u64::from(length);
+        self.live_bytes -= previous.map_or(0, weight);
+        if let Some(put) = header.put {
+            self.live_bytes += weight(put.length);
+            if put.deadline > 0 {
+                self.deadlines.set(header.key.clone(), revision, put.deadline);
+            }
+        }
     }
 }
 
@@ -151,9 +191,7 @@ fn set_deadline(deadlines: &mut Deadlines, revision: Revision, header: &Header) 
 pub(super) struct Rebuild {
     /// Up to here only the last state of each key counts.
     base: Revision,
-    pub mvcc: Mvcc<Length>,
-    pub deadlines: Deadlines,
-    pub keeper: Keeper,
+    pub index: Index,
     /// Revisions on disk that nobody can ask for any more: their removal was not finished.
     pub dead: VecDeque<Revision>,
 }
@@ -161,9 +199,7 @@ pub(super) struct Rebuild {
 impl Rebuild {
     /// Begins; `oldest` is the oldest revision that can be read.
     pub(super) fn new(oldest: Revision, keeper: Keeper) -> Self {
-        let base = oldest.max(FIRST_REVISION);
-        let (deadlines, dead) = (Deadlines::default(), VecDeque::new());
-        Rebuild { base, mvcc: Mvcc::new(oldest, base), deadlines, keeper, dead }
+        Rebuild { base: oldest.max(FIRST_REVISION), index: Index::new(oldest, keeper), dead: VecDeque::new() }
     }
 
     /// Adds the next header.
@@ -172,23 +208,12 @@ impl Rebuild {
     /// A header is missing before this one, or it contradicts the others.
     pub(super) fn add(&mut self, revision: Revision, header: &Header) -> Result<(), Damaged> {
         if revision > self.base {
-            return apply(&mut self.mvcc, &mut self.deadlines, &mut self.keeper, revision, header);
+            return self.index.apply(revision, header);
         }
-        let former = match header.put {
-            Some(put) => {
-                let stored = Stored { value: put.length, created: put.created, modified: revision };
-                self.mvcc.restore(&header.key, stored)
-            }
-            None => {
-                self.dead.push_back(revision);
-                self.mvcc.unrestore(header.key.as_str())
-            }
-        };
-        if let Some(former) = former {
-            self.dead.push_back(former.modified);
-            self.deadlines.forget(former.modified);
+        if header.put.is_none() {
+            self.dead.push_back(revision);
         }
-        set_deadline(&mut self.deadlines, revision, header);
+        self.dead.extend(self.index.restore(revision, header).map(|former| former.modified));
         Ok(())
     }
 }
@@ -235,16 +260,15 @@ mod tests {
     /// Random writes, split into batches; what is rebuilt from the disk is what was there.
     #[test]
     fn the_index_is_rebuilt_from_the_headers() {
-        let mut mvcc = Mvcc::new(Revision::ZERO, FIRST_REVISION);
-        let (mut deadlines, mut live_keeper) = (Deadlines::default(), keeper());
+        let mut index = Index::new(Revision::ZERO, keeper());
         let mut disk: Vec<(Revision, Header)> = Vec::new();
         for batch in 0..40_u64 {
-            let mut plan = Plan::new(&mvcc);
+            let mut plan = Plan::new(&index.mvcc);
             for n in 0..batch % 5 {
                 let key = key(&format!("k{}", (batch * 7 + n * 3) % 11));
                 let at = match plan.touched.get(&key) {
                     Some(index) => Some(&plan.records[*index]).filter(|record| record.1.put.is_some()).map(|r| r.0),
-                    None => mvcc.get(key.as_str()).map(|stored| stored.modified),
+                    None => index.mvcc.get(key.as_str()).map(|stored| stored.modified),
                 };
                 let at = at.unwrap_or_default();
                 if !at.is_zero() && (batch + n) % 4 == 0 {
@@ -254,28 +278,30 @@ mod tests {
                 }
             }
             for (revision, header, _) in plan.into_records() {
-                apply(&mut mvcc, &mut deadlines, &mut live_keeper, revision, &header).unwrap();
+                index.apply(revision, &header).unwrap();
                 disk.push((revision, header));
             }
         }
-        for oldest in 0..=mvcc.current().get() {
+        for oldest in 0..=index.mvcc.current().get() {
             let oldest = Revision::new(oldest);
             let rebuilt = rebuild(oldest, &disk).unwrap();
-            assert_eq!(rebuilt.mvcc.current(), mvcc.current());
-            assert_eq!(rebuilt.mvcc.oldest(), oldest);
-            assert_eq!(rebuilt.deadlines.next(), deadlines.next());
-            for at in oldest.max(FIRST_REVISION).get()..=mvcc.current().get() {
+            assert_eq!(rebuilt.index.mvcc.current(), index.mvcc.current());
+            assert_eq!(rebuilt.index.mvcc.oldest(), oldest);
+            assert_eq!(rebuilt.index.deadlines.next(), index.deadlines.next());
+            assert_eq!(rebuilt.index.live_bytes, index.live_bytes);
+            for at in oldest.max(FIRST_REVISION).get()..=index.mvcc.current().get() {
                 let range = listwatch_meta::KeyRange::resource("pods");
                 let states = |mvcc: &Mvcc<Length>| {
                     let page = mvcc.list(&range, Revision::new(at), 0).unwrap();
                     page.items.iter().map(|(key, stored)| ((*key).clone(), **stored)).collect::<Vec<_>>()
                 };
-                assert_eq!(states(&rebuilt.mvcc), states(&mvcc), "at {at}, oldest {oldest}");
+                assert_eq!(states(&rebuilt.index.mvcc), states(&index.mvcc), "at {at}, oldest {oldest}");
             }
             // What is dead is what no readable revision shows, and it may as well be gone.
             let kept: Vec<_> = disk.iter().filter(|(at, _)| !rebuilt.dead.contains(at)).cloned().collect();
             let again = rebuild(oldest, &kept).unwrap();
-            assert_eq!(again.mvcc.live(), mvcc.live());
+            assert_eq!(again.index.mvcc.live(), index.mvcc.live());
+            assert_eq!(again.index.live_bytes, index.live_bytes);
             assert_eq!(again.dead, []);
         }
     }
@@ -290,7 +316,7 @@ mod tests {
         let delete = |previous| Header { key: key("a"), put: None, previous: Revision::new(previous) };
         let check = |headers: Vec<(u64, Header)>| {
             let headers = headers.into_iter().map(|(revision, header)| (Revision::new(revision), header));
-            rebuild(Revision::ZERO, &headers.collect::<Vec<_>>()).map(|rebuilt| rebuilt.mvcc.current().get())
+            rebuild(Revision::ZERO, &headers.collect::<Vec<_>>()).map(|rebuilt| rebuilt.index.mvcc.current().get())
         };
         assert_eq!(check(vec![]), Ok(1));
         assert_eq!(check(vec![(2, put(2, 0)), (3, put(2, 2)), (4, delete(3))]), Ok(4));

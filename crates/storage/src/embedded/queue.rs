@@ -12,6 +12,8 @@ use listwatch_meta::{Key, Revision};
 use parking_lot::{Condvar, Mutex};
 use tokio::sync::{OwnedSemaphorePermit, oneshot};
 
+use super::engine::Engine;
+use super::repack::Copy;
 use crate::error::StoreFault;
 
 /// One commit takes at most this many requests. More would make the first of them wait longer
@@ -63,6 +65,13 @@ pub(super) enum Request {
         /// The writer's share of the queue's room.
         room: OwnedSemaphorePermit,
     },
+    /// Go on in a copy that is denser.
+    Replace {
+        /// The copy, almost complete.
+        copy: Copy,
+        /// Handed the former engine when the copy has taken its place.
+        answer: oneshot::Sender<Result<Engine, StoreFault>>,
+    },
     /// Forget history before a revision.
     Compact {
         /// The revision.
@@ -87,6 +96,7 @@ impl Request {
         match self {
             Request::Write { answer, .. } => drop(answer.send(Err(Denial::Fault(fault)))),
             Request::Compact { answer, .. } => drop(answer.send(Err(fault))),
+            Request::Replace { answer, .. } => drop(answer.send(Err(fault))),
         }
     }
 }

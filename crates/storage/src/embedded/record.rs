@@ -111,6 +111,16 @@ pub(super) fn encode_value(revision: Revision, value: &[u8], out: &mut [u8]) {
     out[value.len()..].copy_from_slice(&checksum(revision, value));
 }
 
+/// How long the value of a record is.
+pub(super) fn value_len(record: &[u8]) -> usize {
+    record.len().saturating_sub(CRC)
+}
+
+/// Is the record of a value whole?
+pub(super) fn check_value(revision: Revision, record: &[u8]) -> Result<(), Damaged> {
+    verified(revision, record, "value").map(|_| ())
+}
+
 /// The value of a record.
 pub(super) fn decode_value(revision: Revision, record: &[u8]) -> Result<Bytes, Damaged> {
     verified(revision, record, "value").map(Bytes::copy_from_slice)

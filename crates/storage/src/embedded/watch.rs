@@ -113,8 +113,8 @@ impl EmbeddedWatch {
         let place = self.place.clone();
         let state = place.inner.state.read();
         match place.inner.hub.turn(place.id, waker) {
-            Turn::Read(after) if after < state.mvcc.oldest() => {
-                self.end(WatchItem::Expired { oldest: Some(state.mvcc.oldest()) });
+            Turn::Read(after) if after < state.index.mvcc.oldest() => {
+                self.end(WatchItem::Expired { oldest: Some(state.index.mvcc.oldest()) });
             }
             Turn::Read(after) => {
                 let snapshot = match &state.snapshot {
@@ -134,7 +134,7 @@ impl EmbeddedWatch {
                 drop(state);
                 self.load(events, snapshot);
             }
-            Turn::Progress => self.ready.push_back(WatchItem::Progress(state.mvcc.current())),
+            Turn::Progress => self.ready.push_back(WatchItem::Progress(state.index.mvcc.current())),
             Turn::Closed => self.ended = true,
             Turn::Wait => return false,
         }
@@ -146,7 +146,7 @@ impl EmbeddedWatch {
     fn take(&self, state: &State, after: Revision) -> (Vec<Unloaded>, Option<Revision>) {
         let mut events = Vec::new();
         let mut bytes = 0;
-        for (scanned, (revision, entry)) in state.mvcc.entries_after(after).enumerate() {
+        for (scanned, (revision, entry)) in state.index.mvcc.entries_after(after).enumerate() {
             if events.len() == WATCH_BATCH || bytes > WATCH_BATCH_BYTES || scanned == WATCH_SCAN {
                 return (events, Some(revision.previous()));
             }

@@ -1,0 +1,215 @@
+//! Giving disk space back: a dense copy of the store, made while it serves, takes its place.
+//!
+//! ```text
+//!   copier (a blocking task)                          committer
+//!   ── copy in chunks, one sync each ──▶ beside       writes, removes dead revisions
+//!   ◀── revisions that died meanwhile ────────────────┘
+//!   ── hand over when little is left ──────────────▶  copies the rest, renames, goes on in the copy
+//!   ◀── the former engine, to be closed ──────────────┘
+//! ```
+//!
+//! A record never changes between its writing and its removal, so the copy needs no single view of
+//! the store: each chunk is read from a view of its own, and the engine can reuse pages meanwhile.
+//! What nobody can ask for any more is not copied. (redb can shrink its file itself, but then
+//! nobody reads or writes for as long as it takes.)
+
+use std::ops::ControlFlow;
+use std::sync::Arc;
+
+use listwatch_meta::{KeyRange, Revision};
+use tokio::sync::oneshot;
+
+use super::engine::{Change, Disk, Engine, EngineError, RawCopy, RawRecord};
+use super::queue::Request;
+use super::record::{self, Header};
+use super::{EmbeddedOptions, Inner, State};
+use crate::error::StoreFault;
+use crate::mvcc::FIRST_REVISION;
+
+/// A chunk of the copy has about this many bytes of records, and one sync.
+const CHUNK_BYTES: usize = 4 << 20;
+
+/// A chunk has at most this many records, however small.
+const CHUNK_RECORDS: usize = 8 << 10;
+
+/// The committer takes over when less than this is left: what it copies is what writers wait for.
+const REST_BYTES: usize = 256 << 10;
+
+/// See [`REST_BYTES`].
+const REST_RECORDS: usize = 512;
+
+/// After so many chunks the committer takes over whatever is left: writers that are faster than the
+/// copy then wait for one chunk.
+const CHASES_MAX: usize = 64;
+
+/// The copy takes about this many times the bytes of what it holds.
+const SPACE_PER_BYTE: u64 = 2;
+
+/// What [`EmbeddedStorage::defragment`](super::EmbeddedStorage::defragment) came to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Defragmented {
+    /// The file's size before, in bytes, where it can be told.
+    pub before_bytes: Option<u64>,
+    /// The file's size afterwards.
+    pub after_bytes: Option<u64>,
+}
+
+/// A copy that holds all up to a revision; the committer adds the rest.
+pub(super) struct Copy {
+    pub engine: Engine,
+    through: Revision,
+}
+
+impl std::fmt::Debug for Copy {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Copy(through {:?})", self.through)
+    }
+}
+
+/// What a chunk came to.
+struct Chunk {
+    records: Vec<RawCopy>,
+    bytes: usize,
+    through: Revision,
+    /// Nothing follows.
+    last: bool,
+}
+
+impl Copy {
+    /// Reads the next chunk.
+    fn next(&self, inner: &Inner) -> Result<Chunk, EngineError> {
+        let state = inner.state.read();
+        let snapshot = state.snapshot().map_err(|fault| EngineError::Io(fault.to_string()))?;
+        drop(state);
+        let mut chunk = Chunk { records: Vec::new(), bytes: 0, through: self.through, last: true };
+        let mut skipped = 0;
+        snapshot.records_after(self.through, |record| {
+            if chunk.bytes >= CHUNK_BYTES || chunk.records.len() + skipped >= CHUNK_RECORDS {
+                chunk.last = false;
+                return Ok(ControlFlow::Break(()));
+            }
+            let (header, value) = (checked(&record)?, record.value);
+            chunk.through = record.revision;
+            if needed(&inner.state.read(), record.revision, &header) {
+                let raw = record.header.unwrap_or_default();
+                chunk.bytes += raw.len() + value.map_or(0, <[u8]>::len);
+                chunk.records.push((record.revision, raw.to_vec(), value.map(<[u8]>::to_vec)));
+            } else {
+                skipped += 1;
+            }
+            Ok(ControlFlow::Continue(()))
+        })?;
+        Ok(chunk)
+    }
+
+    /// Adds a chunk, and removes what died since.
+    fn add(&mut self, inner: &Inner, chunk: &Chunk) -> Result<(), EngineError> {
+        if !chunk.records.is_empty() {
+            self.engine.copy_in(&chunk.records)?;
+        }
+        self.through = chunk.through;
+        let died = inner.died.lock().as_mut().map(std::mem::take).unwrap_or_default();
+        // Some of them were never copied; removing what is not there costs little.
+        if died.is_empty() { Ok(()) } else { self.engine.commit(&Change { dead: &died, ..Change::default() }) }
+    }
+
+    /// Adds what is still missing. For the committer: nothing is written to the former meanwhile.
+    pub(super) fn complete(&mut self, inner: &Inner, oldest: Revision) -> Result<(), EngineError> {
+        loop {
+            let chunk = self.next(inner)?;
+            self.add(inner, &chunk)?;
+            if chunk.last {
+                let seal = Change { oldest: Some(oldest), quick_repair: true, ..Change::default() };
+                return self.engine.commit(&seal);
+            }
+        }
+    }
+}
+
+/// Is the record whole? A copy must not make damage look sound.
+fn checked(record: &RawRecord<'_>) -> Result<Header, EngineError> {
+    let missing = |what: &str| EngineError::Corrupt(format!("the {what} of revision {} is missing", record.revision));
+    let header = Header::decode(record.revision, record.header.ok_or_else(|| missing("header"))?)?;
+    match (header.put, record.value) {
+        (Some(_), Some(value)) => record::check_value(record.revision, value)?,
+        (Some(_), None) => return Err(missing("value")),
+        (None, _) => {}
+    }
+    Ok(header)
+}
+
+/// Can anybody ask for a revision: is it in history, or the state of a key where history begins?
+fn needed(state: &State, revision: Revision, header: &Header) -> bool {
+    let mvcc = &state.index.mvcc;
+    let oldest = mvcc.oldest();
+    if revision > oldest {
+        return true;
+    }
+    let then = mvcc.first(&KeyRange::single(&header.key), oldest.max(FIRST_REVISION), 1);
+    then.is_ok_and(|found| found.first().is_some_and(|(_, stored)| stored.modified == revision))
+}
+
+/// Ends the noting of what dies, and removes the copy, whatever happens.
+struct Attempt<'a> {
+    inner: &'a Inner,
+    disk: &'a dyn Disk,
+}
+
+impl Drop for Attempt<'_> {
+    fn drop(&mut self) {
+        *self.inner.died.lock() = None;
+        self.disk.drop_beside();
+    }
+}
+
+/// See the file's head. Blocks until it is done.
+pub(super) fn defragment(
+    inner: &Arc<Inner>,
+    disk: &Arc<dyn Disk>,
+    options: EmbeddedOptions,
+) -> Result<Defragmented, StoreFault> {
+    let before_bytes = disk.used_bytes();
+    {
+        let state = inner.state.read();
+        state.snapshot()?;
+        let (needs, reserve) = (state.index.bytes() * SPACE_PER_BYTE, options.reserve_bytes);
+        if let Some(free) = disk.free_bytes()
+            && free < needs + reserve
+        {
+            return Err(StoreFault::NoSpace(format!(
+                "the copy that takes the store's place needs up to {needs} bytes beside a reserve of {reserve}, {free} are free"
+            )));
+        }
+        let mut died = inner.died.lock();
+        if died.is_some() {
+            return Err(StoreFault::Unavailable("the store is being defragmented already".to_owned()));
+        }
+        *died = Some(Vec::new());
+    }
+    let attempt = Attempt { inner, disk: &**disk };
+    let former = copy(inner, disk, options.cache_bytes);
+    drop(attempt);
+    // Its file is gone by now; the space is free when the last reader of it is.
+    former?.close();
+    Ok(Defragmented { before_bytes, after_bytes: disk.used_bytes() })
+}
+
+/// Makes the copy and has the committer go on in it; hands back the former engine.
+fn copy(inner: &Arc<Inner>, disk: &Arc<dyn Disk>, cache_bytes: usize) -> Result<Engine, StoreFault> {
+    let beside = disk.beside().map_err(EngineError::from)?;
+    let engine = Engine::create(&*beside, cache_bytes)?;
+    let mut copy = Copy { engine, through: Revision::ZERO };
+    let mut chases = 0;
+    loop {
+        let chunk = copy.next(inner)?;
+        copy.add(inner, &chunk)?;
+        chases += usize::from(chunk.last);
+        let little = chunk.bytes < REST_BYTES && chunk.records.len() < REST_RECORDS;
+        if chunk.last && (little || chases == CHASES_MAX) {
+            break;
+        }
+    }
+    let (answer, answered) = oneshot::channel();
+    inner.queue.push(Request::Replace { copy, answer }).map_err(|_| StoreFault::Closed)?;
+    answered.blocking_recv().unwrap_or(Err(StoreFault::Closed))
+}

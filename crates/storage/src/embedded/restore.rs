@@ -1,0 +1,192 @@
+//! [`Restore`]: fills a new store with keys as they were in another, revisions and all.
+//!
+//! ```text
+//!   <dir>/store.redb.restoring   grows in batches; refused by whoever opens the directory
+//!        └── finish ──▶ <dir>/store.redb   renamed when it is whole and synced
+//! ```
+//!
+//! A store holds a revision once, so what is restored may not hold two keys of one revision, and
+//! has no history: the oldest revision that can be read is the last.
+
+use std::collections::HashSet;
+use std::fmt;
+use std::path::Path;
+use std::time::SystemTime;
+
+use listwatch_meta::{Key, Revision};
+
+use super::commit::millis_of;
+use super::dir::{FileDisk, StoreDir};
+use super::engine::{Change, Engine, EngineError};
+use super::plan::Record;
+use super::record::{Header, Put};
+use super::{EmbeddedOptions, OpenError};
+use crate::mvcc::FIRST_REVISION;
+use crate::types::{KeyValue, VALUE_BYTES_MAX};
+
+/// A batch is written to disk when its values have about this many bytes.
+const BATCH_BYTES: usize = 8 << 20;
+
+/// A batch has at most this many keys.
+const BATCH_KEYS: usize = 16 << 10;
+
+/// Why a key was not restored, or the whole was not finished.
+#[derive(Debug, thiserror::Error)]
+pub enum RestoreError {
+    /// Two keys were written at one revision, as transactions of etcd do. This store cannot show
+    /// that: write the keys anew (they take new revisions) instead of restoring them.
+    #[error("{key} has revision {revision}, which another key has too; import the keys under new revisions instead")]
+    RevisionTaken {
+        /// The second key of the revision.
+        key: Key,
+        /// The revision.
+        revision: Revision,
+    },
+    /// The key was restored before.
+    #[error("{0} comes twice")]
+    KeyTwice(Key),
+    /// The key's revisions cannot be: created after modified, none, or after the store's.
+    #[error("{key} is of revision {created} to {modified}, which cannot be in a store at revision {revision}")]
+    Revisions {
+        /// The key.
+        key: Key,
+        /// When it says it was created.
+        created: Revision,
+        /// When it says it was modified.
+        modified: Revision,
+        /// The store's last revision, where it is known by then.
+        revision: Revision,
+    },
+    /// The value is larger than a store takes, [`VALUE_BYTES_MAX`].
+    #[error("the value of {key} has {bytes} bytes, the limit is {VALUE_BYTES_MAX}")]
+    TooLarge {
+        /// The key.
+        key: Key,
+        /// Its value's length in bytes.
+        bytes: usize,
+    },
+    /// The new store cannot be written.
+    #[error(transparent)]
+    Store(#[from] OpenError),
+}
+
+/// A new store that is being filled; see
+/// [`EmbeddedStorage::restore`](super::EmbeddedStorage::restore). All its methods block on the
+/// disk. Dropping it unfinished removes what was written.
+pub struct Restore {
+    dir: StoreDir,
+    disk: FileDisk,
+    engine: Option<Engine>,
+    batch: Vec<Record>,
+    batch_bytes: usize,
+    keys: HashSet<Key>,
+    revisions: HashSet<Revision>,
+    newest: Option<(Key, Revision, Revision)>,
+}
+
+impl fmt::Debug for Restore {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Restore({} keys)", self.keys.len())
+    }
+}
+
+impl Restore {
+    pub(super) fn begin(path: &Path, options: EmbeddedOptions) -> Result<Self, OpenError> {
+        let dir = StoreDir::prepare_new(path)?;
+        let disk = dir.unfinished().map_err(|error| dir.failed(error.into()))?;
+        let engine = Engine::create(&disk, options.cache_bytes).map_err(|error| dir.failed(error))?;
+        Ok(Restore {
+            dir,
+            disk,
+            engine: Some(engine),
+            batch: Vec::new(),
+            batch_bytes: 0,
+            keys: HashSet::new(),
+            revisions: HashSet::new(),
+            newest: None,
+        })
+    }
+
+    /// Adds a key in its present state, with its revisions of creation and change, and when it
+    /// removes itself. Keys may come in any order; those ordered by their revision of change are
+    /// written fastest. What expired meanwhile is removed when the store is opened.
+    ///
+    /// # Errors
+    /// See [`RestoreError`]. After [`RestoreError::Store`] nothing more can be added; after the
+    /// others the key is left out and the rest can go on.
+    pub fn put(&mut self, item: KeyValue, expires: Option<SystemTime>) -> Result<(), RestoreError> {
+        let KeyValue { key, value, created, modified } = item;
+        if created.is_zero() || created > modified {
+            return Err(RestoreError::Revisions { key, created, modified, revision: modified });
+        }
+        let length = match u32::try_from(value.len()) {
+            Ok(length) if value.len() <= VALUE_BYTES_MAX => length,
+            _ => return Err(RestoreError::TooLarge { key, bytes: value.len() }),
+        };
+        if self.keys.contains(&key) {
+            return Err(RestoreError::KeyTwice(key));
+        }
+        if !self.revisions.insert(modified) {
+            return Err(RestoreError::RevisionTaken { key, revision: modified });
+        }
+        self.keys.insert(key.clone());
+        if self.newest.as_ref().is_none_or(|(.., newest)| modified > *newest) {
+            self.newest = Some((key.clone(), created, modified));
+        }
+        let put = Put { created, deadline: expires.map_or(0, millis_of), length };
+        self.batch_bytes += value.len();
+        self.batch.push((modified, Header { key, put: Some(put), previous: Revision::ZERO }, Some(value)));
+        if self.batch_bytes >= BATCH_BYTES || self.batch.len() >= BATCH_KEYS {
+            self.write(None)?;
+        }
+        Ok(())
+    }
+
+    /// Makes the store whole: its clock stands at `revision`, the first write takes the next. It can
+    /// be opened afterwards.
+    ///
+    /// # Errors
+    /// [`RestoreError::Revisions`] when a key is newer than `revision`; [`RestoreError::Store`] when
+    /// the disk fails. There is no store then.
+    pub fn finish(mut self, revision: Revision) -> Result<(), RestoreError> {
+        let revision = revision.max(FIRST_REVISION);
+        if let Some((key, created, modified)) = self.newest.take()
+            && modified > revision
+        {
+            return Err(RestoreError::Revisions { key, created, modified, revision });
+        }
+        self.write(Some(revision))?;
+        if let Some(engine) = self.engine.take() {
+            engine.close();
+        }
+        self.dir.finish(&self.disk).map_err(|error| self.dir.failed(error.into()))?;
+        self.dir.mark()?;
+        Ok(())
+    }
+
+    fn write(&mut self, oldest: Option<Revision>) -> Result<(), RestoreError> {
+        self.batch.sort_unstable_by_key(|(revision, ..)| *revision);
+        let change = Change { records: &self.batch, dead: &[], oldest, quick_repair: oldest.is_some() };
+        let gone = || EngineError::Io("the restore failed before".to_owned());
+        let written = self.engine.as_ref().ok_or_else(gone).and_then(|engine| engine.commit(&change));
+        if let Err(error) = written {
+            // redb's handle refuses everything after a failed commit.
+            if let Some(engine) = self.engine.take() {
+                engine.close();
+            }
+            return Err(self.dir.failed(error).into());
+        }
+        self.batch.clear();
+        self.batch_bytes = 0;
+        Ok(())
+    }
+}
+
+impl Drop for Restore {
+    fn drop(&mut self) {
+        if let Some(engine) = self.engine.take() {
+            engine.close();
+        }
+        self.dir.discard_unfinished();
+    }
+}
