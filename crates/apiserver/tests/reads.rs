@@ -204,8 +204,8 @@ async fn a_place_that_left_the_window_is_an_error_in_the_stream() {
     let world = World::new().await;
     let start = world.create("a", "web").await;
     let last = world.update("a", "web", 1).await;
-    world.get("/api/v1/configmaps", "").await; // the cache begins behind the first two writes
     world.store.compact(last).await.expect("compacted");
+    world.get("/api/v1/configmaps", "").await; // the cache begins where the store does
     let lines = world.watch(&format!("resourceVersion={}", start.previous()), "").await;
     assert_eq!(lines.len(), 1, "{lines:?}");
     let error: serde_json::Value = serde_json::from_str(&lines[0]).expect("JSON");

@@ -10,6 +10,18 @@
 //!              └──── Expired: list again, start over ────────┘ │
 //!              └──── audit found a difference: start over ─────┘
 //! ```
+//!
+//! # The first list is an old one
+//!
+//! A cache that lists the present knows nothing of the past: a watch from an hour-old version that
+//! the store still holds would be told `410 Expired`, after a restart every watch of every client
+//! at once. So the first list is of a former revision, as far back as the store holds it and
+//! [`Limits::history_refill_revisions_max`](crate::Limits::history_refill_revisions_max) allows, and
+//! what happened since comes through the watch and fills the history window on its way. The cache
+//! is ready when it has seen the revision that was the present when it began: nobody reads a state
+//! older than his request. When that takes longer than [`HISTORY_REFILL_WAIT`], when the store
+//! forgets the old revision meanwhile, or where it cannot say how far its watch is, the cache lists
+//! the present, and its window begins there.
 
 use std::future::{Future, pending};
 use std::pin::{Pin, pin};
@@ -19,15 +31,17 @@ use std::task::{Poll, Waker};
 use std::time::{Duration, Instant};
 
 use futures_core::Stream;
-use listwatch_meta::{KeyRange, Status};
-use listwatch_storage::{ListQuery, StoreFault, Watch, WatchItem};
+use listwatch_meta::{KeyRange, Revision, Status};
+use listwatch_storage::{ListQuery, ReadError, StoreFault, Watch, WatchItem};
 use tokio::sync::oneshot;
 
 use crate::audit::{self, Finding};
 use crate::cache::{Input, Listing, Relist};
 use crate::delivery::SharedEvent;
 use crate::hub::Due;
-use crate::limits::{BURST_EVENTS_MAX, HOUSEKEEPING_INTERVAL, IDLE_PROGRESS_INTERVAL, RETRY_MAX, RETRY_MIN};
+use crate::limits::{
+    BURST_EVENTS_MAX, HISTORY_REFILL_WAIT, HOUSEKEEPING_INTERVAL, IDLE_PROGRESS_INTERVAL, RETRY_MAX, RETRY_MIN,
+};
 use crate::readiness::Readiness;
 use crate::shared::{Shared, now};
 use crate::watcher::Push;
@@ -47,6 +61,7 @@ pub(crate) async fn run(shared: Arc<Shared>) {
         suspicious: false,
         retry: RETRY_MIN,
         filled_at: None,
+        refill: Refill::Untried,
         shared,
     };
     driver.run().await;
@@ -86,6 +101,21 @@ struct Driver {
     retry: Duration,
     /// When the last list was complete.
     filled_at: Option<Instant>,
+    /// The first list was of a former revision; the cache is not ready before it has seen what
+    /// followed.
+    refill: Refill,
+}
+
+/// Where the first filling of the history stands.
+#[derive(Clone, Copy, Debug)]
+enum Refill {
+    /// The store was not listed yet.
+    Untried,
+    /// A former revision was listed. The cache is ready at `revision`, which was the present; if
+    /// that does not come before `until`, the present is listed after all.
+    Running { revision: Revision, until: Instant },
+    /// Done, or given up.
+    Over,
 }
 
 /// Why the store has to be asked anew.
@@ -134,13 +164,20 @@ impl Driver {
         if self.filled_at.is_some_and(|at| now() < at + self.retry) {
             self.back_off().await?;
         }
-        match self.meanwhile(list_all(&shared)).await? {
-            Ok(listing) => {
+        let first = matches!(self.refill, Refill::Untried);
+        let listed =
+            async { if first { list_former(&shared).await } else { list_all(&shared, None).await.map(fresh) } };
+        match self.meanwhile(listed).await? {
+            Ok(First { listing, behind }) => {
+                self.refill = match behind {
+                    Some(revision) => Refill::Running { revision, until: now() + HISTORY_REFILL_WAIT },
+                    None => Refill::Over,
+                };
                 self.handle_list(listing, start_over);
-                self.filled_at = Some(now());
+                self.filled_at = behind.is_none().then(now);
                 Ok(())
             }
-            Err(listwatch_storage::ReadError::Fault(StoreFault::Closed)) => Err(End::Closed),
+            Err(ReadError::Fault(StoreFault::Closed)) => Err(End::Closed),
             Err(error) => {
                 tracing::warn!(resource = shared.config.name, %error, "listing the store failed; trying again");
                 shared.readiness.send_if_modified(|readiness| match readiness {
@@ -169,11 +206,23 @@ impl Driver {
         };
         let mut ahead = None;
         let progress = shared.storage.capabilities().progress_requests;
+        if matches!(self.refill, Refill::Running { .. }) {
+            self.progress_at = now();
+        }
         let mut audit: Option<Pin<Box<dyn Future<Output = Finding> + Send>>> = None;
         loop {
+            let refilling = match self.refill {
+                Refill::Running { until, .. } if until <= now() => {
+                    tracing::info!(resource = shared.config.name, "the history does not come in time; starting afresh");
+                    return End::Expired;
+                }
+                Refill::Running { .. } => true,
+                Refill::Untried | Refill::Over => false,
+            };
             let idle = self.progress_at <= now();
             if (self.tick() || idle) && progress {
-                self.progress_at = now() + IDLE_PROGRESS_INTERVAL;
+                let interval = if refilling { shared.config.limits.progress_interval } else { IDLE_PROGRESS_INTERVAL };
+                self.progress_at = now() + interval;
                 shared.counters.progress_requests.fetch_add(1, Relaxed);
                 watch.request_progress();
             }
@@ -221,7 +270,7 @@ impl Driver {
         let shared = self.shared.clone();
         let plan = shared.cache.read().plan_list(listing, start_over);
         let relist = shared.cache.write().handle_list(plan);
-        if relist == Relist::Continued {
+        if relist == Relist::Continued || !shared.is_ready() {
             self.tell();
         } else {
             let (revision, floor, end) = {
@@ -240,7 +289,21 @@ impl Driver {
             let served = shared.freshness.lock().handle_reset(revision);
             release(served);
         }
-        shared.readiness.send_if_modified(Readiness::after_list);
+        if !matches!(self.refill, Refill::Running { .. }) {
+            shared.readiness.send_if_modified(Readiness::after_list);
+        }
+    }
+
+    /// A cache that has seen what was the present when it began is ready.
+    fn poll_refilled(&mut self) {
+        if let Refill::Running { revision, .. } = self.refill
+            && self.shared.revision() >= revision
+        {
+            self.refill = Refill::Over;
+            self.filled_at = Some(now());
+            self.progress_at = now() + IDLE_PROGRESS_INTERVAL;
+            self.shared.readiness.send_if_modified(Readiness::after_list);
+        }
     }
 
     /// Hands a burst to the core and tells everyone; `Some` when the watch is over.
@@ -266,6 +329,7 @@ impl Driver {
             }
             drop(cache);
             self.tell();
+            self.poll_refilled();
         }
         end
     }
@@ -459,21 +523,59 @@ fn same_revision(first: &WatchItem, second: &WatchItem) -> bool {
     }
 }
 
-async fn list_all(shared: &Shared) -> Result<Listing, listwatch_storage::ReadError> {
+/// The first list of the store.
+struct First {
+    listing: Listing,
+    /// The list is of a former revision; this one was the present.
+    behind: Option<Revision>,
+}
+
+fn fresh(listing: Listing) -> First {
+    First { listing, behind: None }
+}
+
+/// Lists a former revision, as far back as the window may be filled and the store still holds it;
+/// else the present.
+async fn list_former(shared: &Shared) -> Result<First, ReadError> {
+    let storage = &shared.storage;
+    let revisions = shared.config.limits.history_refill_revisions_max;
+    if revisions > 0 && storage.capabilities().progress_requests {
+        let present = storage.current_revision().await?;
+        let mut from = Revision::new(present.get().saturating_sub(revisions).max(1));
+        // What is compacted is asked for once more, at the oldest revision that is held; it may
+        // be compacted by then too.
+        for _ in 0..2 {
+            if from >= present {
+                break;
+            }
+            match list_all(shared, Some(from)).await {
+                Ok(listing) => return Ok(First { listing, behind: Some(present) }),
+                Err(ReadError::Compacted { oldest: Some(oldest), .. }) => from = oldest.max(from.next()),
+                Err(ReadError::Compacted { oldest: None, .. }) => match storage.stats().await {
+                    Ok(stats) => from = stats.oldest.max(from.next()),
+                    Err(_) => break,
+                },
+                Err(error) => return Err(error),
+            }
+        }
+    }
+    list_all(shared, None).await.map(fresh)
+}
+
+async fn list_all(shared: &Shared, mut at: Option<Revision>) -> Result<Listing, ReadError> {
     let mut range = KeyRange::resource(&shared.config.prefix);
     let mut listing = Listing::default();
-    let mut at = None;
     loop {
         let query = ListQuery { range: range.clone(), at, limit: shared.config.limits.list_page_objects };
         let page = shared.storage.list(query).await?;
         let last = page.items.last().map(|entry| entry.key.clone());
-        listing.revision = page.revision;
+        listing.revision = at.unwrap_or(page.revision);
+        at = Some(listing.revision);
         listing.extend(page.items, &shared.config.shape);
         match last {
             Some(last) if page.more => range = range.starting_at(&format!("{last}\0")),
             _ => return Ok(listing),
         }
-        at = Some(page.revision);
     }
 }
 
@@ -502,7 +604,7 @@ async fn sleep_until(at: Option<Instant>) {
 mod tests {
     use std::collections::VecDeque;
 
-    use listwatch_meta::{Key, Revision};
+    use listwatch_meta::Key;
     use listwatch_storage::{MemoryStorage, StoreEvent};
 
     use super::*;

@@ -18,6 +18,10 @@ pub struct Limits {
     /// The window holds at least this many events, however old they are (the byte bound still
     /// holds), so that a quiet resource can be resumed after hours.
     pub history_events_min: usize,
+    /// A cache that starts fills its window with up to this many revisions that the store still
+    /// holds, so that watches from before its start go on; 0 is none. How old they are the store
+    /// does not tell: they count as new. At most as long as a second is spent on it.
+    pub history_refill_revisions_max: u64,
     /// The encodings of events in other media types and views take at most this many bytes; at the
     /// bound those that were made first are given back, and made again for whoever still comes.
     pub encodings_bytes_max: usize,
@@ -55,6 +59,7 @@ impl Default for Limits {
             history_age: Duration::from_secs(75),
             history_bytes_max: 64 << 20,
             history_events_min: 100,
+            history_refill_revisions_max: 10_000,
             encodings_bytes_max: 4 << 20,
             watcher_queue_events_max: 128,
             freshness_wait: Duration::from_secs(3),
@@ -69,6 +74,10 @@ impl Default for Limits {
         }
     }
 }
+
+/// A cache that starts waits this long for the history that it asked the store for; then it does
+/// without, and lists the present. Well below [`Limits::ready_wait`]: requests wait for it.
+pub(crate) const HISTORY_REFILL_WAIT: Duration = Duration::from_secs(1);
 
 /// The driver takes at most this many items from the store before it dispatches them and lets
 /// other tasks run: the most events that share one wake-up of a watcher, and, times the number of

@@ -34,6 +34,8 @@ enum Op {
     Release,
     Lose,
     Expire,
+    /// The process with the cache is replaced; its clients come back with what they know.
+    Restart,
     Advance {
         seconds: u64,
     },
@@ -118,6 +120,7 @@ fn op() -> impl Strategy<Value = Op> {
         2 => Just(Op::Release),
         1 => Just(Op::Lose),
         1 => Just(Op::Expire),
+        1 => Just(Op::Restart),
         2 => (1..8u64).prop_map(|seconds| Op::Advance { seconds }),
         4 => (slot.clone(), wanted(), from).prop_map(|(slot, wanted, from)| Op::Watch { slot, wanted, from }),
         8 => (slot.clone(), 1..6usize).prop_map(|(slot, events)| Op::Read { slot, events }),
@@ -132,6 +135,7 @@ fn op() -> impl Strategy<Value = Op> {
 struct World {
     store: std::sync::Arc<TestStore>,
     cacher: Cacher,
+    limits: Limits,
     log: Log,
     held: bool,
     watches: Vec<Option<Watch>>,
@@ -178,13 +182,14 @@ fn parsed(words: &[String]) -> ListOptions {
 impl World {
     async fn new(limits: Limits) -> Self {
         let store = TestStore::new();
-        let cacher = Cacher::start(store.clone(), config(limits));
+        let cacher = Cacher::start(store.clone(), config(limits.clone()));
         cacher.wait_ready().await.unwrap();
         settle().await;
         let revision = store.current_revision().await.unwrap().get();
         World {
             store,
             cacher,
+            limits,
             log: Log { revision, ..Log::default() },
             held: false,
             watches: (0..SLOTS).map(|_| None).collect(),
@@ -256,6 +261,7 @@ impl World {
                 self.store.expire();
                 settle().await;
             }
+            Op::Restart => self.restart().await?,
             Op::Advance { seconds } => {
                 for _ in 0..*seconds {
                     tokio::time::advance(Duration::from_secs(1)).await;
@@ -285,6 +291,33 @@ impl World {
                 if self.cacher.stats().waiting_reads != 0 {
                     return Err("a read whose client has gone still waits".to_owned());
                 }
+            }
+        }
+        Ok(())
+    }
+
+    async fn restart(&mut self) -> Result<(), String> {
+        self.cacher.stop(None);
+        let places: Vec<_> = self
+            .watches
+            .iter_mut()
+            .map(|slot| {
+                let watch = slot.take()?;
+                Some((watch.wanted, watch.checker.resume_from().filter(|_| !watch.checker.is_over())?))
+            })
+            .collect();
+        self.cacher = Cacher::start(self.store.clone(), config(self.limits.clone()));
+        self.cacher.wait_ready().await.unwrap();
+        let (oldest, reach) = (self.cacher.stats().oldest.get(), self.limits.history_refill_revisions_max);
+        let held = self.compacted.max(self.log.revision.saturating_sub(reach)).max(1);
+        // With few events in the window none of them has left it.
+        let room = self.limits.history_events_min > self.log.real.len();
+        if !self.held && room && oldest > held {
+            return Err(format!("resumable: after a restart the window begins at {oldest}, the store holds {held}"));
+        }
+        for (slot, place) in places.into_iter().enumerate() {
+            if let Some((wanted, place)) = place {
+                self.watch_after(slot, &wanted, place).await;
             }
         }
         Ok(())
@@ -464,6 +497,7 @@ fn small() -> Limits {
         pinned_snapshots_max: 1,
         list_page_objects: 2,
         audit_interval: Some(Duration::from_secs(7)),
+        history_refill_revisions_max: 6,
         ..Limits::default()
     }
 }

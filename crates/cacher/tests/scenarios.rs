@@ -160,6 +160,7 @@ fn a_watch_from_a_revision_replays_the_window_and_a_future_one_waits_silently() 
         "
         put a/x
         > r2
+        compact 2
         start
         put a/y
         > r3
@@ -185,6 +186,174 @@ fn a_watch_from_a_revision_replays_the_window_and_a_future_one_waits_silently() 
         > r7
         read six
         > ADDED a/w@7
+        ",
+    );
+}
+
+#[test]
+fn a_cache_that_starts_reaches_back_as_far_as_its_store() {
+    check(
+        "
+        put a/x app=web
+        > r2
+        put a/y
+        > r3
+        delete a/y
+        > r4
+        put a/x app=bank
+        > r5
+        start
+        watch one all rv=1
+        watch three all rv=3
+        watch web all rv=2 labels=app=web
+        list all
+        > r5: a/x[bank]@5
+        list all rv=3 match=Exact
+        > r3: a/x[web]@2 a/y@3
+        put a/z
+        > r6
+        read one
+        > ADDED a/x[web]@2
+        > ADDED a/y@3
+        > DELETED a/y@4
+        > MODIFIED a/x[bank]@5
+        > ADDED a/z@6
+        read three
+        > DELETED a/y@4
+        > MODIFIED a/x[bank]@5
+        > ADDED a/z@6
+        read web
+        > DELETED a/x[web]@5
+        stats generation history_events
+        > generation: 1
+        > history_events: 5
+        compact 4
+        start
+        watch three all rv=3
+        watch four all rv=4
+        read three
+        > ERROR too old resource version: 3 (4) (410 Expired)
+        > ∎
+        read four
+        > MODIFIED a/x[bank]@5
+        > ADDED a/z@6
+        other
+        > r7
+        start
+        list all rv=7
+        > r7: a/x[bank]@5 a/z@6
+        ",
+    );
+}
+
+#[test]
+fn a_cache_that_starts_reaches_back_no_further_than_it_may() {
+    let limits = Limits { history_refill_revisions_max: 2, ..quiet() };
+    let script = "
+        put a/x
+        > r2
+        put a/y
+        > r3
+        put a/z
+        > r4
+        start
+        watch one all rv=1
+        watch two all rv=2
+        read one
+        > ERROR too old resource version: 1 (2) (410 Expired)
+        > ∎
+        read two
+        > ADDED a/y@3
+        > ADDED a/z@4
+        list all
+        > r4: a/x@2 a/y@3 a/z@4
+        ";
+    check_with(limits, script);
+    check_with(
+        Limits { history_refill_revisions_max: 0, ..quiet() },
+        "
+        put a/x
+        > r2
+        start
+        watch one all rv=1
+        read one
+        > ERROR too old resource version: 1 (2) (410 Expired)
+        > ∎
+        ",
+    );
+}
+
+#[test]
+fn a_history_that_does_not_come_in_time_is_done_without() {
+    check(
+        "
+        put a/x
+        > r2
+        put a/y
+        > r3
+        hold
+        start
+        advance 0.5
+        stats ready
+        > ready: false
+        list all limit=1
+        > r3: a/x@2 (more, 1 remaining)
+        advance 0.5
+        list all rv=0
+        > r3: a/x@2 a/y@3
+        watch w all rv=0 sie=false match=NotOlderThan
+        release
+        put a/z
+        > r4
+        read w
+        > ADDED a/z@4
+        watch one all rv=1
+        read one
+        > ERROR too old resource version: 1 (3) (410 Expired)
+        > ∎
+        stats generation
+        > generation: 1
+        ",
+    );
+}
+
+#[test]
+fn a_store_that_forgets_or_breaks_while_the_history_comes_is_listed_again() {
+    for trouble in ["expire", "lose"] {
+        check(&format!(
+            "
+            put a/x
+            > r2
+            put a/y
+            > r3
+            hold
+            start
+            {trouble}
+            release
+            advance 0.25
+            list all
+            > r3: a/x@2 a/y@3
+            stats generation resumed_watches
+            > generation: 1
+            > resumed_watches: {}
+            ",
+            usize::from(trouble == "lose")
+        ));
+    }
+}
+
+#[test]
+fn a_store_that_cannot_say_how_far_it_is_is_listed_as_it_is_now() {
+    check(
+        "
+        put a/x
+        > r2
+        old
+        start
+        watch one all rv=1
+        read one
+        > ERROR too old resource version: 1 (2) (410 Expired)
+        > ∎
         ",
     );
 }
@@ -772,6 +941,7 @@ fn a_cache_that_is_wrong_says_so_and_starts_over() {
         > r2
         put a/lost
         > r3
+        compact 3
         hide a/lost
         start
         watch w all
