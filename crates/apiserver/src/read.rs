@@ -79,13 +79,11 @@ pub(crate) async fn watch(
     let resource = &route.resource;
     let view = WatchView::negotiate(asker, resource)?;
     let (options, _) = list_options(query)?;
-    let request = options.watch(&resource.shape, route.legacy_watch)?;
+    let request = match &route.name {
+        Some(name) => options.watch_object(name, &resource.shape, route.legacy_watch)?,
+        None => options.watch(&resource.shape, route.legacy_watch)?,
+    };
     let scope = scope(route)?;
-    if let (Scope::Object { name, .. }, Some(pinned)) = (&scope, request.fields.requires_exact("metadata.name"))
-        && pinned != name
-    {
-        return Err(Status::bad_request("fieldSelector metadata.name doesn't match requested name"));
-    }
     let deadline = Instant::now() + timeout(request.timeout_seconds, shared.min_request_timeout);
     let cacher = shared.backend.cacher(resource);
     let watcher = cacher.watch(&scope, &request, deadline).await.map_err(|error| error.status(resource.gr()))?;

@@ -4,13 +4,18 @@
 //! `{"v":"meta.k8s.io/v1","rv":<revision>,"start":"<key behind the collection's prefix>"}`.
 //! A negative `rv` resumes at the latest state, which is what an expired token is exchanged for.
 
-use base64::engine::general_purpose::URL_SAFE_NO_PAD;
+use base64::alphabet::URL_SAFE;
+use base64::engine::general_purpose::{GeneralPurpose, GeneralPurposeConfig, NO_PAD, URL_SAFE_NO_PAD};
 use base64::{DecodeError, Engine as _};
 use serde::{Deserialize, Serialize};
 
 use crate::revision::Revision;
 
 const VERSION: &str = "meta.k8s.io/v1";
+
+/// Reads as Go's `base64.RawURLEncoding` does: what is left over in the last character is ignored.
+const LENIENT: GeneralPurpose =
+    GeneralPurpose::new(&URL_SAFE, GeneralPurposeConfig::with_decode_allow_trailing_bits(NO_PAD, true));
 
 /// A place in a paged list.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -58,7 +63,7 @@ impl ContinueToken {
     /// [`InvalidContinueToken`] when the text is no token of this server or would reach outside
     /// its collection.
     pub fn decode(text: &str) -> Result<Self, InvalidContinueToken> {
-        let bytes = URL_SAFE_NO_PAD.decode(text).map_err(|error| {
+        let bytes = LENIENT.decode(text).map_err(|error| {
             // Go names the place and nothing else.
             let at = match error {
                 DecodeError::InvalidByte(at, _) | DecodeError::InvalidLastSymbol(at, _) => at,
@@ -66,8 +71,8 @@ impl ContinueToken {
             };
             InvalidContinueToken(format!("illegal base64 data at input byte {at}"))
         })?;
-        let encoded: Encoded =
-            serde_json::from_slice(&bytes).map_err(|error| InvalidContinueToken(error.to_string()))?;
+        let encoded: Encoded = serde_json::from_slice(&bytes)
+            .map_err(|error| InvalidContinueToken(no_json(&bytes).unwrap_or_else(|| error.to_string())))?;
         if encoded.v != VERSION {
             let message = format!("server does not recognize this encoded version {}", encoded.v);
             return Err(InvalidContinueToken(message));
@@ -90,6 +95,25 @@ impl ContinueToken {
         let at = u64::try_from(encoded.rv).ok().map(Revision::new);
         Ok(ContinueToken { at, start: start.to_owned() })
     }
+}
+
+/// What Go's decoder says of bytes that are no JSON from the first one on; `None` when the fault is
+/// further inside.
+fn no_json(bytes: &[u8]) -> Option<String> {
+    let Some(first) = bytes.iter().find(|byte| !b" \t\r\n".contains(byte)) else {
+        return Some("unexpected end of JSON input".to_owned());
+    };
+    if b"{[\"-tfn0123456789".contains(first) {
+        return None;
+    }
+    // Go takes the byte for a code point, and shows it as in a string literal of its own.
+    let shown = match char::from(*first) {
+        c @ ('\'' | '\\') => format!("\\{c}"),
+        c if c == '"' || !c.is_control() => c.to_string(),
+        c if *first < 0x80 => format!("\\x{:02x}", u32::from(c)),
+        c => format!("\\u{:04x}", u32::from(c)),
+    };
+    Some(format!("invalid character '{shown}' looking for beginning of value"))
 }
 
 /// A continue token that this server did not give out.
@@ -133,6 +157,19 @@ mod tests {
             assert!(token(bad).is_err(), "{bad}");
         }
         assert!(ContinueToken::decode("%%%").is_err());
+    }
+
+    #[test]
+    fn what_is_no_token_at_all_is_refused_in_gos_words() {
+        for (text, why) in [
+            ("garbage", "invalid character '\\u0081' looking for beginning of value"),
+            ("no token", "illegal base64 data at input byte 2"),
+            ("eHh4", "invalid character 'x' looking for beginning of value"),
+            ("IA", "unexpected end of JSON input"),
+        ] {
+            let error = ContinueToken::decode(text).unwrap_err().to_string();
+            assert_eq!(error, format!("invalid continue token: continue key is not valid: {why}"), "{text}");
+        }
     }
 
     proptest! {

@@ -120,24 +120,25 @@ impl ListOptions {
     /// The [`Status`] kube-apiserver answers: 422 for a combination that is not allowed, 400 for
     /// a selector, field label, resource version or continue token that does not parse.
     pub fn list(&self, shape: &ObjectShape) -> Result<ListRequest, Status> {
+        let (labels, fields) = self.selectors()?;
         self.validate(false)?;
-        let (labels, fields) = self.selectors(shape)?;
-        let revision = self
-            .resource_version
-            .revision()
-            .map_err(|error| Status::bad_request(format!("invalid resource version: {error}")))?;
+        selectable(&fields, shape)?;
         let limit = u64::try_from(self.limit).ok().filter(|limit| *limit > 0);
 
         if !self.continue_token.is_empty() {
             let token =
                 ContinueToken::decode(&self.continue_token).map_err(|error| Status::bad_request(error.to_string()))?;
-            if !revision.is_zero() {
+            if !matches!(self.resource_version.as_str(), "" | "0") {
                 return Err(Status::bad_request("specifying resource version is not allowed when using continue"));
             }
             let at = token.at.map_or(ReadAt::MostRecent, ReadAt::Exact);
             return Ok(ListRequest { at, limit, resume: Some(token), labels, fields });
         }
 
+        let revision = self
+            .resource_version
+            .revision()
+            .map_err(|error| Status::bad_request(format!("invalid resource version: {error}")))?;
         let exact = self.resource_version_match == EXACT
             || (self.resource_version_match.is_empty() && limit.is_some() && !revision.is_zero());
         let at = match () {
@@ -159,13 +160,29 @@ impl ListOptions {
     /// As [`ListOptions::list`]; a resource version that does not parse is a 500 without a
     /// reason here, as in kube-apiserver.
     pub fn watch(&self, shape: &ObjectShape, legacy_path: bool) -> Result<WatchRequest, Status> {
+        self.watch_of(None, shape, legacy_path)
+    }
+
+    /// As [`ListOptions::watch`], for a path that names one object.
+    ///
+    /// # Errors
+    /// As there; and 400 when there is a field selector that does not ask for this very name.
+    pub fn watch_object(&self, name: &str, shape: &ObjectShape, legacy_path: bool) -> Result<WatchRequest, Status> {
+        self.watch_of(Some(name), shape, legacy_path)
+    }
+
+    fn watch_of(&self, name: Option<&str>, shape: &ObjectShape, legacy_path: bool) -> Result<WatchRequest, Status> {
         let legacy = legacy_path && !self.watch;
         let mut options = self.clone();
         if !legacy {
             options.default_to_watch_list();
         }
+        let (labels, fields) = options.selectors()?;
         options.validate(!legacy)?;
-        let (labels, fields) = options.selectors(shape)?;
+        selectable(&fields, shape)?;
+        if name.is_some() && !fields.terms().is_empty() && fields.requires_exact("metadata.name") != name {
+            return Err(Status::bad_request("fieldSelector metadata.name doesn't match requested name"));
+        }
         let revision = options.resource_version.revision().map_err(|error| Status::unknown(error.to_string()))?;
         let unset = options.resource_version.is_empty();
         let fresh = match () {
@@ -214,26 +231,29 @@ impl ListOptions {
         const MATCH: &str = "resourceVersionMatch";
         let matching = self.resource_version_match.as_str();
         let mut errors = Vec::new();
-        if watch && self.send_initial_events.is_some() {
-            if matching != NOT_OLDER_THAN {
+        if watch {
+            if self.send_initial_events.is_some() && matching != NOT_OLDER_THAN {
                 errors.push(FieldError::forbidden(
                     MATCH,
                     "sendInitialEvents requires setting resourceVersionMatch to NotOlderThan",
                 ));
-                if !matching.is_empty() {
+            }
+            if !matching.is_empty() {
+                if self.send_initial_events.is_none() {
+                    errors.push(FieldError::forbidden(
+                        MATCH,
+                        "resourceVersionMatch is forbidden for watch unless sendInitialEvents is provided",
+                    ));
+                }
+                if matching != NOT_OLDER_THAN {
                     errors.push(FieldError::not_supported(MATCH, matching, &[NOT_OLDER_THAN]));
                 }
-            }
-            if !matching.is_empty() && !self.continue_token.is_empty() {
-                errors
-                    .push(FieldError::forbidden(MATCH, "resourceVersionMatch is forbidden when continue is provided"));
-            }
-        } else if watch {
-            if !matching.is_empty() {
-                errors.push(FieldError::forbidden(
-                    MATCH,
-                    "resourceVersionMatch is forbidden for watch unless sendInitialEvents is provided",
-                ));
+                if !self.continue_token.is_empty() {
+                    errors.push(FieldError::forbidden(
+                        MATCH,
+                        "resourceVersionMatch is forbidden when continue is provided",
+                    ));
+                }
             }
         } else {
             if !matching.is_empty() {
@@ -269,24 +289,26 @@ impl ListOptions {
         Err(Status::invalid("meta.k8s.io", "ListOptions", "", &errors))
     }
 
-    fn selectors(&self, shape: &ObjectShape) -> Result<(LabelSelector, FieldSelector), Status> {
+    /// The selectors as they are written. kube-apiserver reads them while it decodes the query, so
+    /// what is wrong with them is said before anything else.
+    fn selectors(&self) -> Result<(LabelSelector, FieldSelector), Status> {
         let labels =
             LabelSelector::parse(&self.label_selector).map_err(|error| Status::bad_request(error.to_string()))?;
         let fields =
             FieldSelector::parse(&self.field_selector).map_err(|error| Status::bad_request(error.to_string()))?;
-        for term in fields.terms() {
-            if !shape.is_selectable(&term.field) {
-                return Err(Status::bad_request(if shape.fields().is_empty() {
-                    format!(
-                        "{:?} is not a known field selector: only \"metadata.name\", \"metadata.namespace\"",
-                        term.field
-                    )
-                } else {
-                    format!("field label not supported: {}", term.field)
-                }));
-            }
-        }
         Ok((labels, fields))
+    }
+}
+
+/// Whether objects of this shape have all the fields that a selector names.
+fn selectable(fields: &FieldSelector, shape: &ObjectShape) -> Result<(), Status> {
+    match fields.terms().iter().find(|term| !shape.is_selectable(&term.field)) {
+        None => Ok(()),
+        Some(term) if shape.fields().is_empty() => Err(Status::bad_request(format!(
+            "{:?} is not a known field selector: only \"metadata.name\", \"metadata.namespace\"",
+            term.field
+        ))),
+        Some(term) => Err(Status::bad_request(format!("field label not supported: {}", term.field))),
     }
 }
 
@@ -375,6 +397,12 @@ mod tests {
         ] {
             assert_eq!(watch(text), Ok(expected), "{text}");
         }
+        let one = |text| options(text).watch_object("web", &pods(), false).map_err(|status| status.message);
+        assert!(one("field=metadata.name=web,spec.nodeName=a").is_ok());
+        for other in ["field=metadata.name=x", "field=metadata.name!=x", "rv=abc&field=spec.nodeName=a"] {
+            let refused = "fieldSelector metadata.name doesn't match requested name";
+            assert_eq!(one(other), Err(refused.to_owned()), "{other}");
+        }
         let legacy = options("").watch(&pods(), true).unwrap();
         assert_eq!(legacy.from, WatchFrom::InitialEvents { at: ReadAt::Any, mark_end: false });
     }
@@ -408,6 +436,8 @@ mod tests {
             watch("continue=x"),
             invalid("Forbidden: resourceVersionMatch is forbidden when continue is provided")
         );
+        let two = watch("rv=5&match=Exact").unwrap_err().1;
+        assert!(two.ends_with("Unsupported value: \"Exact\": supported values: \"NotOlderThan\"]"), "{two}");
         assert!(list("sie=false").unwrap_err().1.contains("sendInitialEvents is forbidden for list"));
         let both = list("match=Exact&continue=x").unwrap_err().1;
         assert!(both.contains("is invalid: [resourceVersionMatch"), "{both}");
@@ -425,6 +455,11 @@ mod tests {
             list(&format!("rv=5&continue={token}")),
             Err((400, "specifying resource version is not allowed when using continue".to_owned()))
         );
+        // Selectors are read first, then combinations are checked, then the token, then the version.
+        assert_eq!(list("label=a in (&match=x").unwrap_err().0, 400);
+        assert_eq!(list("field=spec.x=1&match=x").unwrap_err().0, 422);
+        let refused = "specifying resource version is not allowed when using continue";
+        assert_eq!(list(&format!("rv=abc&continue={token}")), Err((400, refused.to_owned())));
         assert!(list("continue=x").unwrap_err().1.starts_with("invalid continue token: continue key is not valid: "));
         let plain = ObjectShape::new(false, Vec::new());
         let status = options("field=x=1").list(&plain).unwrap_err();

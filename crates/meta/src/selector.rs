@@ -558,7 +558,9 @@ fn unescape(value: &str) -> Result<String, InvalidSelector> {
                 None => return invalid("invalid field selector: invalid escape sequence: \\".to_owned()),
             },
             ',' | '=' => {
-                return invalid(format!("invalid field selector: unescaped character in value: {character}"));
+                // apimachinery prints the rune's number, so this does, too.
+                let number = u32::from(character);
+                return invalid(format!("invalid field selector: unescaped character in value: {number}"));
             }
             _ => text.push(character),
         }
