@@ -1,6 +1,5 @@
 //! The body of a response: [`Body`], one type for a short answer, a streamed list and a watch.
 
-use std::convert::Infallible;
 use std::fmt;
 use std::pin::Pin;
 use std::task::{Context, Poll};
@@ -11,78 +10,109 @@ use http_body::{Frame, SizeHint};
 use crate::pretty::Indenter;
 use crate::watch::WatchStream;
 
+/// Bytes handed to the connection at once: what a client that stops reading holds besides the
+/// connection's own buffer. Larger pieces are cut, without a copy. Twice what events and items are
+/// gathered to, so that only a very large object is ever cut.
+pub(crate) const CHUNK_BYTES_MAX: usize = 128 * 1024;
+
+/// The body cannot be ended: the client sees it cut off and takes none of it for whole.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("the answer broke off: {0}")]
+pub struct BrokenOff(pub(crate) String);
+
+/// A body's pieces, made as they are asked for.
+pub(crate) type Chunks = Box<dyn Iterator<Item = Result<Bytes, BrokenOff>> + Send>;
+
 /// A response body. Chunks are produced when the connection asks for them, so a client that stops
 /// reading costs no CPU and holds only what it has been handed.
-pub struct Body(Inner);
+pub struct Body {
+    /// What is left of a piece that was larger than a chunk.
+    rest: Bytes,
+    source: Source,
+}
 
-enum Inner {
-    Empty,
-    Full(Bytes),
+enum Source {
+    /// There is no more than the rest.
+    Over,
     /// A list, chunk by chunk.
-    Chunks(Box<dyn Iterator<Item = Bytes> + Send>),
+    Chunks(Chunks),
     /// The same, indented for human eyes.
-    Indented(Indenter, Box<dyn Iterator<Item = Bytes> + Send>),
+    Indented(Indenter, Chunks),
     Watch(Box<WatchStream>),
 }
 
 impl Body {
     /// No bytes at all.
     pub(crate) fn empty() -> Self {
-        Body(Inner::Empty)
+        Body::full(Bytes::new())
     }
 
     /// A body that is there already.
     pub(crate) fn full(bytes: impl Into<Bytes>) -> Self {
-        Body(Inner::Full(bytes.into()))
+        Body { rest: bytes.into(), source: Source::Over }
     }
 
     /// A body made chunk by chunk, indented when `pretty`. What fits one chunk is sent whole, with
     /// its length, as a small answer should be.
-    pub(crate) fn chunks(mut chunks: impl Iterator<Item = Bytes> + Send + 'static, pretty: bool) -> Self {
-        let (first, second) = (chunks.next().unwrap_or_default(), chunks.next());
-        if second.is_none() {
-            return Body::full(if pretty { Indenter::default().chunk(&first) } else { first });
-        }
-        let chunks = Box::new(std::iter::once(first).chain(second).chain(chunks));
-        Body(if pretty { Inner::Indented(Indenter::default(), chunks) } else { Inner::Chunks(chunks) })
+    ///
+    /// # Errors
+    /// [`BrokenOff`] when it breaks off before anything was sent.
+    pub(crate) fn chunks(mut chunks: Chunks, pretty: bool) -> Result<Self, BrokenOff> {
+        let first = chunks.next().transpose()?.unwrap_or_default();
+        let Some(second) = chunks.next().transpose()? else {
+            return Ok(Body::full(if pretty { Indenter::default().chunk(&first) } else { first }));
+        };
+        let chunks = Box::new([Ok(first), Ok(second)].into_iter().chain(chunks));
+        let source = if pretty { Source::Indented(Indenter::default(), chunks) } else { Source::Chunks(chunks) };
+        Ok(Body { rest: Bytes::new(), source })
     }
 
     /// A watch.
     pub(crate) fn watch(stream: WatchStream) -> Self {
-        Body(Inner::Watch(Box::new(stream)))
+        Body { rest: Bytes::new(), source: Source::Watch(Box::new(stream)) }
     }
 }
 
 impl http_body::Body for Body {
     type Data = Bytes;
-    type Error = Infallible;
+    type Error = BrokenOff;
 
-    fn poll_frame(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
-        let chunk = match &mut self.0 {
-            Inner::Empty => None,
-            Inner::Full(bytes) => Some(std::mem::take(bytes)).filter(|bytes| !bytes.is_empty()),
-            Inner::Chunks(chunks) => chunks.next(),
-            Inner::Indented(indenter, chunks) => {
-                // A chunk of nothing but spaces indents to nothing; an empty frame would be waste.
-                chunks.by_ref().map(|chunk| indenter.chunk(&chunk)).find(|chunk| !chunk.is_empty())
+    fn poll_frame(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, BrokenOff>>> {
+        if self.rest.is_empty() {
+            let next = match &mut self.source {
+                Source::Over => None,
+                Source::Chunks(chunks) => chunks.next(),
+                Source::Indented(indenter, chunks) => {
+                    // A chunk of nothing but spaces indents to nothing; an empty frame would be waste.
+                    let indented = chunks.by_ref().map(|chunk| chunk.map(|chunk| indenter.chunk(&chunk)));
+                    indented.into_iter().find(|chunk| chunk.as_ref().map_or(true, |chunk| !chunk.is_empty()))
+                }
+                Source::Watch(stream) => std::task::ready!(stream.poll_chunk(cx)).map(Ok),
+            };
+            match next {
+                None => return Poll::Ready(None),
+                Some(Err(error)) => {
+                    self.source = Source::Over;
+                    return Poll::Ready(Some(Err(error)));
+                }
+                Some(Ok(next)) if next.len() <= CHUNK_BYTES_MAX => return Poll::Ready(Some(Ok(Frame::data(next)))),
+                Some(Ok(next)) => self.rest = next,
             }
-            Inner::Watch(stream) => std::task::ready!(stream.poll_chunk(cx)),
-        };
-        Poll::Ready(chunk.map(|chunk| Ok(Frame::data(chunk))))
+        }
+        if self.rest.is_empty() {
+            return Poll::Ready(None);
+        }
+        let chunk_bytes = self.rest.len().min(CHUNK_BYTES_MAX);
+        Poll::Ready(Some(Ok(Frame::data(self.rest.split_to(chunk_bytes)))))
     }
 
     fn is_end_stream(&self) -> bool {
-        match &self.0 {
-            Inner::Empty => true,
-            Inner::Full(bytes) => bytes.is_empty(),
-            _ => false,
-        }
+        matches!(self.source, Source::Over) && self.rest.is_empty()
     }
 
     fn size_hint(&self) -> SizeHint {
-        match &self.0 {
-            Inner::Empty => SizeHint::with_exact(0),
-            Inner::Full(bytes) => SizeHint::with_exact(bytes.len() as u64),
+        match &self.source {
+            Source::Over => SizeHint::with_exact(self.rest.len() as u64),
             _ => SizeHint::default(),
         }
     }
@@ -90,12 +120,52 @@ impl http_body::Body for Body {
 
 impl fmt::Debug for Body {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let kind = match &self.0 {
-            Inner::Empty => "empty",
-            Inner::Full(_) => "full",
-            Inner::Chunks(_) | Inner::Indented(..) => "list",
-            Inner::Watch(_) => "watch",
+        let kind = match &self.source {
+            Source::Over => "full",
+            Source::Chunks(_) | Source::Indented(..) => "list",
+            Source::Watch(_) => "watch",
         };
         write!(f, "Body({kind})")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use http_body_util::BodyExt as _;
+
+    use super::*;
+
+    fn made(pieces: Vec<Result<&'static str, &str>>) -> Chunks {
+        let pieces: Vec<Result<Bytes, BrokenOff>> = pieces
+            .into_iter()
+            .map(|piece| piece.map(|text| Bytes::from_static(text.as_bytes())).map_err(|why| BrokenOff(why.to_owned())))
+            .collect();
+        Box::new(pieces.into_iter())
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn large_pieces_are_cut_without_a_copy() {
+        let whole = Bytes::from(vec![7; 2 * CHUNK_BYTES_MAX + 1]);
+        let mut body = Body::full(whole.clone());
+        assert_eq!(http_body::Body::size_hint(&body).exact(), Some(whole.len() as u64));
+        let mut from = 0;
+        for bytes in [CHUNK_BYTES_MAX, CHUNK_BYTES_MAX, 1] {
+            let chunk = body.frame().await.unwrap().unwrap().into_data().unwrap();
+            assert_eq!((chunk.len(), chunk.as_ptr()), (bytes, whole[from..].as_ptr()));
+            from += bytes;
+        }
+        assert!(body.frame().await.is_none() && http_body::Body::is_end_stream(&body));
+        assert!(http_body::Body::is_end_stream(&Body::empty()));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_body_that_breaks_off_is_no_whole_body() {
+        let mut body = Body::chunks(made(vec![Ok("a"), Ok("b"), Err("c"), Ok("d")]), false).unwrap();
+        let mut seen = Vec::new();
+        while let Some(frame) = body.frame().await {
+            seen.push(frame.map(|frame| frame.into_data().unwrap()).map_err(|error| error.to_string()));
+        }
+        assert_eq!(seen, [Ok("a".into()), Ok("b".into()), Err("the answer broke off: c".to_owned())]);
+        assert_eq!(Body::chunks(made(vec![Err("a")]), false).unwrap_err(), BrokenOff("a".to_owned()));
     }
 }

@@ -49,8 +49,10 @@ mod body;
 pub mod discovery;
 mod documents;
 mod health;
+mod list;
 mod namespaces;
 pub mod openapi;
+mod peer;
 pub mod pki;
 mod pretty;
 mod read;
@@ -60,6 +62,7 @@ mod respond;
 mod server;
 mod service;
 pub mod table;
+mod upload;
 mod view;
 mod watch;
 mod write;
@@ -78,11 +81,13 @@ use tokio::task::JoinHandle;
 
 pub use crate::auth::Auth;
 use crate::backend::Backend;
-pub use crate::body::Body;
+pub use crate::body::{Body, BrokenOff};
 use crate::health::Finding;
 use crate::pki::{Pki, PkiError};
 pub use crate::server::Serving;
-pub use crate::service::{ApiService, REQUEST_BODY_BYTES_MAX};
+pub use crate::service::ApiService;
+pub use crate::upload::REQUEST_BODY_BYTES_MAX;
+use crate::watch::Farewell;
 
 /// A watch whose client names no timeout lasts between this and twice this
 /// (`--min-request-timeout`).
@@ -103,6 +108,8 @@ pub(crate) struct Shared {
     pub(crate) reads_in_flight: Semaphore,
     pub(crate) writes_in_flight: Semaphore,
     stopping: AtomicBool,
+    /// How watches leave at the end.
+    pub(crate) farewell: Arc<Farewell>,
     /// The built-in loops live as long as somebody can ask this server for something.
     loops: Loops,
 }
@@ -225,6 +232,7 @@ impl Builder {
             reads_in_flight: Semaphore::new(service::READS_IN_FLIGHT_MAX),
             writes_in_flight: Semaphore::new(service::WRITES_IN_FLIGHT_MAX),
             stopping: AtomicBool::new(false),
+            farewell: Arc::default(),
             loops: Loops(loops),
         });
         Ok(ApiServer { shared })
@@ -306,9 +314,12 @@ impl ApiServer {
     }
 
     /// Begins the end: readiness fails, watches end cleanly, the built-in loops stop. Requests that
-    /// run are let finish; [`Serving::shutdown`] waits for them.
+    /// run are let finish; [`Serving::shutdown`] waits for them. Many watches do not end at once but
+    /// spread over up to five seconds, so that their clients do not come back elsewhere all together
+    /// (`--shutdown-watch-termination-grace-period`).
     pub fn shutdown(&self) {
         self.shared.stopping.store(true, Ordering::Relaxed);
+        self.shared.farewell.begin(tokio::time::Instant::now());
         self.shared.loops.0.iter().for_each(JoinHandle::abort);
         for (_, cacher) in self.shared.backend.running_cachers() {
             cacher.stop(None);

@@ -1,6 +1,7 @@
 //! Reads: get, list and watch of one resource. From what the client asked to what the cache is
 //! asked, and from its answer to a response.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use http::Response;
@@ -66,7 +67,7 @@ pub(crate) async fn list(
         // A list that leaves something out is a lie that makes controllers delete things.
         return Err(ReadError::Undecodable { keys: list.undecodable }.status(resource.gr()));
     }
-    respond::list(list, resource, &view)
+    view.list(resource, list).await
 }
 
 /// GET of a collection that asks for changes.
@@ -88,7 +89,8 @@ pub(crate) async fn watch(
     let cacher = shared.backend.cacher(resource);
     let watcher = cacher.watch(&scope, &request, deadline).await.map_err(|error| error.status(resource.gr()))?;
     let content_type = view.content_type();
-    let stream = WatchStream::new(watcher, std::sync::Arc::clone(resource), view);
+    let farewell = Arc::clone(&shared.farewell);
+    let stream = WatchStream::new(watcher, Arc::clone(resource), view, farewell);
     Ok(respond::ok(content_type, Body::watch(stream)))
 }
 

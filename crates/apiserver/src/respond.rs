@@ -4,14 +4,13 @@ use std::sync::Arc;
 
 use http::header::CONTENT_TYPE;
 use http::{HeaderValue, Response, StatusCode};
-use listwatch_cacher::List;
 use listwatch_meta::{Object, Status};
 use listwatch_wire::list::{ListBody, ListMeta, ListStyle};
 
 use crate::body::Body;
 use crate::registry::Resource;
 use crate::service::add_warnings;
-use crate::view::{ListView, ObjectView};
+use crate::view::ObjectView;
 use crate::write::{WriteBody, WriteResponse};
 
 /// A 200 with this body.
@@ -19,14 +18,6 @@ pub(crate) fn ok(content_type: &'static str, body: Body) -> Response<Body> {
     let mut response = Response::new(body);
     response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static(content_type));
     response
-}
-
-/// A list in the view that was negotiated.
-///
-/// # Errors
-/// 500 when it cannot be shown in that view.
-pub(crate) fn list(list: List, resource: &Arc<Resource>, view: &ListView) -> Result<Response<Body>, Status> {
-    view.list(resource, list)
 }
 
 /// What a write answers, in the view that was negotiated.

@@ -2,50 +2,51 @@
 //!
 //! ```text
 //!  accept ─▶ first byte ─▶ TLS handshake ─▶ hyper (h2 or http/1.1 by ALPN) ─▶ service
-//!              │ plain HTTP? one helpful line, closed
+//!              │ plain HTTP? one helpful line, closed          │
+//!              └ a peer that asks or takes nothing is let go: crate::peer
 //! ```
 
 use std::convert::Infallible;
 use std::io;
 use std::net::SocketAddr;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use http::Request;
 use hyper::body::Incoming;
-use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
+use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::server::conn::auto;
-use hyper_util::server::graceful::GracefulShutdown;
 use rustls::ServerConfig;
-use tokio::io::AsyncWriteExt as _;
+use socket2::{SockRef, TcpKeepalive};
+use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt as _};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{Semaphore, watch};
 use tokio::task::JoinHandle;
+use tokio::time::Instant;
 use tokio_rustls::TlsAcceptor;
 use tracing::{debug, warn};
 
+use crate::peer::{GOODBYE_TIMEOUT, Looks, Peer, StreamExecutor, Verdict, WatchedIo};
 use crate::service::ApiService;
 
 /// Connections served at once; further ones wait in the kernel's backlog.
 const CONNECTIONS_MAX: usize = 65_536;
 /// A TLS handshake that takes longer is given up.
 const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(10);
-/// Request headers that take longer to arrive are given up (kube-apiserver's 32 s).
-const HEADER_READ_TIMEOUT: Duration = Duration::from_secs(32);
-/// Bytes of request headers taken; more is a 431 (kube-apiserver's 1 MiB is Go's default; hyper's
-/// buffer bounds head and body reads together).
-const HTTP1_BUFFER_BYTES_MAX: usize = 256 * 1024;
+/// Bytes of HTTP/1.1 request headers taken; more is a 431. The same bounds what waits to be written
+/// for a peer that does not read: a response is asked for more only below it. (kube-apiserver takes
+/// 1 MiB of headers; no URL has more than 64 KiB here, and other headers are small.)
+const HTTP1_BUFFER_BYTES_MAX: usize = 128 * 1024;
 /// Streams on one HTTP/2 connection; a client opens another connection for more.
 const HTTP2_STREAMS_MAX: u32 = 2_000;
-/// Bytes a stalled HTTP/2 stream may hold in the server.
+/// Bytes a stalled HTTP/2 stream may hold in the server, besides the chunk it was to take next.
 const HTTP2_STREAM_BUFFER_BYTES_MAX: usize = 64 * 1024;
 /// How often an idle HTTP/2 peer is asked for a sign of life, and how long it may take to give one.
 const HTTP2_PING_INTERVAL: Duration = Duration::from_secs(30);
 const HTTP2_PING_TIMEOUT: Duration = Duration::from_secs(15);
-/// A connection that brings no request within this time is closed (kube-apiserver's 32 s to read
-/// the headers of the first one).
-const FIRST_REQUEST_TIMEOUT: Duration = Duration::from_secs(32);
+/// After this silence the kernel asks whether the other machine is still there (kube-apiserver's 3
+/// minutes): HTTP/1.1 has no signs of life of its own, and a watch may be silent for half an hour.
+const TCP_KEEPALIVE: Duration = Duration::from_secs(180);
 /// Bytes of HTTP/2 request headers taken, as for HTTP/1.
 const HTTP2_HEADER_BYTES_MAX: u32 = HTTP1_BUFFER_BYTES_MAX as u32;
 /// How long requests may go on after a shutdown began.
@@ -106,7 +107,6 @@ async fn accept(
     mut stopped: watch::Receiver<bool>,
 ) {
     let builder = Arc::new(http_builder());
-    let graceful = GracefulShutdown::new();
     let places = Arc::new(Semaphore::new(CONNECTIONS_MAX));
     // Connections are tasks of their own; they end with this set, and so with the server.
     let mut connections = tokio::task::JoinSet::new();
@@ -128,28 +128,33 @@ async fn accept(
                 continue;
             }
         };
-        let (service, tls, builder, watcher) = (service.clone(), tls.clone(), Arc::clone(&builder), graceful.watcher());
+        let connection = Connection {
+            service: service.clone(),
+            tls: tls.clone(),
+            builder: Arc::clone(&builder),
+            stopped: stopped.clone(),
+        };
         connections.spawn(async move {
             let _place = place;
-            // A watch is many small writes; waiting to fill a segment would delay every event.
-            let _ = stream.set_nodelay(true);
-            if let Err(error) = connection(stream, service, tls, &builder, watcher).await {
+            if let Err(error) = connection.run(stream).await {
                 debug!(%peer, %error, "connection ended");
             }
         });
     }
     drop(listener);
-    if tokio::time::timeout(DRAIN_TIMEOUT, graceful.shutdown()).await.is_err() {
+    let drained = async { while connections.join_next().await.is_some() {} };
+    if tokio::time::timeout(DRAIN_TIMEOUT, drained).await.is_err() {
         warn!("requests did not finish within {DRAIN_TIMEOUT:?}; their connections are cut");
     }
 }
 
-fn http_builder() -> auto::Builder<TokioExecutor> {
-    let mut builder = auto::Builder::new(TokioExecutor::new());
+fn http_builder() -> auto::Builder<StreamExecutor> {
+    let mut builder = auto::Builder::new(StreamExecutor);
     builder
         .http1()
         .timer(TokioTimer::new())
-        .header_read_timeout(HEADER_READ_TIMEOUT)
+        // Silence is looked after by `peer`, for both protocols.
+        .header_read_timeout(None)
         .max_buf_size(HTTP1_BUFFER_BYTES_MAX)
         .pipeline_flush(false);
     builder
@@ -165,46 +170,66 @@ fn http_builder() -> auto::Builder<TokioExecutor> {
 
 type ConnectionError = Box<dyn std::error::Error + Send + Sync>;
 
-async fn connection(
-    stream: TcpStream,
+/// What a connection needs to be served.
+struct Connection {
     service: ApiService,
     tls: Option<TlsAcceptor>,
-    builder: &auto::Builder<TokioExecutor>,
-    watcher: hyper_util::server::graceful::Watcher,
-) -> Result<(), ConnectionError> {
-    let asked = Arc::new(AtomicBool::new(false));
-    let service = hyper::service::service_fn({
-        let asked = Arc::clone(&asked);
-        move |request: Request<Incoming>| {
-            asked.store(true, Ordering::Relaxed);
-            let service = service.clone();
-            async move { Ok::<_, Infallible>(service.handle(request).await) }
-        }
-    });
-    let Some(tls) = tls else {
-        let connection = builder.serve_connection_with_upgrades(TokioIo::new(stream), service).into_owned();
-        return until_silent(watcher.watch(connection), &asked).await;
-    };
-    let Some(stream) = refuse_plain_http(stream).await? else {
-        return Ok(());
-    };
-    let stream = tokio::time::timeout(HANDSHAKE_TIMEOUT, tls.accept(stream)).await??;
-    let connection = builder.serve_connection_with_upgrades(TokioIo::new(stream), service).into_owned();
-    until_silent(watcher.watch(connection), &asked).await
+    builder: Arc<auto::Builder<StreamExecutor>>,
+    stopped: watch::Receiver<bool>,
 }
 
-/// Runs a connection, but gives up on one that never asks for anything: it holds a place and a
-/// file descriptor, and needs no credential to do so.
-async fn until_silent(
-    connection: impl Future<Output = Result<(), ConnectionError>>,
-    asked: &AtomicBool,
-) -> Result<(), ConnectionError> {
-    let mut connection = std::pin::pin!(connection);
-    tokio::select! {
-        ended = &mut connection => return ended,
-        () = tokio::time::sleep(FIRST_REQUEST_TIMEOUT) => {}
+impl Connection {
+    async fn run(self, stream: TcpStream) -> Result<(), ConnectionError> {
+        // A watch is many small writes; waiting to fill a segment would delay every event.
+        let _ = stream.set_nodelay(true);
+        let _ = SockRef::from(&stream).set_tcp_keepalive(&TcpKeepalive::new().with_time(TCP_KEEPALIVE));
+        let peer = Peer::new();
+        let Some(tls) = self.tls.clone() else {
+            return self.serve(WatchedIo::new(stream, Arc::clone(&peer)), peer).await;
+        };
+        let Some(stream) = refuse_plain_http(stream).await? else {
+            return Ok(());
+        };
+        let stream = WatchedIo::new(stream, Arc::clone(&peer));
+        let stream = tokio::time::timeout(HANDSHAKE_TIMEOUT, tls.accept(stream)).await??;
+        self.serve(stream, peer).await
     }
-    if asked.load(Ordering::Relaxed) { connection.await } else { Err("no request came".into()) }
+
+    async fn serve(
+        mut self,
+        io: impl AsyncRead + AsyncWrite + Send + Unpin + 'static,
+        peer: Arc<Peer>,
+    ) -> Result<(), ConnectionError> {
+        let service = hyper::service::service_fn({
+            let (service, peer) = (self.service, Arc::clone(&peer));
+            move |request: Request<Incoming>| {
+                let (service, open) = (service.clone(), peer.request());
+                async move { Ok::<_, Infallible>(service.handle(request).await.map(|body| open.answered(body))) }
+            }
+        });
+        let connection = self.builder.serve_connection_with_upgrades(TokioIo::new(io), service).into_owned();
+        let mut connection = std::pin::pin!(connection);
+        let mut looks = Looks::new(Instant::now());
+        loop {
+            let due = match looks.look(&peer, Instant::now()) {
+                Verdict::Fine(due) => due,
+                Verdict::Idle => {
+                    connection.as_mut().graceful_shutdown();
+                    return tokio::time::timeout(GOODBYE_TIMEOUT, connection).await?;
+                }
+                Verdict::Stalled => return Err("the peer does not read".into()),
+            };
+            tokio::select! {
+                biased;
+                ended = connection.as_mut() => return ended,
+                () = tokio::time::sleep_until(due) => {}
+                // An error is the end of the server as well: nobody can say stop any more.
+                _ = self.stopped.changed() => break,
+            }
+        }
+        connection.as_mut().graceful_shutdown();
+        connection.await
+    }
 }
 
 /// A TLS record begins with byte 22. Somebody who speaks plain HTTP gets the line that Go's server

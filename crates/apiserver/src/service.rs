@@ -14,16 +14,15 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
-use bytes::{Buf, Bytes};
+use bytes::Buf;
 use futures_util::FutureExt as _;
 use http::header::{
-    ACCEPT, ALLOW, CACHE_CONTROL, CONNECTION, CONTENT_TYPE, ETAG, EXPIRES, HOST, HeaderName, HeaderValue,
-    IF_NONE_MATCH, LOCATION, RETRY_AFTER, USER_AGENT, VARY, WARNING,
+    ACCEPT, ALLOW, CACHE_CONTROL, CONNECTION, CONTENT_LENGTH, CONTENT_TYPE, ETAG, EXPIRES, HOST, HeaderName,
+    HeaderValue, IF_NONE_MATCH, LOCATION, RETRY_AFTER, USER_AGENT, VARY, WARNING,
 };
+use http::request::Parts;
 use http::{HeaderMap, Method, Request, Response, StatusCode, Version};
-use http_body_util::{BodyExt as _, LengthLimitError, Limited};
 use listwatch_meta::Status;
-use listwatch_wire::media_type::{Negotiated, wants_pretty};
 use listwatch_wire::query::{Extra, Query};
 
 use crate::Shared;
@@ -33,18 +32,17 @@ use crate::health;
 use crate::read;
 use crate::request::{NoRoute, ResourceRoute, Route, Verb, route};
 use crate::respond;
-use crate::view::ObjectView;
+use crate::upload::Upload;
+use crate::view::{ObjectView, StatusView};
 use crate::write::{self, WriteRequest};
 
-/// Bytes of a request body taken; more is a 413 (`MaxRequestBodyBytes`).
-pub const REQUEST_BODY_BYTES_MAX: usize = 3 * 1024 * 1024;
 /// How long anything but a watch may take, unless the request asks for less (`--request-timeout`).
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// Reads served at once, watches not counted (`--max-requests-inflight`); further ones are a 429.
 pub(crate) const READS_IN_FLIGHT_MAX: usize = 400;
 /// Writes served at once (`--max-mutating-requests-inflight`); further ones are a 429. Each may
-/// hold a body of [`REQUEST_BODY_BYTES_MAX`].
+/// hold a body of [`crate::REQUEST_BODY_BYTES_MAX`].
 pub(crate) const WRITES_IN_FLIGHT_MAX: usize = 200;
 
 const AUDIT_ID: HeaderName = HeaderName::from_static("audit-id");
@@ -100,7 +98,11 @@ impl ApiService {
         let audit_id = audit_id(request.headers());
         let version = request.version();
         let head_only = request.method() == Method::HEAD;
-        let answer = AssertUnwindSafe(Box::pin(self.answer(request))).catch_unwind().await;
+        let (parts, body) = request.into_parts();
+        let mut upload = Upload::new(body);
+        let answer = AssertUnwindSafe(Box::pin(self.answer(&parts, &mut upload))).catch_unwind().await;
+        // A client that is still sending may take an answer in between for a broken connection.
+        upload.drain(&parts.headers).await;
         let mut response = answer.unwrap_or_else(|_| {
             // The panic hook has told the log; the client is told what kube-apiserver tells.
             let text = "This request caused apiserver to panic. Look in the logs for details.\n";
@@ -113,18 +115,21 @@ impl ApiService {
             headers.remove(CONNECTION);
         }
         if head_only {
+            // What the body would be is said all the same, where that is known before it is made.
+            if let Some(length) = http_body::Body::size_hint(response.body()).exact() {
+                response.headers_mut().entry(CONTENT_LENGTH).or_insert(HeaderValue::from(length));
+            }
             *response.body_mut() = Body::empty();
         }
         response
     }
 
-    async fn answer<B>(&self, request: Request<B>) -> Response<Body>
+    async fn answer<B>(&self, parts: &Parts, upload: &mut Upload<B>) -> Response<Body>
     where
         B: http_body::Body + Send + 'static,
         B::Data: Buf + Send,
         B::Error: Into<Box<dyn std::error::Error + Send + Sync>>,
     {
-        let (parts, body) = request.into_parts();
         let query = Query::parse(parts.uri.query().unwrap_or_default());
         let asker = Asker::new(&parts.headers, &query);
         let registry = self.shared.backend.registry();
@@ -135,7 +140,7 @@ impl ApiService {
             return asker.status(&Status::unauthorized());
         }
         match routed {
-            Ok(Route::Resource(route)) => self.resource(route, &parts.headers, &query, &asker, body).await,
+            Ok(Route::Resource(route)) => self.resource(route, &parts.headers, &query, &asker, upload).await,
             Ok(Route::Health { endpoint, check }) => self.health(endpoint, check.as_deref(), &query).await,
             Ok(route) => self.document(route, &parts.headers, &query, &asker),
             Err(NoRoute::Status(status)) => asker.status(&status),
@@ -150,7 +155,7 @@ impl ApiService {
         headers: &HeaderMap,
         query: &Query<'_>,
         asker: &Asker,
-        body: B,
+        upload: &mut Upload<B>,
     ) -> Response<Body>
     where
         B: http_body::Body + Send + 'static,
@@ -181,7 +186,7 @@ impl ApiService {
                 Verb::Get => read::get(&self.shared, &route, query, asker).await,
                 Verb::Collection => read::list(&self.shared, &route, query, asker).await,
                 Verb::Write(verb) => {
-                    let body = collect(body).await?;
+                    let body = upload.collect().await?;
                     let request = WriteRequest {
                         verb,
                         resource: &route.resource,
@@ -294,13 +299,9 @@ impl Asker {
         self.include_object.as_deref()
     }
 
-    /// A failure, as a response. Always JSON, also for who asked for something else.
+    /// A failure, as a response in a form the client takes; in JSON where it takes none of ours.
     pub(crate) fn status(&self, status: &Status) -> Response<Body> {
-        let pretty = wants_pretty(self.pretty(), &Negotiated::JSON, self.user_agent());
-        let mut body = if pretty { serde_json::to_vec_pretty(status) } else { serde_json::to_vec(status) }
-            .expect("a Status has no map with non-string keys");
-        body.push(b'\n');
-        let mut response = respond::ok("application/json", Body::full(body));
+        let mut response = StatusView::negotiate(self).status(status);
         *response.status_mut() = StatusCode::from_u16(status.code).unwrap_or(StatusCode::OK);
         if let Some(seconds) = status.retry_after_seconds() {
             response.headers_mut().insert(RETRY_AFTER, HeaderValue::from(seconds));
@@ -328,19 +329,6 @@ fn too_many_requests() -> Response<Body> {
     let mut response = text(StatusCode::TOO_MANY_REQUESTS, "Too many requests, please try again later.\n".to_owned());
     response.headers_mut().insert(RETRY_AFTER, HeaderValue::from_static("1"));
     response
-}
-
-async fn collect<B>(body: B) -> Result<Bytes, Status>
-where
-    B: http_body::Body + Send + 'static,
-    B::Data: Buf + Send,
-    B::Error: Into<Box<dyn std::error::Error + Send + Sync>>,
-{
-    match Limited::new(body, REQUEST_BODY_BYTES_MAX).collect().await {
-        Ok(collected) => Ok(collected.to_bytes()),
-        Err(error) if error.is::<LengthLimitError>() => Err(Status::request_entity_too_large(REQUEST_BODY_BYTES_MAX)),
-        Err(error) => Err(Status::bad_request(format!("unable to read the request body: {error}"))),
-    }
 }
 
 /// How long a request may take: `?timeout=` as a Go duration, at most the server's own limit.

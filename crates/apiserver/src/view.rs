@@ -1,33 +1,34 @@
 //! How a client wants to see objects: negotiated once per request ([`ObjectView`], [`ListView`],
-//! [`WatchView`]), then applied to each object, list or event.
+//! [`WatchView`], [`StatusView`]), then applied to each object, list or event.
 //!
-//! The whole object in JSON is the path that costs nothing: the bytes are the cache's own.
+//! The whole object in JSON is the path that costs nothing: the bytes are the cache's own. Every other
+//! form of an event is made at most once, whoever watches it.
 
 use std::sync::Arc;
 
 use bytes::{BufMut, Bytes, BytesMut};
 use http::{Response, StatusCode};
 use listwatch_cacher::{Delivered, EncodingId, List};
-use listwatch_meta::{Change, Object, ResourceVersion, Revision, Status};
-use listwatch_wire::Bookmark;
-use listwatch_wire::list::{ListBody, ListMeta, ListStyle};
+use listwatch_meta::scan::{self, PathSet, Span};
+use listwatch_meta::{Change, Object, Revision, Status};
 use listwatch_wire::media_type::{Encoding, Negotiated, Purpose, Served, View, negotiate, wants_pretty};
+use listwatch_wire::{Bookmark, protobuf};
 use time::OffsetDateTime;
 
 use crate::body::Body;
+use crate::list::{self, Shown};
+use crate::pretty::Indenter;
 use crate::registry::Resource;
 use crate::respond;
 use crate::service::Asker;
-use crate::table::{self, IncludeObject, MetaVersion, TableView, partial};
+use crate::table::{IncludeObject, MetaVersion, TableView, partial};
 use crate::yaml;
 
 fn served(resource: &Resource) -> Served {
-    if resource.custom { Served::CUSTOM_JSON } else { Served::BUILTIN_JSON }
+    if resource.custom { Served::CUSTOM_JSON } else { Served::BUILTIN }
 }
 
-fn meta_version(v1beta1: bool) -> MetaVersion {
-    if v1beta1 { MetaVersion::V1Beta1 } else { MetaVersion::V1 }
-}
+const PARTIAL: &str = "PartialObjectMetadata";
 
 /// How one object is shown.
 pub(crate) struct ObjectView {
@@ -50,7 +51,7 @@ impl ObjectView {
     /// # Errors
     /// 406 when it accepts nothing this server has.
     pub(crate) fn plain(asker: &Asker) -> Result<Self, Status> {
-        Self::from(asker, Served { table: false, partial: false, ..Served::BUILTIN_JSON })
+        Self::from(asker, Served { table: false, partial: false, ..Served::BUILTIN })
     }
 
     fn from(asker: &Asker, served: Served) -> Result<Self, Status> {
@@ -62,7 +63,7 @@ impl ObjectView {
     /// An object of the resource.
     ///
     /// # Errors
-    /// 500 when it cannot be shown as YAML.
+    /// 500 when it has no form in the encoding that was asked for.
     pub(crate) fn object(
         &self,
         code: u16,
@@ -72,10 +73,10 @@ impl ObjectView {
         let json = match self.negotiated.view {
             View::Full => object.json(),
             View::Table { v1beta1 } => {
-                let view = TableView::new(resource, self.include, meta_version(v1beta1));
-                return self.document(code, &view.object(object.json_slice(), OffsetDateTime::now_utc()));
+                let view = TableView::new(resource, self.include, v1beta1.into());
+                view.event_object(object.json_slice(), true, OffsetDateTime::now_utc())
             }
-            View::PartialMetadata { v1beta1 } => partial::object(object.json_slice(), meta_version(v1beta1)),
+            View::PartialMetadata { v1beta1 } => partial::object(object.json_slice(), v1beta1.into()),
         };
         self.json(code, json)
     }
@@ -83,19 +84,71 @@ impl ObjectView {
     /// Any other object, as its JSON without a final newline.
     ///
     /// # Errors
-    /// 500 when it cannot be shown as YAML.
+    /// 500 when it has no form in the encoding that was asked for.
     pub(crate) fn json(&self, code: u16, json: Bytes) -> Result<Response<Body>, Status> {
-        let mut document = BytesMut::with_capacity(json.len() + 1);
-        document.put_slice(&json);
-        document.put_u8(b'\n');
-        self.document(code, &document)
-    }
-
-    fn document(&self, code: u16, document: &[u8]) -> Result<Response<Body>, Status> {
-        let body = body(document, self.negotiated.encoding, self.pretty)?;
-        let mut response = respond::ok(self.negotiated.content_type(Purpose::Object), body);
+        let body = document(&json, self.negotiated.encoding, self.pretty)?;
+        let mut response = respond::ok(self.negotiated.content_type(Purpose::Object), Body::full(body));
         *response.status_mut() = StatusCode::from_u16(code).unwrap_or(StatusCode::OK);
         Ok(response)
+    }
+}
+
+/// A document, given as its JSON without a final newline, in an encoding.
+fn document(json: &[u8], encoding: Encoding, pretty: bool) -> Result<Bytes, Status> {
+    match encoding {
+        Encoding::Json => {
+            let mut document = BytesMut::with_capacity(json.len() + 1);
+            document.put_slice(json);
+            document.put_u8(b'\n');
+            Ok(if pretty { Indenter::default().chunk(&document) } else { document.freeze() })
+        }
+        Encoding::Yaml => yaml::from_json(json),
+        Encoding::Protobuf => {
+            let (api_version, kind) = type_of(json);
+            Ok(protobuf::encode(&api_version, &kind, json).map_err(Status::internal)?.into())
+        }
+        Encoding::Cbor => Err(Status::internal("CBOR is not served")),
+    }
+}
+
+/// `apiVersion` and `kind` of a document.
+fn type_of(json: &[u8]) -> (String, String) {
+    static PATHS: std::sync::LazyLock<PathSet> = std::sync::LazyLock::new(|| {
+        let mut paths = PathSet::new();
+        paths.add(&["apiVersion"]);
+        paths.add(&["kind"]);
+        paths
+    });
+    let mut spans = [Span::default(); 2];
+    // What is no JSON has no type either, and is refused by whoever encodes it.
+    let _ = scan::find(json, &PATHS, &mut spans);
+    let [api_version, kind] = spans.map(|span| {
+        if span.is_absent() { String::new() } else { serde_json::from_slice(span.of(json)).unwrap_or_default() }
+    });
+    (api_version, kind)
+}
+
+/// How a failure is shown: in what the client accepts, else as indented JSON.
+pub(crate) struct StatusView(Option<(Encoding, bool)>);
+
+impl StatusView {
+    pub(crate) fn negotiate(asker: &Asker) -> Self {
+        let negotiated = negotiate(asker.accept(), Purpose::Object, &Served::STATUS).ok();
+        StatusView(
+            negotiated
+                .map(|negotiated| (negotiated.encoding, wants_pretty(asker.pretty(), &negotiated, asker.user_agent()))),
+        )
+    }
+
+    /// The status as a 200; the code is the caller's.
+    pub(crate) fn status(&self, status: &Status) -> Response<Body> {
+        let json = status.to_json();
+        if let Some((encoding, pretty)) = self.0
+            && let Ok(body) = document(&json, encoding, pretty)
+        {
+            return respond::ok(encoding.media_type(), Body::full(body));
+        }
+        respond::ok(Encoding::Json.media_type(), Body::full(Indenter::default().chunk(&json)))
     }
 }
 
@@ -117,50 +170,15 @@ impl ListView {
         Ok(ListView { negotiated, pretty, include: include(asker, negotiated.view)? })
     }
 
-    /// The response that shows a list. Whole objects in JSON are streamed from the cache's bytes;
-    /// the other views are made whole first.
+    /// The response that shows a list, streamed.
     ///
     /// # Errors
-    /// 500 when it cannot be shown as YAML.
-    pub(crate) fn list(&self, resource: &Arc<Resource>, list: List) -> Result<Response<Body>, Status> {
-        let content_type = self.negotiated.content_type(Purpose::List);
-        let now = OffsetDateTime::now_utc();
-        let version = ResourceVersion::from(list.revision).as_str().to_owned();
-        let table_meta = table::ListMeta {
-            resource_version: version.clone(),
-            continue_token: list.continue_token.clone(),
-            remaining_item_count: list.remaining,
-        };
-        let document = match self.negotiated.view {
-            View::Full => {
-                let meta = ListMeta {
-                    api_version: resource.api_version(),
-                    kind: resource.list_kind.clone(),
-                    resource_version: version,
-                    continue_token: list.continue_token.unwrap_or_default(),
-                    remaining_item_count: list.remaining.and_then(|count| i64::try_from(count).ok()),
-                };
-                let style = if resource.custom { ListStyle::Unstructured } else { ListStyle::Typed };
-                let chunks = ListBody::new(&meta, style, list.items);
-                if self.negotiated.encoding == Encoding::Json {
-                    return Ok(respond::ok(content_type, Body::chunks(chunks, self.pretty)));
-                }
-                chunks.fold(BytesMut::new(), |mut whole, chunk| {
-                    whole.put_slice(&chunk);
-                    whole
-                })
-            }
-            View::Table { v1beta1 } => {
-                let items: Vec<Object> = list.items.collect();
-                let view = TableView::new(resource, self.include, meta_version(v1beta1));
-                view.list(items.iter().map(Object::json_slice), &table_meta, now).into()
-            }
-            View::PartialMetadata { v1beta1 } => {
-                let items: Vec<Object> = list.items.collect();
-                partial::list(items.iter().map(Object::json_slice), &table_meta, meta_version(v1beta1)).into()
-            }
-        };
-        Ok(respond::ok(content_type, body(&document, self.negotiated.encoding, self.pretty)?))
+    /// 500 when it has no form in the encoding that was asked for.
+    pub(crate) async fn list(&self, resource: &Arc<Resource>, list: List) -> Result<Response<Body>, Status> {
+        let Negotiated { encoding, view, .. } = self.negotiated;
+        let chunks = list::chunks(resource, list, Shown { encoding, view, include: self.include }).await?;
+        let body = Body::chunks(chunks, self.pretty).map_err(Status::internal)?;
+        Ok(respond::ok(self.negotiated.content_type(Purpose::List), body))
     }
 }
 
@@ -171,29 +189,28 @@ fn include(asker: &Asker, view: View) -> Result<IncludeObject, Status> {
     }
 }
 
-fn body(document: &[u8], encoding: Encoding, pretty: bool) -> Result<Body, Status> {
-    match encoding {
-        Encoding::Yaml => Ok(Body::full(yaml::from_json(document)?)),
-        _ if pretty => Ok(Body::full(crate::pretty::Indenter::default().chunk(document))),
-        _ => Ok(Body::full(Bytes::copy_from_slice(document))),
-    }
-}
-
 /// How the events of a watch are shown.
 pub(crate) struct WatchView {
-    content_type: &'static str,
-    shown: Shown,
+    negotiated: Negotiated,
+    shown: EventsShown,
 }
 
-enum Shown {
-    Full,
+enum EventsShown {
+    Json,
     Table {
         view: Box<TableView>,
         id: EncodingId,
         /// The next event is the first: it says what the columns are.
         first: bool,
     },
+    /// The metadata, as JSON.
     Partial(MetaVersion),
+    /// Protobuf of a kind: of the object, or of its metadata.
+    Protobuf {
+        api_version: String,
+        kind: String,
+        id: EncodingId,
+    },
 }
 
 /// Names the encodings that are shared by all watchers of an event.
@@ -202,6 +219,10 @@ mod encoding_ids {
     pub(super) const TABLE: u64 = 0x100;
     /// `PartialObjectMetadata`: one per version.
     pub(super) const PARTIAL: u64 = 0x200;
+    /// Whole objects in protobuf.
+    pub(super) const PROTOBUF: u64 = 0x300;
+    /// `PartialObjectMetadata` in protobuf: one per version.
+    pub(super) const PROTOBUF_PARTIAL: u64 = 0x400;
 }
 
 impl WatchView {
@@ -211,28 +232,42 @@ impl WatchView {
     /// 406 when it accepts no encoding that can stream; 400 for a bad `includeObject`.
     pub(crate) fn negotiate(asker: &Asker, resource: &Arc<Resource>) -> Result<Self, Status> {
         let negotiated = negotiate(asker.accept(), Purpose::Watch, &served(resource))?;
+        let protobuf = negotiated.encoding == Encoding::Protobuf;
         let shown = match negotiated.view {
-            View::Full => Shown::Full,
+            View::Full if protobuf => EventsShown::Protobuf {
+                api_version: resource.api_version(),
+                kind: resource.kind.clone(),
+                id: EncodingId::new(encoding_ids::PROTOBUF),
+            },
+            View::Full => EventsShown::Json,
             View::Table { v1beta1 } => {
-                let (include, version) = (include(asker, negotiated.view)?, meta_version(v1beta1));
+                let (include, version) = (include(asker, negotiated.view)?, v1beta1.into());
                 let id = EncodingId::new(encoding_ids::TABLE + 8 * u64::from(v1beta1) + include as u64);
-                Shown::Table { view: Box::new(TableView::new(resource, include, version)), id, first: true }
+                EventsShown::Table { view: Box::new(TableView::new(resource, include, version)), id, first: true }
             }
-            View::PartialMetadata { v1beta1 } => Shown::Partial(meta_version(v1beta1)),
+            View::PartialMetadata { v1beta1 } if protobuf => EventsShown::Protobuf {
+                api_version: MetaVersion::from(v1beta1).api_version().to_owned(),
+                kind: PARTIAL.to_owned(),
+                id: EncodingId::new(encoding_ids::PROTOBUF_PARTIAL + u64::from(v1beta1)),
+            },
+            View::PartialMetadata { v1beta1 } => EventsShown::Partial(v1beta1.into()),
         };
-        Ok(WatchView { content_type: negotiated.content_type(Purpose::Watch), shown })
+        Ok(WatchView { negotiated, shown })
     }
 
     /// The `Content-Type` of the stream.
     pub(crate) fn content_type(&self) -> &'static str {
-        self.content_type
+        self.negotiated.content_type(Purpose::Watch)
     }
 
     /// The frame of an event. Encoded at most once per view, shared by all watchers.
-    pub(crate) fn event(&mut self, event: &Delivered) -> Bytes {
+    ///
+    /// # Errors
+    /// A 500 when the object has no form in the encoding that was asked for.
+    pub(crate) fn event(&mut self, event: &Delivered) -> Result<Bytes, Status> {
         match &mut self.shown {
-            Shown::Full => event.json_frame(),
-            Shown::Table { view, id, first } => {
+            EventsShown::Json => Ok(event.json_frame()),
+            EventsShown::Table { view, id, first } => {
                 // Ages are as of the moment of the event; a second's difference between watchers
                 // is not worth a second encoding.
                 let encode = |change: Change, object: &Object, first: bool| {
@@ -241,38 +276,67 @@ impl WatchView {
                         &view.event_object(object.json_slice(), first, OffsetDateTime::now_utc()),
                     )
                 };
-                if std::mem::take(first) {
-                    return encode(event.change(), event.object(), true);
-                }
-                event.encoded(*id, |change, object| encode(change, object, false))
+                Ok(match std::mem::take(first) {
+                    true => encode(event.change(), event.object(), true),
+                    false => event.encoded(*id, |change, object| encode(change, object, false)),
+                })
             }
-            Shown::Partial(version) => {
+            EventsShown::Partial(version) => {
                 let id = EncodingId::new(encoding_ids::PARTIAL + u64::from(*version == MetaVersion::V1Beta1));
-                event.encoded(id, |change, object| {
+                Ok(event.encoded(id, |change, object| {
                     frame(change.frame_head(), &partial::object(object.json_slice(), *version))
+                }))
+            }
+            EventsShown::Protobuf { api_version, kind, id } => {
+                let encode = |change: Change, object: &Object| {
+                    protobuf::event_frame(change.into(), api_version, kind, object.json_slice())
+                };
+                event.try_encoded(*id, encode).map_err(|error| {
+                    Status::internal(format!("{} cannot be encoded: {error}", event.object().key().as_str()))
                 })
             }
         }
     }
 
     /// The frame of a bookmark.
-    pub(crate) fn bookmark(&mut self, resource: &Resource, revision: Revision, initial_events_end: bool) -> Bytes {
-        let api_version = resource.api_version();
+    ///
+    /// # Errors
+    /// A 500 when it has no form in the encoding that was asked for.
+    pub(crate) fn bookmark(
+        &mut self,
+        resource: &Resource,
+        revision: Revision,
+        initial_events_end: bool,
+    ) -> Result<Bytes, Status> {
+        let own = resource.api_version();
         let bookmark = Bookmark {
-            api_version: &api_version,
+            api_version: &own,
             kind: &resource.kind,
             revision,
             initial_events_end,
             zero_members: zero_members(resource),
         };
         let head = b"{\"type\":\"BOOKMARK\",\"object\":";
-        match &mut self.shown {
-            Shown::Full => bookmark.encode(),
-            Shown::Table { view, first, .. } => {
+        Ok(match &mut self.shown {
+            EventsShown::Json => bookmark.encode(),
+            EventsShown::Table { view, first, .. } => {
                 let first = std::mem::take(first);
                 frame(head, &view.event_object(&bookmark.object(), first, OffsetDateTime::now_utc()))
             }
-            Shown::Partial(version) => frame(head, &partial::object(&bookmark.object(), *version)),
+            EventsShown::Partial(version) => frame(head, &partial::object(&bookmark.object(), *version)),
+            EventsShown::Protobuf { api_version, kind, .. } => {
+                // What Go writes of an empty object is the encoder's to know.
+                let bookmark = Bookmark { api_version, kind, zero_members: "", ..bookmark };
+                protobuf::bookmark_frame(&bookmark).map_err(Status::internal)?
+            }
+        })
+    }
+
+    /// The frame that ends a watch; a Status in every view.
+    pub(crate) fn error(&self, status: &Status) -> Bytes {
+        match self.negotiated.encoding {
+            Encoding::Protobuf => protobuf::error_frame(status),
+            _ => listwatch_wire::error_frame(status),
         }
     }
 }
@@ -294,4 +358,26 @@ fn frame(head: &[u8], object: &[u8]) -> Bytes {
     frame.put_slice(object);
     frame.put_slice(b"}\n");
     frame.freeze()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::registry::Registry;
+
+    #[test]
+    fn every_built_in_kind_has_protobuf() {
+        let registry = Registry::builtin();
+        let without: Vec<String> = registry
+            .resources()
+            .iter()
+            .filter(|resource| !resource.custom)
+            .flat_map(|resource| {
+                [&resource.kind, &resource.list_kind].map(|kind| (resource.api_version(), kind.clone()))
+            })
+            .filter(|(api_version, kind)| protobuf::schema::message_of(api_version, kind).is_none())
+            .map(|(api_version, kind)| format!("{api_version} {kind}"))
+            .collect();
+        assert!(without.is_empty(), "negotiation offers protobuf for all of them: {without:?}");
+    }
 }

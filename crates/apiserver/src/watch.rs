@@ -9,14 +9,17 @@
 //! share. Events that wait together go out together, so that under load the price of a write to the
 //! socket is paid per chunk and not per event. Nothing ever waits for a timer.
 
+use std::future::Future as _;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
+use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
 use futures_core::Stream as _;
 use listwatch_cacher::{Delivery, Watcher};
-use listwatch_meta::Status;
+use parking_lot::Mutex;
+use tokio::time::{Instant, Sleep};
 
 use crate::registry::Resource;
 use crate::view::WatchView;
@@ -25,6 +28,57 @@ use crate::view::WatchView;
 /// outside the shared history.
 pub(crate) const BATCH_BYTES_MAX: usize = 64 * 1024;
 
+/// Over at most this time the watches of a server that stops are spread (below the ten seconds that
+/// requests have to finish).
+const FAREWELL_GRACE: Duration = Duration::from_secs(5);
+/// The shortest distance between two: few watches end at 200 a second, whatever the grace.
+const FAREWELL_STEP: Duration = Duration::from_millis(5);
+
+/// The open watches of a server, and in which order they leave when it stops.
+#[derive(Debug, Default)]
+pub(crate) struct Farewell(Mutex<Leaving>);
+
+#[derive(Debug, Default)]
+struct Leaving {
+    open: u32,
+    /// Once the end has begun: when the next one may leave, and how long after it the one behind it.
+    turns: Option<(Instant, Duration)>,
+}
+
+impl Farewell {
+    /// The server stops.
+    pub(crate) fn begin(&self, now: Instant) {
+        let mut leaving = self.0.lock();
+        let step = FAREWELL_STEP.min(FAREWELL_GRACE / leaving.open.max(1));
+        leaving.turns.get_or_insert((now, step));
+    }
+
+    /// When a watch that has nothing more to say may leave; `None` is at once, unless the server stops.
+    fn turn(&self) -> Option<Instant> {
+        let mut leaving = self.0.lock();
+        let (turn, step) = leaving.turns.as_mut()?;
+        let own = *turn;
+        *turn += *step;
+        Some(own)
+    }
+}
+
+/// An open watch, counted.
+struct Counted(Arc<Farewell>);
+
+impl Counted {
+    fn new(farewell: Arc<Farewell>) -> Self {
+        farewell.0.lock().open += 1;
+        Counted(farewell)
+    }
+}
+
+impl Drop for Counted {
+    fn drop(&mut self) {
+        self.0.0.lock().open -= 1;
+    }
+}
+
 /// A watch as a source of chunks. Ends when the cache ends the watch (deadline, shutdown) or right
 /// after an `ERROR` event.
 pub(crate) struct WatchStream {
@@ -32,11 +86,14 @@ pub(crate) struct WatchStream {
     resource: Arc<Resource>,
     view: WatchView,
     ended: bool,
+    counted: Counted,
+    /// The server stops and others leave first.
+    leaving: Option<Pin<Box<Sleep>>>,
 }
 
 impl WatchStream {
-    pub(crate) fn new(watcher: Watcher, resource: Arc<Resource>, view: WatchView) -> Self {
-        WatchStream { watcher, resource, view, ended: false }
+    pub(crate) fn new(watcher: Watcher, resource: Arc<Resource>, view: WatchView, farewell: Arc<Farewell>) -> Self {
+        WatchStream { watcher, resource, view, ended: false, counted: Counted::new(farewell), leaving: None }
     }
 
     /// The next chunk; `None` after the end.
@@ -45,8 +102,8 @@ impl WatchStream {
         while !self.ended && batch.len() < BATCH_BYTES_MAX {
             match Pin::new(&mut self.watcher).poll_next(cx) {
                 Poll::Ready(Some(delivery)) => {
-                    self.ended = matches!(delivery, Delivery::Error(_));
-                    batch.push(self.encode(delivery));
+                    let frame = self.encode(delivery);
+                    batch.push(frame);
                 }
                 Poll::Ready(None) => self.ended = true,
                 Poll::Pending if batch.len() == 0 => return Poll::Pending,
@@ -54,23 +111,33 @@ impl WatchStream {
                 Poll::Pending => break,
             }
         }
-        Poll::Ready(batch.finish())
+        match batch.finish() {
+            Some(chunk) => Poll::Ready(Some(chunk)),
+            None => self.poll_leave(cx).map(|()| None),
+        }
+    }
+
+    fn poll_leave(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+        if self.leaving.is_none() {
+            let Some(turn) = self.counted.0.turn() else { return Poll::Ready(()) };
+            self.leaving = Some(Box::pin(tokio::time::sleep_until(turn)));
+        }
+        self.leaving.as_mut().map_or(Poll::Ready(()), |turn| turn.as_mut().poll(cx))
     }
 
     fn encode(&mut self, delivery: Delivery) -> Bytes {
-        match delivery {
+        let encoded = match delivery {
             Delivery::Event(event) => self.view.event(&event),
             Delivery::Bookmark { revision, initial_events_end } => {
                 self.view.bookmark(&self.resource, revision, initial_events_end)
             }
-            Delivery::Error(status) => error_frame(&status),
-        }
+            Delivery::Error(status) => Err(*status),
+        };
+        encoded.unwrap_or_else(|status| {
+            self.ended = true;
+            self.view.error(&status)
+        })
     }
-}
-
-/// `ERROR` frames are Status objects in every view.
-fn error_frame(status: &Status) -> Bytes {
-    listwatch_wire::error_frame(status)
 }
 
 /// Frames on their way into one chunk. A single frame stays the shared bytes it is.
@@ -112,6 +179,24 @@ mod tests {
         let mut batch = Batch::default();
         batch.push(frame.clone());
         assert_eq!(batch.finish().unwrap().as_ptr(), frame.as_ptr());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn watches_leave_one_after_the_other_within_the_grace() {
+        for open in [1, 10, 2_000, 100_000] {
+            let farewell = Arc::new(Farewell::default());
+            let watches: Vec<Counted> = (0..open).map(|_| Counted::new(Arc::clone(&farewell))).collect();
+            assert_eq!(farewell.turn(), None, "a watch that ends by itself waits for nobody");
+            let now = Instant::now();
+            farewell.begin(now);
+            let turns: Vec<Instant> = watches.iter().map(|_| farewell.turn().unwrap()).collect();
+            assert_eq!(turns[0], now);
+            assert!(turns.is_sorted() && *turns.last().unwrap() <= now + FAREWELL_GRACE, "{open}");
+            let slow = turns.windows(2).all(|pair| pair[1] - pair[0] <= FAREWELL_STEP);
+            assert!(slow, "never slower than 200 a second: {open}");
+            drop(watches);
+            assert_eq!(farewell.0.lock().open, 0);
+        }
     }
 
     #[test]

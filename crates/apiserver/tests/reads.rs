@@ -70,6 +70,14 @@ impl World {
         (code, content_type.unwrap_or_default(), String::from_utf8(body.to_vec()).expect("text"))
     }
 
+    /// The body as it is.
+    async fn bytes(&self, path: &str, accept: &str) -> (u16, String, Bytes) {
+        let response = self.ask(path, accept).await;
+        let code = response.status().as_u16();
+        let content_type = response.headers()["content-type"].to_str().expect("text").to_owned();
+        (code, content_type, response.into_body().collect().await.expect("a body").to_bytes())
+    }
+
     /// The lines of a watch that ends by itself.
     async fn watch(&self, query: &str, accept: &str) -> Vec<String> {
         let (code, _, body) = self.get(&format!("/api/v1/namespaces/shop/configmaps?watch=true&{query}"), accept).await;
@@ -305,6 +313,184 @@ async fn watches_straight_from_the_store_look_the_same() {
     let state = world.watch("timeoutSeconds=1&allowWatchBookmarks=true", "").await;
     assert_eq!(state[0], event("ADDED", &object("a", "db", 1, moved)));
     assert!(state[1].contains("initial-events-end"), "{state:?}");
+}
+
+const PROTOBUF: &str = "application/vnd.kubernetes.protobuf";
+
+/// Reads a protobuf body back into JSON.
+fn decoded(body: &[u8]) -> serde_json::Value {
+    let decoded = listwatch_wire::protobuf::decode(body).expect("protobuf");
+    serde_json::from_slice(&decoded.json).expect("JSON")
+}
+
+#[tokio::test(start_paused = true)]
+async fn protobuf_shows_what_json_shows() {
+    let world = World::new().await;
+    let revision = world.create("a", "web").await;
+    for n in 0..700 {
+        world.create(&format!("b{n}"), &"x".repeat(50)).await;
+    }
+    for path in ["/api/v1/namespaces/shop/configmaps/a", "/api/v1/configmaps", "/api/v1/configmaps?limit=2"] {
+        let (code, content_type, body) = world.bytes(path, PROTOBUF).await;
+        assert_eq!((code, content_type.as_str()), (200, PROTOBUF), "{path}");
+        let json: serde_json::Value = serde_json::from_str(&world.get(path, "").await.2).expect("JSON");
+        let mut found = decoded(&body);
+        // The remaining count and the token differ in nothing.
+        assert_eq!(found["metadata"], json["metadata"], "{path}");
+        let (items, expected) = (found["items"].take(), json["items"].clone());
+        assert_eq!(items.as_array().map(Vec::len), expected.as_array().map(Vec::len), "{path}");
+        for (item, expected) in items.as_array().into_iter().flatten().zip(expected.as_array().into_iter().flatten()) {
+            assert_eq!(item["metadata"]["name"], expected["metadata"]["name"]);
+            assert_eq!(
+                (&item["metadata"]["labels"], &item["data"]),
+                (&expected["metadata"]["labels"], &expected["data"])
+            );
+        }
+    }
+    let wanted = "application/vnd.kubernetes.protobuf;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1";
+    let (_, content_type, body) = world.bytes("/api/v1/configmaps", wanted).await;
+    assert_eq!(content_type, PROTOBUF);
+    let list = decoded(&body);
+    assert_eq!((&list["kind"], &list["apiVersion"]), (&"PartialObjectMetadataList".into(), &"meta.k8s.io/v1".into()));
+    assert_eq!(list["items"][0]["metadata"]["resourceVersion"], revision.to_string());
+    assert_eq!(list["items"][0].get("data"), None);
+    let (code, _, body) = world.bytes("/api/v1/configmaps", &TABLE.replace("json", "vnd.kubernetes.protobuf")).await;
+    assert_eq!(code, 406, "{body:?}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_protobuf_watch_is_framed_by_lengths() {
+    use listwatch_wire::protobuf::{WatchMessage, decode};
+    use listwatch_wire::{EventKind, LengthFrames};
+    let world = World::new().await;
+    let a = world.create("a", "web").await;
+    let changed = world.update("a", "db", 1).await;
+    let read = async |query: &str, accept: &str| {
+        let path = format!("/api/v1/namespaces/shop/configmaps?watch=true&timeoutSeconds=1&{query}");
+        let (code, content_type, body) = world.bytes(&path, accept).await;
+        assert_eq!((code, content_type.as_str()), (200, "application/vnd.kubernetes.protobuf;stream=watch"));
+        let mut frames = LengthFrames::new();
+        frames.feed(body);
+        let mut events = Vec::new();
+        while let Some(frame) = frames.next_frame().expect("frames") {
+            let message = WatchMessage::parse(&frame).expect("an event");
+            let object = decode(&message.envelope).expect("an object");
+            let json: serde_json::Value = serde_json::from_slice(&object.json).expect("JSON");
+            events.push((message.kind, object.kind, json));
+        }
+        frames.finish().expect("whole frames");
+        events
+    };
+    let state = read("allowWatchBookmarks=true", PROTOBUF).await;
+    assert_eq!(
+        (state[0].0, state[0].1.as_str(), &state[0].2["data"]["n"]),
+        (EventKind::Added, "ConfigMap", &"1".into())
+    );
+    assert_eq!((state[1].0, state[1].1.as_str()), (EventKind::Bookmark, "ConfigMap"));
+    assert_eq!(state[1].2["metadata"]["annotations"]["k8s.io/initial-events-end"], "true");
+
+    let left = read(&format!("resourceVersion={a}&labelSelector=app%3Dweb"), PROTOBUF).await;
+    assert_eq!(left.len(), 1);
+    assert_eq!(
+        (left[0].0, &left[0].2["data"]["n"]),
+        (EventKind::Deleted, &"0".into()),
+        "the state in which it was seen"
+    );
+    assert_eq!(left[0].2["metadata"]["resourceVersion"], changed.to_string());
+
+    let wanted = "application/vnd.kubernetes.protobuf;as=PartialObjectMetadata;g=meta.k8s.io;v=v1";
+    let partial = read(&format!("resourceVersion={a}"), wanted).await;
+    assert_eq!((partial[0].0, partial[0].1.as_str()), (EventKind::Modified, "PartialObjectMetadata"));
+    assert_eq!(partial[0].2["apiVersion"], "meta.k8s.io/v1");
+
+    let expired =
+        read("sendInitialEvents=true&resourceVersionMatch=NotOlderThan&resourceVersion=999999", PROTOBUF).await;
+    assert_eq!((expired[0].0, expired[0].1.as_str()), (EventKind::Error, "Status"));
+    assert_eq!(expired[0].2["code"], 504);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_failure_is_told_in_the_clients_own_encoding() {
+    let world = World::new().await;
+    let path = "/api/v1/namespaces/shop/configmaps/none";
+    let message = "configmaps \"none\" not found";
+    let (code, content_type, body) = world.bytes(path, PROTOBUF).await;
+    assert_eq!((code, content_type.as_str()), (404, PROTOBUF));
+    let status = decoded(&body);
+    assert_eq!((&status["kind"], &status["message"]), (&"Status".into(), &message.into()));
+    let (code, content_type, body) = world.get(path, "application/yaml").await;
+    assert_eq!((code, content_type.as_str()), (404, "application/yaml"));
+    assert_eq!(
+        body,
+        "apiVersion: v1\ncode: 404\ndetails:\n  kind: configmaps\n  name: none\nkind: Status\n\
+         message: configmaps \"none\" not found\nmetadata: {}\nreason: NotFound\nstatus: Failure\n"
+    );
+    // A Status is no Table; kubectl names plain JSON behind it.
+    let (code, content_type, body) = world.get(path, &format!("{TABLE},application/json")).await;
+    assert_eq!((code, content_type.as_str()), (404, "application/json"));
+    assert!(body.starts_with("{\"kind\":\"Status\"") && body.ends_with("}\n"), "{body}");
+    for accept in [TABLE, "text/html"] {
+        let (_, content_type, body) = world.get(path, accept).await;
+        assert_eq!(content_type, "application/json");
+        assert!(body.starts_with("{\n  \"kind\": \"Status\",") && body.ends_with('}'), "for {accept}: {body}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn every_view_of_a_long_list_is_streamed_and_whole() {
+    let world = World::new().await;
+    for n in 0..1_500 {
+        world.create(&format!("c{n:04}"), &"x".repeat(60)).await;
+    }
+    let whole: serde_json::Value = serde_json::from_str(&world.get("/api/v1/configmaps", "").await.2).expect("JSON");
+    assert_eq!(whole["items"].as_array().expect("items").len(), 1_500);
+    let yaml = |media: &str| media.replace("json", "yaml");
+    let partial = PARTIAL.replace("Metadata;", "MetadataList;");
+    for (accept, rows) in [
+        (TABLE.to_owned(), "rows"),
+        (yaml(TABLE), "rows"),
+        (partial.clone(), "items"),
+        (yaml(&partial), "items"),
+        ("application/yaml".to_owned(), "items"),
+    ] {
+        let (code, _, body) = world.get("/api/v1/configmaps", &accept).await;
+        assert_eq!(code, 200, "{body}");
+        let list: serde_json::Value = yaml_serde::from_str(&body).expect("YAML, or JSON, which is YAML");
+        assert_eq!(list["metadata"], whole["metadata"], "{accept}");
+        let names: Vec<&str> = list[rows]
+            .as_array()
+            .expect("an array")
+            .iter()
+            .map(|item| item["metadata"]["name"].as_str().or(item["cells"][0].as_str()).expect("a name"))
+            .collect();
+        assert!(names.is_sorted() && names.len() == 1_500, "{accept}: {} names", names.len());
+        let (_, _, empty) = world.get("/api/v1/secrets", &accept).await;
+        assert_eq!(yaml_serde::from_str::<serde_json::Value>(&empty).expect("YAML")[rows], serde_json::json!([]));
+    }
+    let (_, _, body) = world.get("/api/v1/configmaps?limit=1", "application/yaml").await;
+    let revision = whole["items"][0]["metadata"]["resourceVersion"].as_str().expect("a version");
+    let begin = format!(
+        "apiVersion: v1\nitems:\n- data:\n    \"n\": \"0\"\n  metadata:\n    labels:\n      app: {}\n    name: c0000\n    namespace: shop\n    resourceVersion: \"{revision}\"\nkind: ConfigMapList\nmetadata:\n  continue: ",
+        "x".repeat(60)
+    );
+    assert!(body.starts_with(&begin), "{body}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_event_goes_out_without_waiting_for_any_timer() {
+    let world = World::new().await;
+    let start = world.create("a", "web").await;
+    let path = format!("/api/v1/configmaps?watch=true&resourceVersion={start}");
+    for accept in ["", TABLE, PARTIAL, PROTOBUF] {
+        let mut body = world.ask(&path, accept).await.into_body();
+        // The clock stands still unless everything waits for it.
+        let begun = tokio::time::Instant::now();
+        for n in 1..10 {
+            world.update("a", "web", n).await;
+            body.frame().await.expect("open").expect("well");
+        }
+        assert_eq!(begun.elapsed(), Duration::ZERO, "a frame waited for a timer: {accept}");
+    }
 }
 
 /// The main promise, on the whole path from store to response body.

@@ -77,6 +77,8 @@ pub enum Purpose {
 pub struct Served {
     /// Protobuf: built-in resources whose messages are known.
     pub protobuf: bool,
+    /// Protobuf of the metadata alone, which custom resources have too.
+    pub protobuf_partial: bool,
     /// CBOR, behind a gate.
     pub cbor: bool,
     /// `as=Table`.
@@ -89,17 +91,28 @@ pub struct Served {
 
 impl Served {
     /// JSON and YAML of a built-in resource, with every view.
-    pub const BUILTIN_JSON: Served = Served { protobuf: false, cbor: false, table: true, partial: true, builtin: true };
-    /// JSON and YAML of a custom resource, with every view.
-    pub const CUSTOM_JSON: Served = Served { builtin: false, ..Served::BUILTIN_JSON };
+    pub const BUILTIN_JSON: Served =
+        Served { protobuf: false, protobuf_partial: false, cbor: false, table: true, partial: true, builtin: true };
+    /// JSON and YAML of a custom resource, with every view, and protobuf of its metadata.
+    pub const CUSTOM_JSON: Served = Served { builtin: false, protobuf_partial: true, ..Served::BUILTIN_JSON };
+    /// A built-in resource in everything but CBOR.
+    pub const BUILTIN: Served = Served { protobuf: true, protobuf_partial: true, ..Served::BUILTIN_JSON };
+    /// A `Status`, which is no object of a resource: no views, and no router in front.
+    pub const STATUS: Served = Served { table: false, partial: false, builtin: false, ..Served::BUILTIN };
 
+    /// The encodings of some answer, in the order a server prefers them.
     fn encodings(&self) -> impl Iterator<Item = Encoding> + use<> {
-        let (protobuf, cbor) = (self.protobuf, self.cbor);
+        let (protobuf, cbor) = (self.protobuf || self.protobuf_partial, self.cbor);
         Encoding::ALL.into_iter().filter(move |encoding| match encoding {
             Encoding::Json | Encoding::Yaml => true,
             Encoding::Protobuf => protobuf,
             Encoding::Cbor => cbor,
         })
+    }
+
+    /// Has it this view in this encoding?
+    fn has(&self, encoding: Encoding, view: View) -> bool {
+        encoding != Encoding::Protobuf || self.protobuf || matches!(view, View::PartialMetadata { .. })
     }
 
     fn types(&self) -> String {
@@ -192,6 +205,7 @@ pub fn negotiate(accept: Option<&str>, purpose: Purpose, served: &Served) -> Res
             }
             let target = clause.target();
             let view = match &target {
+                None if !served.has(encoding, View::Full) => continue,
                 None => View::Full,
                 Some(target) => match target.view(encoding, served) {
                     Some(view) => view,
@@ -269,10 +283,11 @@ pub fn negotiate_body(content_type: Option<&str>, served: &Served) -> Result<Enc
     if bare.is_empty() {
         return Ok(Encoding::Json);
     }
-    served
+    let taken = Served { protobuf_partial: false, ..*served };
+    taken
         .encodings()
         .find(|encoding| encoding.media_type().eq_ignore_ascii_case(bare))
-        .ok_or_else(|| unsupported_media_type(&served.types()))
+        .ok_or_else(|| unsupported_media_type(&taken.types()))
 }
 
 /// How a PATCH body changes the object.
@@ -454,7 +469,7 @@ mod tests {
     const TABLE: &str = "application/json;as=Table;v=v1;g=meta.k8s.io";
     const TYPES: &str = "application/json, application/yaml, application/vnd.kubernetes.protobuf";
     const STREAMS: &str = "application/json;stream=watch, application/vnd.kubernetes.protobuf;stream=watch";
-    const BUILTIN: Served = Served { protobuf: true, ..Served::BUILTIN_JSON };
+    const BUILTIN: Served = Served::BUILTIN;
     const CUSTOM: Served = Served::CUSTOM_JSON;
 
     fn check(accept: &str, purpose: Purpose, served: Served, expected: Result<(Encoding, View), &str>) {
@@ -501,6 +516,8 @@ mod tests {
         let partial = |kind: &str, media: &str| format!("{media};as={kind};g=meta.k8s.io;v=v1");
         check(&partial("PartialObjectMetadata", JSON), Watch, BUILTIN, Ok((Encoding::Json, metadata)));
         check(&partial("PartialObjectMetadataList", PROTOBUF), List, BUILTIN, Ok((Encoding::Protobuf, metadata)));
+        check(&partial("PartialObjectMetadataList", PROTOBUF), List, CUSTOM, Ok((Encoding::Protobuf, metadata)));
+        check(&format!("{PROTOBUF}, {JSON}"), List, CUSTOM, Ok((Encoding::Json, View::Full)));
         check(
             &partial("PartialObjectMetadata", JSON),
             List,
@@ -523,12 +540,9 @@ mod tests {
         check("application/*", Watch, BUILTIN, Err(&routed));
         let routed = format!("406: Not Acceptable\n\nAvailable representations: {TYPES}");
         check("text/plain", Object, BUILTIN, Err(&routed));
-        check(
-            "text/plain",
-            List,
-            CUSTOM,
-            Err("only the following media types are accepted: application/json, application/yaml"),
-        );
+        let accepted = format!("only the following media types are accepted: {TYPES}");
+        check("text/plain", List, CUSTOM, Err(&accepted));
+        check(PROTOBUF, List, CUSTOM, Err(&accepted));
         let streams = format!("only the following media types are accepted: {STREAMS}");
         check("application/yaml", Watch, BUILTIN, Err(&streams));
         check("application/yaml, application/json", Watch, BUILTIN, Err(&streams));
@@ -536,12 +550,7 @@ mod tests {
             "only the following media types are accepted when converting to meta.k8s.io/v1, Kind=Table: {TYPES}"
         );
         check("application/vnd.kubernetes.protobuf;as=Table;v=v1;g=meta.k8s.io", List, BUILTIN, Err(&converting));
-        check(
-            "application/json;stream=tail",
-            List,
-            CUSTOM,
-            Err("only the following media types are accepted: application/json, application/yaml"),
-        );
+        check("application/json;stream=tail", List, CUSTOM, Err(&accepted));
     }
 
     #[test]

@@ -99,6 +99,13 @@ impl MetaVersion {
     }
 }
 
+impl From<bool> for MetaVersion {
+    /// From whether it is the older one.
+    fn from(v1beta1: bool) -> Self {
+        if v1beta1 { MetaVersion::V1Beta1 } else { MetaVersion::V1 }
+    }
+}
+
 /// The metadata of a list.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct ListMeta {
@@ -248,6 +255,9 @@ impl PathColumn {
     }
 }
 
+/// What stands behind the last row or item of a LIST.
+pub(crate) const TAIL: &[u8] = b"]}\n";
+
 /// The Tables of one response or watch: what it shows, decided once.
 pub struct TableView {
     resource: Arc<Resource>,
@@ -274,15 +284,20 @@ impl TableView {
 
     /// The body of a LIST, with the newline that ends it.
     pub fn list<'a>(&self, objects: impl IntoIterator<Item = &'a [u8]>, meta: &ListMeta, now: OffsetDateTime) -> Bytes {
-        let mut out = self.begin(|out| meta.write(out), true);
+        let mut out = self.head(meta);
         for (position, object) in objects.into_iter().enumerate() {
             if position > 0 {
                 out.put_u8(b',');
             }
             self.write_row(&mut out, object, now);
         }
-        out.put_slice(b"]}\n");
+        out.put_slice(TAIL);
         out.freeze()
+    }
+
+    /// What stands before the first row of a LIST.
+    pub(crate) fn head(&self, meta: &ListMeta) -> BytesMut {
+        self.begin(|out| meta.write(out), true)
     }
 
     /// The body that shows one object, with the newline that ends it.
@@ -319,7 +334,8 @@ impl TableView {
         out
     }
 
-    fn write_row(&self, out: &mut BytesMut, object: &[u8], now: OffsetDateTime) {
+    /// Appends the row of an object.
+    pub(crate) fn write_row(&self, out: &mut BytesMut, object: &[u8], now: OffsetDateTime) {
         let printed = Printed::new(Json::new(object), now);
         out.put_slice(b"{\"cells\":[");
         for (position, cell) in self.cells.row(printed, now).iter().enumerate() {

@@ -38,26 +38,37 @@ pub(super) fn write(out: &mut BytesMut, metadata: &[u8], version: MetaVersion) {
 /// the body of a GET.
 pub fn object(object: &[u8], version: MetaVersion) -> Bytes {
     let mut out = BytesMut::new();
-    write(&mut out, metadata(object), version);
+    write_object(&mut out, object, version);
     out.freeze()
 }
 
 /// The body of a LIST as `PartialObjectMetadataList`, with the newline that ends it.
 pub fn list<'a>(objects: impl IntoIterator<Item = &'a [u8]>, meta: &ListMeta, version: MetaVersion) -> Bytes {
+    let mut out = head(meta, version);
+    for (position, object) in objects.into_iter().enumerate() {
+        if position > 0 {
+            out.put_u8(b',');
+        }
+        write_object(&mut out, object, version);
+    }
+    out.put_slice(super::TAIL);
+    out.freeze()
+}
+
+/// What stands before the first item of a LIST.
+pub(crate) fn head(meta: &ListMeta, version: MetaVersion) -> BytesMut {
     let mut out = BytesMut::new();
     out.put_slice(b"{\"kind\":\"PartialObjectMetadataList\",\"apiVersion\":\"");
     out.put_slice(version.api_version().as_bytes());
     out.put_slice(b"\",\"metadata\":");
     meta.write(&mut out);
     out.put_slice(b",\"items\":[");
-    for (position, object) in objects.into_iter().enumerate() {
-        if position > 0 {
-            out.put_u8(b',');
-        }
-        write(&mut out, metadata(object), version);
-    }
-    out.put_slice(b"]}\n");
-    out.freeze()
+    out
+}
+
+/// Appends an object as `PartialObjectMetadata`.
+pub(crate) fn write_object(out: &mut BytesMut, object: &[u8], version: MetaVersion) {
+    write(out, metadata(object), version);
 }
 
 #[cfg(test)]

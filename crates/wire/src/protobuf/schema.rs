@@ -173,6 +173,8 @@ pub fn message_of(api_version: &str, kind: &str) -> Option<Id> {
         let place = table::KINDS.binary_search_by(|row| (row.api_version, row.kind).cmp(&(api_version, kind)));
         place.ok().map(|place| table::KINDS[place].message)
     };
+    // The older name of the same types.
+    let api_version = if api_version == "meta.k8s.io/v1beta1" { "meta.k8s.io/v1" } else { api_version };
     find(api_version).or_else(|| find(""))
 }
 

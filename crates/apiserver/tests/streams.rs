@@ -1,0 +1,192 @@
+//! Many requests on one HTTP/2 connection, and what they owe each other.
+
+use std::convert::Infallible;
+use std::net::TcpListener;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use bytes::Bytes;
+use http::{Method, Request, Response};
+use http_body::Frame;
+use http_body_util::combinators::BoxBody;
+use http_body_util::{BodyExt as _, Empty};
+use hyper::body::Incoming;
+use hyper::client::conn::http2::{self, SendRequest};
+use hyper_util::rt::{TokioExecutor, TokioIo};
+use listwatch_apiserver::{ApiServer, Auth, Serving};
+use listwatch_meta::Key;
+use listwatch_storage::{MemoryStorage, Storage as _};
+use tokio::net::TcpStream;
+
+/// Far above what anything here takes; only a hang reaches it.
+const PATIENCE: Duration = Duration::from_secs(30);
+/// Bytes a client takes of one stream before it has read them.
+const STREAM_WINDOW_BYTES: u32 = 64 * 1024;
+
+struct World {
+    server: ApiServer,
+    store: Arc<MemoryStorage>,
+    serving: Serving,
+}
+
+impl World {
+    async fn new() -> Self {
+        let store = MemoryStorage::new();
+        let auth = Auth::Token("secret".to_owned());
+        let server = ApiServer::builder().storage(store.clone()).auth(auth).build().await.expect("a server");
+        let serving = server.serve_plain(TcpListener::bind("127.0.0.1:0").expect("a port")).expect("listening");
+        World { server, store, serving }
+    }
+
+    async fn create(&self, name: &str, bytes: usize) {
+        let key = Key::new("configmaps", Some("shop"), name).expect("a key");
+        let data = "x".repeat(bytes);
+        let json = format!(
+            r#"{{"kind":"ConfigMap","apiVersion":"v1","metadata":{{"name":"{name}","namespace":"shop"}},"data":{{"d":"{data}"}}}}"#
+        );
+        self.store.create(&key, json.into(), None).await.expect("created");
+    }
+
+    async fn connect(&self) -> Client {
+        let stream = TcpStream::connect(self.serving.address()).await.expect("connected");
+        let (sender, connection) = http2::Builder::new(TokioExecutor::new())
+            .initial_stream_window_size(STREAM_WINDOW_BYTES)
+            .initial_connection_window_size(8 << 20)
+            .handshake(TokioIo::new(stream))
+            .await
+            .expect("a handshake");
+        tokio::spawn(connection);
+        Client(sender)
+    }
+}
+
+#[derive(Clone)]
+struct Client(SendRequest<BoxBody<Bytes, Infallible>>);
+
+impl Client {
+    async fn send(
+        &self,
+        method: Method,
+        path: &str,
+        token: &str,
+        body: BoxBody<Bytes, Infallible>,
+    ) -> Response<Incoming> {
+        let request = Request::builder()
+            .method(method)
+            .uri(format!("http://x{path}"))
+            .header("authorization", format!("Bearer {token}"))
+            .body(body)
+            .expect("a request");
+        let answer = tokio::time::timeout(PATIENCE, self.0.clone().send_request(request)).await;
+        answer.expect("an answer in time").expect("an answer")
+    }
+
+    async fn get(&self, path: &str) -> Response<Incoming> {
+        self.send(Method::GET, path, "secret", Empty::new().boxed()).await
+    }
+}
+
+async fn next(body: &mut Incoming) -> Bytes {
+    let frame = tokio::time::timeout(PATIENCE, body.frame()).await.expect("in time");
+    frame.expect("open").expect("well").into_data().expect("data")
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn streams_of_one_connection_do_not_starve_each_other() {
+    let world = World::new().await;
+    for n in 0..400 {
+        world.create(&format!("large-{n}"), 8 * 1024).await;
+    }
+    let client = world.connect().await;
+    // Some take the head of a long list and read nothing of it.
+    let mut stalled = Vec::new();
+    for _ in 0..20 {
+        stalled.push(client.get("/api/v1/configmaps").await);
+    }
+    let mut watches = Vec::new();
+    for _ in 0..200 {
+        let path =
+            "/api/v1/namespaces/shop/configmaps?watch=true&sendInitialEvents=false&resourceVersionMatch=NotOlderThan";
+        watches.push(client.get(path).await.into_body());
+    }
+    for n in 0..5 {
+        world.create(&format!("small-{n}"), 10).await;
+        for watch in &mut watches {
+            let event = next(watch).await;
+            let name = format!("\"name\":\"small-{n}\"");
+            assert!(event.windows(name.len()).any(|window| window == name.as_bytes()), "{event:?}");
+        }
+    }
+    let list = client.get("/api/v1/configmaps").await.into_body().collect();
+    let list = tokio::time::timeout(PATIENCE, list).await.expect("in time").expect("whole").to_bytes();
+    assert!(list.len() > 400 * 8 * 1024 && list.ends_with(b"]}\n"));
+    // And those that stood still find everything in its place.
+    for response in stalled {
+        let list =
+            tokio::time::timeout(PATIENCE, response.into_body().collect()).await.expect("in time").expect("whole");
+        assert!(list.to_bytes().ends_with(b"]}\n"));
+    }
+}
+
+/// A body of many pieces that counts how many of them were taken.
+struct Pieces {
+    left: usize,
+    taken: Arc<AtomicUsize>,
+}
+
+impl http_body::Body for Pieces {
+    type Data = Bytes;
+    type Error = Infallible;
+
+    fn poll_frame(mut self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
+        if self.left == 0 {
+            return Poll::Ready(None);
+        }
+        self.left -= 1;
+        self.taken.fetch_add(1, Ordering::Relaxed);
+        Poll::Ready(Some(Ok(Frame::data(Bytes::from(vec![b' '; 16 * 1024])))))
+    }
+}
+
+#[tokio::test]
+async fn a_refused_upload_is_taken_to_its_end_and_then_answered() {
+    let world = World::new().await;
+    let client = world.connect().await;
+    for (path, token, code) in [
+        ("/api/v1/namespaces/shop/configmaps", "wrong", 401),
+        ("/api/v1/nonsense", "secret", 404),
+        ("/api/v1/pods", "secret", 405),
+        ("/api/v1/namespaces/shop/configmaps?timeout=nonsense", "secret", 400),
+    ] {
+        let taken = Arc::new(AtomicUsize::new(0));
+        let body = Pieces { left: 12, taken: Arc::clone(&taken) };
+        let response = client.send(Method::POST, path, token, BoxBody::new(body)).await;
+        assert_eq!(response.status(), code, "{path}");
+        assert_eq!(taken.load(Ordering::Relaxed), 12, "the client was cut off while it was sending: {path}");
+        response.into_body().collect().await.expect("a whole answer");
+    }
+    // The connection is as good as new.
+    assert_eq!(client.get("/api/v1/configmaps").await.status(), 200);
+}
+
+#[tokio::test]
+async fn at_the_end_every_watch_is_ended_cleanly_one_after_the_other() {
+    let world = World::new().await;
+    let client = world.connect().await;
+    let mut watches = Vec::new();
+    for _ in 0..40 {
+        watches.push(client.get("/api/v1/configmaps?watch=true").await.into_body());
+    }
+    let begun = std::time::Instant::now();
+    world.server.shutdown();
+    for watch in watches {
+        let end = tokio::time::timeout(PATIENCE, watch.collect()).await.expect("in time");
+        assert_eq!(end.expect("a clean end").to_bytes(), "");
+    }
+    // 200 a second: the last of forty leaves after 195 ms.
+    assert!(begun.elapsed() >= Duration::from_millis(190), "all at once: {:?}", begun.elapsed());
+    tokio::time::timeout(PATIENCE, world.serving.shutdown()).await.expect("nothing is left");
+}
