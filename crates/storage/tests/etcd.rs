@@ -5,6 +5,8 @@
 //! `LISTWATCH_ETCD_ENDPOINTS` the suite runs on that cluster too, below a prefix of its own; it
 //! compacts the cluster's history. Every etcd that is started here ends with its test.
 
+#[path = "etcd/faults.rs"]
+mod faults;
 #[path = "etcd/proxy.rs"]
 mod proxy;
 #[path = "etcd/server.rs"]
@@ -162,6 +164,11 @@ async fn certainly_create(store: &Etcd3, name: &str) -> Revision {
         }
         tokio::time::sleep(Duration::from_millis(100)).await;
     }
+}
+
+/// How long a recovery took, in one form that can be searched for.
+fn report(what: &str, took: Duration) {
+    println!("recovery: {what}: {:.3} s", took.as_secs_f64());
 }
 
 /// The next event, and how long it took.
@@ -563,6 +570,49 @@ async fn a_password_opens_the_door_and_a_lost_token_is_renewed() {
     drop(member);
 }
 
+#[tokio::test]
+async fn a_user_needs_the_prefix_and_only_compaction_may_need_more() {
+    let Some(binary) = binary() else { return };
+    let member = Member::start_one(&binary, &[]);
+    let mut raw = etcd_client::Client::connect([&member.url], None).await.unwrap();
+    raw.user_add("root", "secret", None).await.unwrap();
+    raw.role_add("root").await.unwrap();
+    raw.user_grant_role("root", "root").await.unwrap();
+    raw.role_add("listwatch").await.unwrap();
+    let prefix = etcd_client::Permission::read_write("/registry/").with_prefix();
+    raw.role_grant_permission("listwatch", prefix).await.unwrap();
+    raw.role_grant_permission("listwatch", etcd_client::Permission::read_write(COMPACT_KEY)).await.unwrap();
+    raw.user_add("listwatch", "secret", None).await.unwrap();
+    raw.user_grant_role("listwatch", "listwatch").await.unwrap();
+    raw.auth_enable().await.unwrap();
+
+    let mut options = Etcd3Options::new([&*member.url]);
+    options.user = Some(("listwatch".into(), "secret".into()));
+    let store = Etcd3::connect(options.clone()).await.expect("the permissions are enough to begin");
+    let mut watch = store.watch(pods(), Revision::ZERO).await.unwrap();
+    let first = store.create(&pod("a"), "{}".into(), Some(Duration::from_secs(3600))).await.unwrap();
+    let updated = store.update(&pod("a"), first, "{}".into(), None).await.unwrap();
+    let last = store.delete(&pod("a"), updated).await.unwrap();
+    assert_eq!(follow(&mut watch, last).await.len(), 3);
+    assert_eq!(list(&store, 0).await.items.len(), 0);
+    assert_eq!(store.health().await, Ok(()));
+    assert_eq!(store.stats().await.expect("statistics need nothing else").keys, Some(0));
+    // Recent servers let only root compact.
+    let compacted = store.compact(updated).await;
+    println!("compaction without the role root: {compacted:?}");
+    let refused = matches!(compacted, Err(ReadError::Fault(StoreFault::Denied(_))));
+    assert!(refused || compacted.is_ok(), "what is refused is said: {compacted:?}");
+    options.user = Some(("root".into(), "secret".into()));
+    let root = Etcd3::connect(options.clone()).await.unwrap();
+    assert_eq!(root.compact(updated).await, Ok(()));
+    options.user = Some(("listwatch".into(), "secret".into()));
+
+    // Elsewhere in etcd it may do nothing, and says so at the start.
+    options.prefix = "/elsewhere".to_owned();
+    let refused = Etcd3::connect(options).await.unwrap_err();
+    assert!(matches!(refused, ConnectError::Denied { .. }), "{refused:?}");
+}
+
 // ------------------------------------------------------------------------------ faults
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -574,6 +624,7 @@ async fn a_watch_survives_sigkill_and_restart() {
     let start = store.current_revision().await.unwrap();
     let mut watch = store.watch(pods(), start).await.unwrap();
     let writer = Writer::start(&store, Duration::ZERO);
+    let mut seen = Vec::new();
     for _ in 0..3 {
         tokio::time::sleep(Duration::from_millis(500)).await;
         member = tokio::task::spawn_blocking(move || {
@@ -585,8 +636,8 @@ async fn a_watch_survives_sigkill_and_restart() {
         .unwrap();
         let back = Instant::now();
         let recovered = certainly_create(&store, &format!("back-{:?}", Instant::now())).await;
-        while next_event(&mut watch).await.0.revision() < recovered {}
-        println!("watch went on {:?} after etcd was back", back.elapsed());
+        seen.extend(follow(&mut watch, recovered).await);
+        report("etcd was killed and started again: the watch", back.elapsed());
     }
     let (last, acknowledged) = writer.finish(&store).await;
     assert!(acknowledged > 0, "nothing was written");
@@ -595,11 +646,8 @@ async fn a_watch_survives_sigkill_and_restart() {
     let truth = truth(&url, start, last).await;
     assert!(truth.len() >= acknowledged, "durable: {acknowledged} writes were acknowledged, {} happened", truth.len());
     assert_same(&follow(&mut again, last).await, &truth);
-    let mut rest = Vec::new();
-    while rest.last().is_none_or(|event: &StoreEvent| event.revision() < last) {
-        rest.push(next_event(&mut watch).await.0);
-    }
-    assert_same(&rest, &truth[truth.len() - rest.len()..]);
+    seen.extend(follow(&mut watch, last).await);
+    assert_same(&seen, &truth);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -632,8 +680,10 @@ async fn a_watch_cut_in_the_middle_of_responses_misses_nothing() {
     proxy.cut_every(5_000_000);
     proxy.swallow(); // … and the healthy ones of the start carry nothing any more.
     let through_cuts = connect(&[&proxy.url]).await;
+    let begun = Instant::now();
     let mut watch = through_cuts.watch(pods(), start).await.unwrap();
     let seen = follow(&mut watch, last).await;
+    report(&format!("{} cuts in the middle of responses: all events", proxy.cuts()), begun.elapsed());
     assert!(proxy.cuts() >= 3, "only {} cuts", proxy.cuts());
     assert_same(&seen, &truth);
     drop(through);
@@ -655,7 +705,7 @@ async fn a_dead_connection_is_noticed_within_the_bound() {
     proxy.swallow();
     let last = direct.create(&pod("after"), "{}".into(), None).await.unwrap();
     let (event, took) = next_event(&mut watch).await;
-    println!("a swallowed connection was noticed and replaced after {took:?}");
+    report("a connection that carries nothing any more: the watch", took);
     assert_eq!((event.key().name(), event.revision()), ("after", last));
     assert!(took < DEAD_AFTER + SLOW_MACHINE, "the bound is {DEAD_AFTER:?}, it took {took:?}");
 }
@@ -702,7 +752,7 @@ async fn an_etcd_that_was_stopped_for_half_a_minute_loses_nothing() {
     let back = Instant::now();
     let after = certainly_create(&store, "after").await;
     let mut seen = follow(&mut watch, after).await;
-    println!("watch went on {:?} after etcd was resumed", back.elapsed());
+    report("etcd was stopped for 30 s and resumed: the watch", back.elapsed());
     let (last, _) = writer.finish(&store).await;
     seen.extend(follow(&mut watch, last).await);
     assert_same(&seen, &truth(&member.url, start, last).await);
@@ -747,7 +797,7 @@ async fn a_watch_moves_to_another_member_when_its_own_dies() {
             seen.extend(follow(watch, marker).await);
         }
         let took = begun.elapsed();
-        println!("all watches went on {took:?} after member {victim} was {what}");
+        report(&format!("member {victim} of three was {what}: all watches"), took);
         assert!(took < bound + SLOW_MACHINE, "{what}: {took:?}");
         if victim == 1 {
             members[victim].resume();

@@ -10,7 +10,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use etcd_client::{Channel, Client, ConnectOptions, KvClient, LeaseClient, MaintenanceClient, WatchClient};
+use etcd_client::{
+    Channel, Client, ConnectOptions, KvClient, LeaseClient, MaintenanceClient, ResponseHeader, WatchClient,
+};
 use parking_lot::{Mutex, RwLock};
 use tokio::time::Instant;
 
@@ -232,14 +234,18 @@ impl Endpoints {
         self.call(Verb::Write, self.request_timeout, request).await
     }
 
-    /// Asks a member for its version and remembers it.
-    pub(super) async fn learn_version(&self, index: usize, limit: Duration) -> Result<Option<Version>, Failure> {
-        let status = self
+    /// Asks a member for its version and remembers it; its header names the cluster.
+    pub(super) async fn learn_version(
+        &self,
+        index: usize,
+        limit: Duration,
+    ) -> Result<(Option<Version>, Option<ResponseHeader>), Failure> {
+        let mut status = self
             .try_call(index, limit, |connection| async move { connection.maintenance.clone().status().await })
             .await?;
         let version = Version::parse(status.version());
         *self.members[index].version.write() = version;
-        Ok(version)
+        Ok((version, status.take_header()))
     }
 
     /// The members whose version is not known yet.

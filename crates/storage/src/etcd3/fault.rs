@@ -10,6 +10,7 @@ use std::time::Duration;
 
 use tonic::{Code, Status};
 
+use super::history::Replaced;
 use crate::error::StoreFault;
 
 /// What went wrong, in the terms that the verbs of the store need.
@@ -21,6 +22,9 @@ pub(super) enum Cause {
     Future,
     /// The lease of a put ran out or was revoked; nothing was written.
     LeaseGone,
+    /// etcd's history is no longer the one that was read before, and why that is known. The next
+    /// request is served from the new one.
+    Replaced(String),
     /// The store failed.
     Fault(StoreFault),
 }
@@ -58,6 +62,11 @@ impl Failure {
         }
     }
 
+    /// etcd's history was replaced.
+    pub(super) fn replaced(how: &Replaced) -> Self {
+        Failure { cause: Cause::Replaced(how.to_string()), unsent: false, elsewhere: false }
+    }
+
     /// Reads an error of the client library.
     pub(super) fn from_client(endpoint: &str, error: &etcd_client::Error) -> Self {
         match error {
@@ -90,6 +99,7 @@ impl Failure {
             Cause::Compacted => StoreFault::Unavailable("etcd says that the revision is compacted".into()),
             Cause::Future => StoreFault::Unavailable("etcd says that the revision is ahead of it".into()),
             Cause::LeaseGone => StoreFault::Unavailable("the lease ran out before the write".into()),
+            Cause::Replaced(how) => StoreFault::Corrupt(how),
         }
     }
 }
@@ -167,6 +177,7 @@ mod tests {
             Cause::Compacted => "compacted",
             Cause::Future => "future",
             Cause::LeaseGone => "lease",
+            Cause::Replaced(_) => "replaced",
             Cause::Fault(StoreFault::Unavailable(_)) => "unavailable",
             Cause::Fault(StoreFault::NoSpace(_)) => "no space",
             Cause::Fault(StoreFault::TooLarge(_)) => "too large",

@@ -16,6 +16,9 @@
 //! - **Watches heal themselves.** A lost connection is resumed after the last revision handed out,
 //!   at another member if need be, without loss or repetition; a peer that fell silent is noticed
 //!   within [`DEAD_AFTER`]. What the store can no longer tell is [`Expired`](crate::WatchItem::Expired).
+//! - **A history that was replaced is noticed** (an older backup, an emptied directory, another
+//!   cluster): the call that finds out fails with [`StoreFault::Corrupt`], every watch ends with
+//!   `Expired`, and what etcd holds now is served from then on.
 //! - **Limits.** See [`INCOMING_RESPONSES`], [`RESULT_MESSAGES`], [`WATCH_BYTES`],
 //!   [`WATCH_WINDOW_BYTES`].
 //!
@@ -48,6 +51,7 @@
 mod compact;
 mod endpoints;
 mod fault;
+mod history;
 mod keys;
 mod lease;
 mod liveness;
@@ -64,17 +68,19 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use bytes::Bytes;
-use etcd_client::proto::PbTxnOpResponse;
-use etcd_client::{Compare, CompareOp, GetOptions, PutOptions, Txn, TxnOp, TxnResponse, WatchOptions};
+use etcd_client::proto::{PbRangeResponse, PbResponseHeader, PbTxnOpResponse, PbTxnResponse};
+use etcd_client::{Compare, CompareOp, GetOptions, PutOptions, Txn, TxnOp, WatchOptions};
 use listwatch_meta::{Key, KeyRange, Revision};
 use parking_lot::Mutex;
 use tokio::time::Instant;
 
-use self::endpoints::Endpoints;
+use self::endpoints::{Connection, Endpoints};
 use self::fault::{Cause, Failure};
+use self::history::{Floor, History, Replaced};
 use self::keys::{Keyspace, number, revision};
 use self::lease::{LeaseBook, Place};
 use self::pager::{Page, PageRequest, Pager};
+use self::version::Version;
 use self::watch_stream::AbortOnDrop;
 use crate::error::{CreateError, DeleteError, ReadError, StoreFault, UpdateError, WatchError};
 use crate::types::{Capabilities, KeyValue, ListPage, ListQuery, Storage, StoreStats, VALUE_BYTES_MAX, Watch};
@@ -106,6 +112,7 @@ pub struct Etcd3 {
 struct Shared {
     keys: Keyspace,
     endpoints: Endpoints,
+    history: History,
     leases: Mutex<LeaseBook>,
     /// Held while a lease is granted, so that a burst of creates grants one.
     granting: tokio::sync::Mutex<()>,
@@ -125,6 +132,7 @@ impl Etcd3 {
         let shared = Arc::new(Shared {
             keys: Keyspace::new(&options.prefix),
             endpoints: Endpoints::new(&options, dials),
+            history: History::new(),
             leases: Mutex::new(LeaseBook::default()),
             granting: tokio::sync::Mutex::new(()),
             compacted: AtomicU64::new(0),
@@ -191,19 +199,26 @@ async fn meet(shared: &Arc<Shared>, dial_timeout: Duration) -> Result<(), Connec
     let mut asked = tokio::task::JoinSet::new();
     for index in 0..shared.endpoints.len() {
         let shared = shared.clone();
-        asked.spawn(async move { shared.endpoints.learn_version(index, dial_timeout).await });
+        asked.spawn(async move { (index, shared.learn_version(index, dial_timeout).await) });
     }
     let mut deadline = Instant::now() + dial_timeout + OTHERS_TIMEOUT;
     let mut met = false;
     let mut faults = Vec::new();
     while let Ok(Some(answer)) = tokio::time::timeout_at(deadline, asked.join_next()).await {
         match answer {
-            Ok(Ok(_)) if !met => {
+            Ok((_, Ok(_))) if !met => {
                 met = true;
                 deadline = Instant::now() + OTHERS_TIMEOUT;
             }
-            Ok(Ok(_)) => {}
-            Ok(Err(failure)) => faults.push(failure.into_fault()),
+            Ok((_, Ok(_))) => {}
+            Ok((index, Err(failure))) => match failure.into_fault() {
+                // Of a server that has just met etcd: two members that are not of one cluster.
+                StoreFault::Corrupt(reason) => {
+                    let endpoint = shared.endpoints.url(index).to_owned();
+                    return Err(ConnectError::Endpoint { endpoint, reason });
+                }
+                fault => faults.push(fault),
+            },
             Err(join) => faults.push(StoreFault::Unavailable(join.to_string())),
         }
     }
@@ -235,33 +250,117 @@ impl Shared {
         if *self.closed.borrow() { Err(StoreFault::Closed) } else { Ok(()) }
     }
 
+    /// Resolves when the store is closed.
+    async fn closed(&self) {
+        // The sender lives as long as this.
+        let _ = self.closed.subscribe().wait_for(|closed| *closed).await;
+    }
+
     /// The store's revision: a linearizable read of a key that never exists, of which only the
     /// header matters.
     async fn current_revision(&self) -> Result<Revision, Failure> {
-        let response = self
-            .endpoints
-            .read(|connection| async move {
-                let options = GetOptions::new().with_keys_only().with_limit(1);
-                connection.kv.clone().get(self.keys.never(), Some(options)).await
-            })
-            .await?;
-        header_revision(response.0.header.map(|header| header.revision))
+        let options = GetOptions::new().with_keys_only().with_limit(1);
+        Ok(self.range(self.keys.never(), options).await?.1)
+    }
+
+    /// A linearizable read, and the store's revision when it was answered.
+    async fn range(&self, key: Vec<u8>, options: GetOptions) -> Result<(PbRangeResponse, Revision), Failure> {
+        let floor = self.history.floor();
+        let (key, options) = (&key, &options);
+        let request = |connection: Arc<Connection>| async move {
+            connection.kv.clone().get(key.clone(), Some(options.clone())).await
+        };
+        let response = self.endpoints.read(request).await?.0;
+        let revision = self.check_header(floor, response.header.as_ref())?;
+        Ok((response, revision))
+    }
+
+    /// The revision of a linearizable answer to a request sent at `floor`; an error where it shows
+    /// that etcd's history was replaced.
+    fn check_header(&self, floor: Floor, header: Option<&PbResponseHeader>) -> Result<Revision, Failure> {
+        let header = header.ok_or_else(|| Failure::nonsense("a response without a header"))?;
+        let now = revision(header.revision);
+        match self.history.handle_header(floor, header.cluster_id, now) {
+            Ok(()) => Ok(now),
+            Err(replaced) => Err(self.handle_replaced(floor, &replaced)),
+        }
+    }
+
+    /// The same for a write: it has happened, whatever else that shows.
+    fn note_header(&self, floor: Floor, header: Option<&PbResponseHeader>) {
+        // A missing header is complained of by who needs its revision.
+        let _ = self.check_header(floor, header);
+    }
+
+    /// Says aloud that etcd's history was replaced, and ends every watch of the former one.
+    fn handle_replaced(&self, floor: Floor, replaced: &Replaced) -> Failure {
+        if self.history.handle_replaced(floor, replaced) {
+            // Old compactions and leases belong to the former history too.
+            self.compacted.store(0, Ordering::Relaxed);
+            *self.leases.lock() = LeaseBook::default();
+            tracing::error!(
+                "{replaced}: was it restored from an older backup, or its data removed? Every watch is told that its \
+                 place is gone, and what etcd holds now is served. After a restore, raise etcd's revision \
+                 (etcdutl snapshot restore --bump-revision) and restart every server and controller"
+            );
+        }
+        Failure::replaced(replaced)
+    }
+
+    /// Asks a member for its version, and for the name of its cluster.
+    async fn learn_version(&self, index: usize, limit: Duration) -> Result<Option<Version>, Failure> {
+        let floor = self.history.floor();
+        let (version, header) = self.endpoints.learn_version(index, limit).await?;
+        if let Some(header) = header
+            && let Err(replaced) = self.history.handle_cluster(header.cluster_id(), revision(header.revision()))
+        {
+            return Err(self.handle_replaced(floor, &replaced));
+        }
+        Ok(version)
+    }
+
+    /// Is the history still the one in which everything up to `after`, and last `witness`, was
+    /// handed out? Asks the member that a watch is about to be opened at, which has to be in touch
+    /// with the others to answer.
+    async fn check_history(
+        &self,
+        index: usize,
+        limit: Duration,
+        after: Revision,
+        witness: Option<&(Key, Revision)>,
+    ) -> Result<(), Failure> {
+        let floor = self.history.floor();
+        let read = async |key: Vec<u8>, at: Revision| {
+            let options = GetOptions::new().with_revision(number(at)).with_keys_only().with_limit(1);
+            let (key, options) = (&key, &options);
+            let request = |connection: Arc<Connection>| async move {
+                connection.kv.clone().get(key.clone(), Some(options.clone())).await
+            };
+            let response = self.endpoints.try_call(index, limit, request).await?.0;
+            let now = self.check_header(floor, response.header.as_ref())?;
+            Ok::<_, Failure>((response.kvs.first().map(|kv| revision(kv.mod_revision)), now))
+        };
+        let (_, now) = read(self.keys.never(), Revision::ZERO).await?;
+        if self.history.is_former(after, now) {
+            return Err(Failure::replaced(&Replaced::Former { at: after, now }));
+        }
+        let Some((key, at)) = witness else { return Ok(()) };
+        match read(self.keys.full(key.as_str()), *at).await {
+            Ok((there, _)) if there == Some(*at) => Ok(()),
+            Ok(_) => Err(self.handle_replaced(floor, &Replaced::Rewritten { at: *at, now })),
+            // Then the watch will be told, or begins right behind the compaction.
+            Err(Failure { cause: Cause::Compacted, .. }) => Ok(()),
+            Err(failure) => Err(failure),
+        }
     }
 
     /// One page of a range.
     async fn page(&self, request: &PageRequest) -> Result<Page, Failure> {
-        let response = self
-            .endpoints
-            .read(|connection| async move {
-                let options = GetOptions::new()
-                    .with_range(request.end.clone())
-                    .with_revision(number(request.at))
-                    .with_limit(i64::try_from(request.limit).unwrap_or(0));
-                connection.kv.clone().get(request.key.clone(), Some(options)).await
-            })
-            .await?
-            .0;
-        let revision = header_revision(response.header.map(|header| header.revision))?;
+        let options = GetOptions::new()
+            .with_range(request.end.clone())
+            .with_revision(number(request.at))
+            .with_limit(i64::try_from(request.limit).unwrap_or(0));
+        let (response, revision) = self.range(request.key.clone(), options).await?;
         let received = response.kvs.len();
         let bytes = response.kvs.iter().map(|kv| kv.key.len() + kv.value.len()).sum();
         let last_key = if response.more { response.kvs.last().map(|kv| kv.key.clone()) } else { None };
@@ -303,8 +402,9 @@ impl Shared {
         expected: i64,
         value: &Bytes,
         ttl: Option<Duration>,
-    ) -> Result<TxnResponse, Failure> {
+    ) -> Result<PbTxnResponse, Failure> {
         let full = self.keys.full(key.as_str());
+        let floor = self.history.floor();
         let mut renewed = false;
         loop {
             let lease = match ttl {
@@ -326,15 +426,21 @@ impl Shared {
                     self.leases.lock().handle_gone(lease);
                     renewed = true;
                 }
-                result => return result,
+                Ok(response) => {
+                    self.note_header(floor, response.0.header.as_ref());
+                    return Ok(response.0);
+                }
+                Err(failure) => return Err(failure),
             }
         }
     }
 
     /// `if key is at expected then delete it, else get it`.
-    async fn delete_if(&self, key: &Key, expected: i64) -> Result<TxnResponse, Failure> {
+    async fn delete_if(&self, key: &Key, expected: i64) -> Result<PbTxnResponse, Failure> {
         let full = self.keys.full(key.as_str());
-        self.endpoints
+        let floor = self.history.floor();
+        let response = self
+            .endpoints
             .write(|connection| {
                 let txn = Txn::new()
                     .when([Compare::mod_revision(full.clone(), CompareOp::Equal, expected)])
@@ -342,12 +448,14 @@ impl Shared {
                     .or_else([TxnOp::get(full.clone(), None)]);
                 async move { connection.kv.clone().txn(txn).await }
             })
-            .await
+            .await?
+            .0;
+        self.note_header(floor, response.header.as_ref());
+        Ok(response)
     }
 
     /// Reads a transaction: its revision, or what is there instead.
-    fn outcome(&self, response: TxnResponse) -> Result<Result<Revision, Option<KeyValue>>, StoreFault> {
-        let response = response.0;
+    fn outcome(&self, response: PbTxnResponse) -> Result<Result<Revision, Option<KeyValue>>, StoreFault> {
         if response.succeeded {
             let revision = header_revision(response.header.map(|header| header.revision));
             return revision.map(Ok).map_err(Failure::into_fault);
@@ -437,7 +545,7 @@ impl Shared {
                 return;
             }
             for index in unknown {
-                if let Err(failure) = self.endpoints.learn_version(index, HEALTH_TIMEOUT).await {
+                if let Err(failure) = self.learn_version(index, HEALTH_TIMEOUT).await {
                     tracing::debug!(endpoint = self.endpoints.url(index), ?failure, "version still unknown");
                 }
             }
@@ -453,7 +561,15 @@ impl Shared {
                 Ok(Some(at)) => tracing::debug!(revision = %at, "compacted etcd's history"),
                 Err(failure) => {
                     let fault = failure.into_fault();
-                    tracing::warn!(%fault, "etcd's history was not compacted, trying again in {interval:?}");
+                    // Nothing else of ours needs more than the prefix, so it may come as a surprise.
+                    let advice = match fault {
+                        StoreFault::Denied(_) => {
+                            "; only a user with the role root may compact: give this one the role, or let etcd do it \
+                             (--auto-compaction-retention)"
+                        }
+                        _ => "",
+                    };
+                    tracing::warn!(%fault, "etcd's history was not compacted, trying again in {interval:?}{advice}");
                 }
             }
         }
@@ -504,13 +620,8 @@ impl Storage for Etcd3 {
     async fn get(&self, key: &Key) -> Result<(Option<KeyValue>, Revision), ReadError> {
         let shared = &self.shared;
         shared.check_open()?;
-        let response = shared
-            .endpoints
-            .read(|connection| async move { connection.kv.clone().get(shared.keys.full(key.as_str()), None).await })
-            .await
-            .map_err(Failure::into_fault)?
-            .0;
-        let revision = header_revision(response.header.map(|header| header.revision)).map_err(Failure::into_fault)?;
+        let read = shared.range(shared.keys.full(key.as_str()), GetOptions::new()).await;
+        let (response, revision) = read.map_err(Failure::into_fault)?;
         Ok((response.kvs.into_iter().next().and_then(|kv| shared.keys.entry(kv)), revision))
     }
 
@@ -614,10 +725,7 @@ impl Storage for Etcd3 {
     async fn health(&self) -> Result<(), StoreFault> {
         let shared = &self.shared;
         shared.check_open()?;
-        let read = shared.endpoints.read(|connection| async move {
-            let options = GetOptions::new().with_keys_only();
-            connection.kv.clone().get(shared.keys.full("/health"), Some(options)).await
-        });
+        let read = shared.range(shared.keys.full("/health"), GetOptions::new().with_keys_only());
         match tokio::time::timeout(HEALTH_TIMEOUT, read).await {
             Ok(answer) => answer.map(|_| ()).map_err(Failure::into_fault),
             Err(_) => Err(StoreFault::Unavailable(format!("etcd did not answer within {}s", HEALTH_TIMEOUT.as_secs()))),
@@ -633,19 +741,11 @@ impl Storage for Etcd3 {
             .await
             .map_err(Failure::into_fault)?;
         let (start, end) = shared.keys.everything();
-        let (start, end) = (&start, &end);
-        let counted = shared
-            .endpoints
-            .read(|connection| async move {
-                let options = GetOptions::new().with_range(end.clone()).with_count_only();
-                connection.kv.clone().get(start.clone(), Some(options)).await
-            })
-            .await
-            .map_err(Failure::into_fault)?
-            .0;
+        let counted = shared.range(start, GetOptions::new().with_range(end).with_count_only()).await;
+        let (counted, revision) = counted.map_err(Failure::into_fault)?;
         Ok(StoreStats {
             description: format!("etcd {}", status.version()),
-            revision: header_revision(counted.header.map(|header| header.revision)).map_err(Failure::into_fault)?,
+            revision,
             oldest: shared.oldest().await.map_err(Failure::into_fault)?,
             keys: u64::try_from(counted.count).ok(),
             disk_bytes: u64::try_from(status.db_size()).ok(),

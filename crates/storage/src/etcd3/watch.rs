@@ -106,6 +106,8 @@ pub(super) enum End {
     Disorder(String),
     /// Our place is compacted; the oldest place that is held, where etcd said so.
     Compacted(Option<Revision>),
+    /// Our place is in a history that is no longer the store's.
+    Replaced,
 }
 
 /// What the shell has to do next.
@@ -237,13 +239,20 @@ impl WatchCore {
     /// The connection is gone. `jitter` is a random number in `[0, 1)` that spreads the watchers
     /// of one etcd over time.
     pub(super) fn handle_ended(&mut self, now: Instant, jitter: f64, end: End) {
-        if matches!(self.state, State::Closed | State::Resting(_)) {
-            return;
+        match self.state {
+            State::Closed => return,
+            State::Resting(_) if end != End::Replaced => return,
+            _ => {}
         }
         self.held.clear();
         self.held_revision = Revision::ZERO;
         match end {
             End::Compacted(oldest) => return self.close(WatchItem::Expired { oldest }),
+            End::Replaced => {
+                // What was about to be done belongs to the history that is gone.
+                self.effects.clear();
+                return self.close(WatchItem::Expired { oldest: None });
+            }
             End::Denied(reason) => {
                 self.denials += 1;
                 if self.denials >= DENIALS_MAX {

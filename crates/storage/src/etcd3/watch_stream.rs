@@ -29,13 +29,14 @@ use bytes::Bytes;
 use etcd_client::proto::{PbEvent, PbWatchResponse};
 use etcd_client::{WatchOptions, WatchRequestSender, WatchResponseStream};
 use futures_core::Stream;
-use listwatch_meta::{KeyRange, Revision};
+use listwatch_meta::{Key, KeyRange, Revision};
 use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore, mpsc};
 use tokio::task::JoinHandle;
 use tokio::time::Instant;
 
 use super::endpoints::Connection;
 use super::fault::{Cause, Failure};
+use super::history::Floor;
 use super::keys::{Keyspace, number, revision};
 use super::liveness::{Duty, Liveness};
 use super::watch::{Decoded, Effect, End, Response, WatchCore};
@@ -72,6 +73,8 @@ pub(super) async fn start(shared: &Arc<Shared>, range: KeyRange, after: Revision
         budget: Arc::new(Semaphore::new(WATCH_BYTES)),
         wish: wish.clone(),
         results,
+        floor: shared.history.floor(),
+        witness: None,
         complained: false,
     };
     if !driver.range.is_empty() {
@@ -156,6 +159,10 @@ struct Driver {
     /// Somebody wants progress.
     wish: Arc<Notify>,
     results: mpsc::Sender<Delivered>,
+    /// The history that this watch tells.
+    floor: Floor,
+    /// The last object that was handed out: it must be there when the watch is resumed.
+    witness: Option<(Key, Revision)>,
     /// The present trouble was reported; only the first of a row is.
     complained: bool,
 }
@@ -176,8 +183,8 @@ impl Driver {
                 }
                 Err(failure) => failure,
             };
-            if failure.cause == Cause::Compacted {
-                self.core.handle_ended(Instant::now(), rand::random(), End::Compacted(None));
+            if matches!(failure.cause, Cause::Compacted | Cause::Replaced(_)) {
+                self.core.handle_ended(Instant::now(), rand::random(), end_of(failure));
                 return Ok(());
             }
             if !failure.elsewhere || tried.len() >= self.shared.endpoints.len() {
@@ -191,10 +198,19 @@ impl Driver {
             // No key can be in it, and etcd refuses such a watch. It ends with its caller.
             return self.results.closed().await;
         }
-        let mut closed = self.shared.closed.subscribe();
+        let (shared, floor) = (self.shared.clone(), self.floor);
+        let driven = async {
+            tokio::select! {
+                () = self.drive() => return,
+                () = shared.history.replaced(floor) => {}
+            }
+            // Its last word; whatever was on its way belongs to a history that is gone.
+            self.core.handle_ended(Instant::now(), rand::random(), End::Replaced);
+            self.drive().await;
+        };
         tokio::select! {
-            () = self.drive() => {}
-            _ = closed.wait_for(|closed| *closed) => {}
+            () = driven => {}
+            () = shared.closed() => {}
         }
     }
 
@@ -207,6 +223,7 @@ impl Driver {
                     self.shared.learn_compacted(*oldest);
                 }
                 if !items.is_empty() {
+                    self.note_handed_out(&items);
                     let delivered = Delivered { items: items.into_iter(), _hold: hold.take() };
                     if self.results.send(delivered).await.is_err() {
                         return;
@@ -253,6 +270,23 @@ impl Driver {
         }
     }
 
+    /// Remembers what a resumed watch can be checked by.
+    fn note_handed_out(&mut self, items: &[WatchItem]) {
+        let newest = items.iter().rev().find_map(|item| match item {
+            WatchItem::Event(event) => Some(event.revision()),
+            WatchItem::Progress(revision) => Some(*revision),
+            _ => None,
+        });
+        if let Some(newest) = newest {
+            self.shared.history.learn(self.floor, newest);
+        }
+        let put = items.iter().rev().find_map(|item| match item {
+            WatchItem::Event(StoreEvent::Put { current, .. }) => Some((current.key.clone(), current.modified)),
+            _ => None,
+        });
+        self.witness = put.or(self.witness.take());
+    }
+
     async fn reopen(&mut self, after: Revision, renew_token: bool) {
         self.link = None;
         let index = self.shared.endpoints.pick(&[]);
@@ -268,7 +302,7 @@ impl Driver {
     fn handle_ended(&mut self, end: End) {
         if self.complained {
             tracing::debug!(range = ?self.range, ?end, "watch of etcd not resumed yet");
-        } else if !matches!(end, End::Compacted(_)) {
+        } else if !matches!(end, End::Compacted(_) | End::Replaced) {
             self.complained = true;
             tracing::warn!(range = ?self.range, ?end, "watch of etcd was interrupted, resuming");
         }
@@ -283,8 +317,11 @@ impl Driver {
             if renew_token {
                 connection.renew_watch_token().await?;
             }
-            // Asked each time: a member may have been replaced by another version meanwhile.
-            let version = endpoints.learn_version(index, OPEN_TIMEOUT).await?;
+            // Asked each time: a member may have been replaced by another version meanwhile, and the
+            // store by another history.
+            let version = self.shared.learn_version(index, OPEN_TIMEOUT);
+            let check = self.shared.check_history(index, OPEN_TIMEOUT, after, self.witness.as_ref());
+            let (version, ()) = tokio::try_join!(version, check)?;
             let begin = first_revision(after, version.is_some_and(Version::keeps_removal_at_compaction));
             let (start, end) = self.shared.keys.full_range(&self.range);
             let options = WatchOptions::new()
@@ -353,6 +390,7 @@ fn first_revision(after: Revision, keeps_removal_at_compaction: bool) -> i64 {
 fn end_of(failure: Failure) -> End {
     match failure.cause {
         Cause::Compacted => End::Compacted(None),
+        Cause::Replaced(_) => End::Replaced,
         Cause::Fault(StoreFault::Denied(reason)) => End::Denied(reason),
         _ => End::Lost(failure.into_fault().to_string()),
     }
@@ -521,7 +559,6 @@ mod tests {
     use std::future::poll_fn;
 
     use etcd_client::proto::PbKeyValue;
-    use listwatch_meta::Key;
 
     use super::*;
 

@@ -57,10 +57,12 @@ enum Step {
     Open,
     Say(Response),
     Cut,
+    /// Somebody found that etcd's history was replaced.
+    Replaced,
     /// The rest after a lost connection is over.
     Rested,
 }
-use Step::{Cut, Open, Rested, Say};
+use Step::{Cut, Open, Replaced, Rested, Say};
 
 /// Runs a script from revision 10 on and writes down the effects in short: `open>10`, `+11 a`,
 /// `progress 12`, `rest`, `expired 20`, `lost`, `close`.
@@ -99,6 +101,7 @@ fn run(script: Vec<Step>) -> String {
                 }
             }
             Cut => core.handle_ended(now, 0.5, End::Lost("cut".into())),
+            Replaced => core.handle_ended(now, 0.5, End::Replaced),
             Rested => core.handle_timeout(now),
         }
         drain(&mut core, &mut now);
@@ -274,6 +277,13 @@ fn every_end_has_its_answer() {
             "open>10, rest, open>10!, rest, open>10!, lost: the store refuses this server's credential: etcdserver: permission denied, close",
         ),
         ("the answer to a probe", vec![Open, Say(Response { watch_id: -1, canceled: true, ..created() })], "open>10"),
+        (
+            "another history, while the watch runs",
+            vec![Open, Say(fragment([(11, "a")])), Replaced],
+            "open>10, expired ?, close",
+        ),
+        ("another history, while it rests", vec![Open, Cut, Replaced, Rested], "open>10, rest, expired ?, close"),
+        ("another history, while it opens", vec![Replaced, Open], "open>10, expired ?, close"),
         (
             "after the end nothing is told",
             vec![Open, Say(compacted(20)), Say(events([(21, "a")])), Cut],

@@ -1,7 +1,7 @@
 //! A TCP proxy that misbehaves on command: it cuts connections, and it swallows bytes.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicI64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicI64, AtomicU8, AtomicUsize, Ordering};
 
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
@@ -22,7 +22,23 @@ struct Faults {
     cut_after: AtomicI64,
     /// Connections that exist now carry nothing any more, and are not closed.
     blackhole: watch::Sender<u64>,
+    /// Connections that exist now are closed.
+    hang_up: watch::Sender<u64>,
+    /// What becomes of new connections: a [`Door`].
+    door: AtomicU8,
     cuts: AtomicUsize,
+}
+
+/// What becomes of new connections.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub(crate) enum Door {
+    /// They are carried.
+    Open,
+    /// They are closed at once.
+    Closed,
+    /// They stand and carry nothing.
+    BlackHole,
 }
 
 impl Proxy {
@@ -47,6 +63,16 @@ impl Proxy {
         self.faults.cut_after.store(bytes, Ordering::Relaxed);
     }
 
+    /// Closes the connections of now.
+    pub(crate) fn hang_up(&self) {
+        self.faults.hang_up.send_modify(|generation| *generation += 1);
+    }
+
+    /// From now on this becomes of new connections.
+    pub(crate) fn set_door(&self, door: Door) {
+        self.faults.door.store(door as u8, Ordering::SeqCst);
+    }
+
     /// How often a connection was cut.
     pub(crate) fn cuts(&self) -> usize {
         self.faults.cuts.load(Ordering::Relaxed)
@@ -66,6 +92,14 @@ impl Drop for Proxy {
 
 async fn carry(client: TcpStream, target: String, faults: Arc<Faults>) {
     let mut swallowed = faults.blackhole.subscribe();
+    let mut hung_up = faults.hang_up.subscribe();
+    let door = faults.door.load(Ordering::SeqCst);
+    if door == Door::Closed as u8 {
+        return;
+    }
+    if door == Door::BlackHole as u8 {
+        return std::future::pending().await;
+    }
     let Ok(server) = TcpStream::connect(target).await else { return };
     let budget = faults.cut_after.load(Ordering::Relaxed);
     let (mut from_client, mut to_client) = client.into_split();
@@ -92,6 +126,7 @@ async fn carry(client: TcpStream, target: String, faults: Arc<Faults>) {
     tokio::select! {
         () = up => {}
         () = down => {}
+        _ = hung_up.changed() => {}
         _ = swallowed.changed() => std::future::pending::<()>().await,
     }
 }

@@ -186,6 +186,29 @@ wait $etcd"#;
         self.process = None;
     }
 
+    /// Removes the data of a member that does not run, as an operator may who "starts over".
+    pub(crate) fn wipe(&self) {
+        std::fs::remove_dir_all(self.data()).expect("the data of a member that has run");
+    }
+
+    /// Copies the data of a member that does not run: a backup of this moment.
+    pub(crate) fn backup(&self) -> TempDir {
+        let backup = tempfile::tempdir().expect("a temporary directory");
+        copy(&self.data(), backup.path());
+        backup
+    }
+
+    /// Puts a backup in the place of the data of a member that does not run.
+    pub(crate) fn restore(&self, backup: &TempDir) {
+        self.wipe();
+        copy(backup.path(), &self.data());
+    }
+
+    fn data(&self) -> PathBuf {
+        assert!(self.process.is_none(), "it runs");
+        self.dir.path().join("data")
+    }
+
     /// `SIGSTOP`: its sockets stay open and nobody answers.
     pub(crate) fn stop(&self) {
         self.signal("STOP");
@@ -200,6 +223,19 @@ wait $etcd"#;
         let pid = self.process.as_ref().expect("a running member").pid;
         let status = Command::new("sh").args(["-c", &format!("kill -{name} {pid}")]).status().expect("a shell");
         assert!(status.success(), "kill -{name} {pid}");
+    }
+}
+
+fn copy(from: &Path, to: &Path) {
+    std::fs::create_dir_all(to).expect("a directory");
+    for entry in std::fs::read_dir(from).expect("a directory") {
+        let entry = entry.expect("an entry");
+        let (there, here) = (entry.path(), to.join(entry.file_name()));
+        if there.is_dir() {
+            copy(&there, &here);
+        } else {
+            std::fs::copy(&there, &here).expect("a copy");
+        }
     }
 }
 

@@ -1,0 +1,518 @@
+//! Faults that concern more than one connection: a history that is replaced, leaders that change,
+//! black holes, storms, compaction that overtakes. Each prints how long recovery took.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use bytes::Bytes;
+use etcd_client::{Client, CompactionOptions, PutOptions, TxnOp};
+use listwatch_meta::{Key, KeyRange, Revision};
+use listwatch_storage::etcd3::{ConnectError, DEAD_AFTER, Etcd3, Etcd3Options};
+use listwatch_storage::{ListQuery, ReadError, Storage, StoreEvent, StoreFault, Watch, WatchItem};
+use tokio::time::timeout;
+
+use super::proxy::{Door, Proxy};
+use super::server::{self, Member};
+use super::{
+    ELECTION, PATIENCE, SLOW_MACHINE, Writer, assert_same, binary, burst, certainly_create, connect, follow, list,
+    next_event, pod, pods, report, truth,
+};
+
+/// Reads a watch to its end, which has to be Expired; returns what came before.
+async fn until_expired(watch: &mut Watch) -> Vec<StoreEvent> {
+    let mut events = Vec::new();
+    loop {
+        match timeout(PATIENCE, watch.next()).await.expect("the watch is told").expect("no end without a word") {
+            WatchItem::Event(event) => events.push(event),
+            WatchItem::Progress(_) => {}
+            WatchItem::Expired { .. } => break,
+            WatchItem::Lost(fault) => panic!("lost instead of Expired: {fault}"),
+        }
+    }
+    assert!(timeout(PATIENCE, watch.next()).await.unwrap().is_none(), "after Expired the watch ends");
+    events
+}
+
+async fn restarted(mut member: Member, change: impl FnOnce(&Member) + Send + 'static) -> Member {
+    let restart = move || {
+        member.kill();
+        change(&member);
+        member.start();
+        member
+    };
+    tokio::task::spawn_blocking(restart).await.unwrap()
+}
+
+// ------------------------------------------------------------------------ another history
+
+/// Everything that a store says after its etcd went back from `before`: the watch is over, one call
+/// may fail with the reason, and then the store serves what is there.
+async fn check_noticed(store: &Etcd3, watch: &mut Watch, before: Revision, expected: &[&str], what: &str) {
+    let begun = Instant::now();
+    assert!(until_expired(watch).await.is_empty(), "promise: nothing of another history is handed out");
+    report(what, begun.elapsed());
+    let page = list(store, 0).await;
+    let names: Vec<_> = page.items.iter().map(|item| item.key.name()).collect();
+    assert_eq!(names, expected, "what etcd holds now is served");
+
+    // A place of the former history is none of the present one, whoever asks for it.
+    if page.revision < before {
+        let mut late = store.watch(pods(), before).await.unwrap();
+        assert!(until_expired(&mut late).await.is_empty());
+    }
+    let mut watch = store.watch(pods(), page.revision).await.unwrap();
+    let created = certainly_create(store, "after").await;
+    assert_eq!(next_event(&mut watch).await.0.revision(), created, "and the store goes on from there");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_older_backup_is_noticed_and_every_watch_is_told() {
+    let Some(binary) = binary() else { return };
+    let mut member = Member::start_one(&binary, &[]);
+    let store = connect(&[&member.url]).await;
+    store.create(&pod("old"), "{}".into(), None).await.unwrap();
+    member.kill();
+    let backup = member.backup();
+    member.start();
+    let mut watch = store.watch(pods(), store.current_revision().await.unwrap()).await.unwrap();
+    for n in 0..20 {
+        certainly_create(&store, &format!("new{n}")).await;
+        next_event(&mut watch).await;
+    }
+    let before = store.current_revision().await.unwrap();
+    let _member = restarted(member, move |member| member.restore(&backup)).await;
+    check_noticed(&store, &mut watch, before, &["old"], "etcd restarted on an older backup").await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_emptied_etcd_is_noticed_by_a_read() {
+    let Some(binary) = binary() else { return };
+    let member = Member::start_one(&binary, &[]);
+    let store = connect(&[&member.url]).await;
+    for n in 0..20 {
+        store.create(&pod(format!("p{n}")), "{}".into(), None).await.unwrap();
+    }
+    let before = store.current_revision().await.unwrap();
+    let member = restarted(member, Member::wipe).await;
+    // Nobody watches. The first read finds out and says so; a list would show an empty store.
+    let refused = loop {
+        match store.list(ListQuery { range: pods(), at: None, limit: 0 }).await {
+            Err(ReadError::Fault(StoreFault::Unavailable(_))) => {}
+            other => break other,
+        }
+    };
+    let Err(ReadError::Fault(StoreFault::Corrupt(reason))) = refused else {
+        panic!("never silently: {refused:?} from an etcd that was emptied");
+    };
+    assert_eq!(reason, format!("etcd's revision went back from {before} to 1"));
+    assert_eq!(list(&store, 0).await.items.len(), 0, "it is said once, then what is there is served");
+    drop(member);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_new_history_that_has_outgrown_the_old_one_is_noticed_too() {
+    let Some(binary) = binary() else { return };
+    let member = Member::start_one(&binary, &[]);
+    let url = member.url.clone();
+    let proxy = Proxy::start(&url).await;
+    let store = connect(&[&proxy.url]).await;
+    let mut watch = store.watch(pods(), store.current_revision().await.unwrap()).await.unwrap();
+    store.create(&pod("old"), "{}".into(), None).await.unwrap();
+    next_event(&mut watch).await;
+    let before = store.current_revision().await.unwrap();
+
+    // Nobody can look while etcd is emptied and grows past the old revision.
+    proxy.set_door(Door::Closed);
+    proxy.hang_up();
+    let _member = restarted(member, Member::wipe).await;
+    let direct = connect(&[&url]).await;
+    let mut names = Vec::new();
+    while direct.current_revision().await.unwrap().get() < before.get() + 5 {
+        let name = format!("p{}", names.len());
+        certainly_create(&direct, &name).await;
+        names.push(name);
+    }
+    proxy.set_door(Door::Open);
+    let names: Vec<&str> = names.iter().map(String::as_str).collect();
+    check_noticed(&store, &mut watch, before, &names, "etcd emptied and grown past the old revision").await;
+}
+
+#[tokio::test]
+async fn members_of_two_clusters_are_refused_at_the_start() {
+    let Some(binary) = binary().filter(|_| !server::is_plain()) else { return };
+    let members = ["one", "two"].map(|name| Member::start_one(&binary, &[&format!("--initial-cluster-token={name}")]));
+    let options = Etcd3Options::new(members.iter().map(|member| member.url.clone()));
+    let refused = Etcd3::connect(options).await.unwrap_err();
+    assert!(matches!(refused, ConnectError::Endpoint { .. }), "{refused:?}");
+    assert!(refused.to_string().contains("another etcd cluster answers"), "{refused}");
+}
+
+// ------------------------------------------------------------------------ leaders
+
+/// Which member leads, as soon as one does.
+async fn leader(members: &[Member], without: Option<usize>) -> usize {
+    let deadline = Instant::now() + PATIENCE;
+    loop {
+        for (index, member) in members.iter().enumerate().filter(|(index, _)| Some(*index) != without) {
+            let status = async { Client::connect([&member.url], None).await?.status().await };
+            if let Ok(Ok(status)) = timeout(Duration::from_secs(1), status).await
+                && status.leader() != 0
+                && status.header().is_some_and(|header| header.member_id() == status.leader())
+            {
+                return index;
+            }
+        }
+        assert!(Instant::now() < deadline, "the cluster finds no leader");
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_leader_that_changes_under_writes_costs_no_event() {
+    let Some(binary) = binary().filter(|_| !server::is_plain()) else { return };
+    let mut members = tokio::task::spawn_blocking(move || Member::start_cluster(&binary, 3)).await.unwrap();
+    leader(&members, None).await;
+    let urls: Vec<_> = members.iter().map(|member| member.url.clone()).collect();
+    let store = Etcd3::connect(Etcd3Options::new(urls.clone())).await.expect("a cluster with a leader answers");
+    let start = store.current_revision().await.unwrap();
+    // One at each member.
+    let mut watches = Vec::new();
+    for _ in 0..3 {
+        watches.push(store.watch(pods(), start).await.unwrap());
+    }
+    let writer = Writer::start(&store, Duration::from_millis(2));
+    let mut seen = vec![Vec::new(); watches.len()];
+    for (what, bound) in [
+        ("the leader gave its place away", ELECTION),
+        ("the leader was killed", ELECTION * 2),
+        ("the leader was stopped", DEAD_AFTER + ELECTION),
+    ] {
+        tokio::time::sleep(Duration::from_millis(500)).await;
+        let old = leader(&members, None).await;
+        let begun = Instant::now();
+        match what {
+            "the leader gave its place away" => {
+                let mut raw = Client::connect([&urls[old]], None).await.unwrap();
+                let ids: Vec<u64> = raw.member_list().await.unwrap().members().iter().map(|m| m.id()).collect();
+                let own = raw.status().await.unwrap().leader();
+                let next = ids.into_iter().find(|id| *id != own).expect("three members");
+                raw.move_leader(next).await.unwrap();
+            }
+            "the leader was killed" => members[old].kill(),
+            _ => members[old].stop(),
+        }
+        let marker = certainly_create(&store, &format!("marker-{}", what.len())).await;
+        report(&format!("{what}: the next write"), begun.elapsed());
+        for (watch, seen) in watches.iter_mut().zip(&mut seen) {
+            seen.extend(follow(watch, marker).await);
+        }
+        let took = begun.elapsed();
+        report(&format!("{what}: all watches"), took);
+        assert!(took < bound + SLOW_MACHINE, "{what}: the bound is {bound:?}, it took {took:?}");
+        match what {
+            "the leader was killed" => {
+                let member = members.remove(old);
+                members.insert(old, restarted(member, |_| ()).await);
+            }
+            "the leader was stopped" => members[old].resume(),
+            _ => {}
+        }
+        let new = leader(&members, Some(old)).await;
+        assert_ne!(new, old, "the test changed the leader");
+    }
+    let (last, acknowledged) = writer.finish(&store).await;
+    let truth = truth(&urls[0], start, last).await;
+    assert!(truth.len() >= acknowledged, "durable: {acknowledged} were acknowledged, {} happened", truth.len());
+    for (watch, mut seen) in watches.iter_mut().zip(seen) {
+        seen.extend(follow(watch, last).await);
+        assert_same(&seen, &truth);
+    }
+}
+
+// ------------------------------------------------------------------------ connections
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_black_hole_is_left_as_soon_as_it_ends() {
+    const OUTAGE: Duration = Duration::from_secs(25);
+    // What was tried last may have begun just before the end: an opening that times out, a rest.
+    const BOUND: Duration = Duration::from_secs(5 + 3);
+    let Some(binary) = binary() else { return };
+    let member = Member::start_one(&binary, &[]);
+    let proxy = Proxy::start(&member.url).await;
+    let direct = connect(&[&member.url]).await;
+    let store = connect(&[&proxy.url]).await;
+    let start = store.current_revision().await.unwrap();
+    let mut watch = store.watch(pods(), start).await.unwrap();
+
+    // Old connections and new ones stand and carry nothing, as behind a firewall that drops.
+    proxy.set_door(Door::BlackHole);
+    proxy.swallow();
+    let begun = Instant::now();
+    let sick = store.health().await;
+    assert!(matches!(sick, Err(StoreFault::Unavailable(_))), "{sick:?}");
+    assert!(begun.elapsed() < Duration::from_secs(2) + SLOW_MACHINE, "health answers: {:?}", begun.elapsed());
+    let mut last = start;
+    for n in 0..50 {
+        last = direct.create(&pod(format!("p{n:02}")), "{}".into(), None).await.unwrap();
+    }
+    tokio::time::sleep(OUTAGE.saturating_sub(begun.elapsed())).await;
+    proxy.set_door(Door::Open);
+
+    let back = Instant::now();
+    let seen = follow(&mut watch, last).await;
+    report("after a black hole of 25 s: the watch", back.elapsed());
+    assert!(back.elapsed() < BOUND + SLOW_MACHINE, "the bound is {BOUND:?}, it took {:?}", back.elapsed());
+    assert_same(&seen, &truth(&member.url, start, last).await);
+    certainly_create(&store, "after").await;
+    report("after a black hole of 25 s: watch and writes", back.elapsed());
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_storm_of_watches_on_one_connection_comes_back_whole() {
+    const WATCHES: usize = 1_000;
+    let Some(binary) = binary() else { return };
+    let member = Member::start_one(&binary, &[]);
+    let url = member.url.clone();
+    let store = connect(&[&url]).await;
+    let start = store.current_revision().await.unwrap();
+    let begun = Instant::now();
+    let mut opening = tokio::task::JoinSet::new();
+    for _ in 0..WATCHES {
+        let store = store.clone();
+        opening.spawn(async move { store.watch(pods(), start).await.expect("one of many watches") });
+    }
+    let mut watches = opening.join_all().await;
+    println!("{WATCHES} watches were opened in {:?}", begun.elapsed());
+    let mut last = start;
+    for n in 0..10 {
+        last = store.create(&pod(format!("before{n}")), "{}".into(), None).await.unwrap();
+    }
+    let first = truth(&url, start, last).await;
+    for watch in &mut watches {
+        assert_same(&follow(watch, last).await, &first);
+    }
+
+    let _member = restarted(member, |_| ()).await;
+    let back = Instant::now();
+    let middle = last;
+    for n in 0..10 {
+        last = certainly_create(&store, &format!("after{n}")).await;
+    }
+    let second = truth(&url, middle, last).await;
+    for watch in &mut watches {
+        assert_same(&follow(watch, last).await, &second);
+    }
+    report(&format!("etcd was killed under {WATCHES} watches: all of them"), back.elapsed());
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_lease_that_ends_while_nobody_is_connected_is_told_once() {
+    let Some(binary) = binary() else { return };
+    let member = Member::start_one(&binary, &[]);
+    let proxy = Proxy::start(&member.url).await;
+    let store = connect(&[&proxy.url]).await;
+    let direct = connect(&[&member.url]).await;
+    let start = store.current_revision().await.unwrap();
+    let mut watch = store.watch(pods(), start).await.unwrap();
+    for n in 0..5 {
+        store.create(&pod(format!("e{n}")), "{\"e\":1}".into(), Some(Duration::from_secs(1))).await.unwrap();
+        next_event(&mut watch).await;
+    }
+    proxy.set_door(Door::Closed);
+    proxy.hang_up();
+    let begun = Instant::now();
+    while !list(&direct, 0).await.items.is_empty() {
+        assert!(begun.elapsed() < PATIENCE, "etcd does not remove what has run out");
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+    let last = direct.create(&pod("zz-last"), "{}".into(), None).await.unwrap();
+    proxy.set_door(Door::Open);
+    let back = Instant::now();
+    let seen = follow(&mut watch, last).await;
+    report("a lease ended while disconnected: its removals", back.elapsed());
+    let removed: Vec<_> = seen.iter().filter(|event| matches!(event, StoreEvent::Delete { .. })).collect();
+    assert_eq!(removed.len(), 5, "each key's removal is told once");
+    for event in removed {
+        let StoreEvent::Delete { previous: Some(previous), .. } = event else { panic!("{event:?} without what was") };
+        assert_eq!(previous.value, "{\"e\":1}", "with the last state");
+    }
+    assert_eq!(seen.last().map(|event| event.key().name()), Some("zz-last"));
+    assert_eq!(seen.len(), 6);
+}
+
+// ------------------------------------------------------------------------ large and slow
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_revision_in_many_fragments_is_handed_out_as_one() {
+    const KEYS: usize = 12;
+    const BYTES: usize = 1 << 20;
+    let Some(binary) = binary() else { return };
+    let member = Member::start_one(&binary, &[]);
+    let store = connect(&[&member.url]).await;
+    let mut raw = Client::connect([&member.url], None).await.unwrap();
+    let lease = raw.lease_grant(600, None).await.unwrap().id();
+    for n in 0..KEYS {
+        let options = PutOptions::new().with_lease(lease);
+        raw.put(format!("/registry/pods/ns/e{n:02}"), vec![b'x'; BYTES], Some(options)).await.unwrap();
+    }
+    let start = store.current_revision().await.unwrap();
+    let mut watch = store.watch(pods(), start).await.unwrap();
+    let options = etcd_client::WatchOptions::new().with_prefix().with_prev_key().with_fragment();
+    let options = options.with_start_revision(i64::try_from(start.get()).unwrap() + 1);
+    let mut plain = raw.watch("/registry/pods/", Some(options)).await.unwrap();
+
+    // All of them go at one revision: 12 MiB of events, of which etcd takes 1.5 MiB at a time.
+    raw.lease_revoke(lease).await.unwrap();
+    let (mut fragments, mut removed) = (0, 0);
+    while removed < KEYS {
+        let response = timeout(PATIENCE, plain.message()).await.expect("etcd tells").unwrap().expect("no end").0;
+        fragments += usize::from(response.fragment);
+        removed += response.events.len();
+    }
+    assert!(fragments > 0, "the test made etcd send fragments");
+    let items = burst(&mut watch).await;
+    let mut names = Vec::new();
+    for item in &items {
+        let WatchItem::Event(StoreEvent::Delete { key, revision, previous }) = item else { panic!("{item:?}") };
+        assert_eq!(*revision, start.next());
+        assert_eq!(previous.as_ref().map(|previous| previous.value.len()), Some(BYTES));
+        names.push(key.name().to_owned());
+    }
+    names.sort();
+    names.dedup();
+    assert_eq!((items.len(), names.len()), (KEYS, KEYS), "atomic: {fragments} fragments are ready together, each once");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn compaction_under_a_lagging_watcher_troubles_nobody_else() {
+    let Some(binary) = binary() else { return };
+    let member = Member::start_one(&binary, &[]);
+    let store = connect(&[&member.url]).await;
+    let start = store.current_revision().await.unwrap();
+    let nodes = KeyRange::resource("nodes");
+    let mut lagging = store.watch(pods(), start).await.unwrap();
+    let mut quick = store.watch(pods(), start).await.unwrap();
+    let mut quiet = store.watch(nodes, start).await.unwrap();
+    let reader = tokio::spawn(async move {
+        let mut seen = Vec::new();
+        while seen.last().is_none_or(|event: &StoreEvent| event.key().name() != "zz-last") {
+            seen.push(next_event(&mut quick).await.0);
+        }
+        seen
+    });
+    // More than all buffers on the way hold together, and history is forgotten while it is written.
+    let mut created = Vec::new();
+    for n in 0..600 {
+        created.push(store.create(&pod(format!("s{n:03}")), vec![b'x'; 200_000].into(), None).await.unwrap());
+        if n % 100 == 99 {
+            store.compact(created[n - 20]).await.unwrap();
+        }
+    }
+    store.compact(*created.last().unwrap()).await.unwrap();
+    let begun = Instant::now();
+    let told = until_expired(&mut lagging).await;
+    report("a lagging watch was told Expired", begun.elapsed());
+    assert!(told.len() < created.len(), "the test did not make the watch lag");
+    let told: Vec<_> = told.iter().map(StoreEvent::revision).collect();
+    assert_eq!(told, created[..told.len()], "what was told before is the beginning of what happened");
+
+    created.push(store.create(&pod("zz-last"), "{}".into(), None).await.unwrap());
+    let seen: Vec<_> = reader.await.unwrap().iter().map(StoreEvent::revision).collect();
+    assert_eq!(seen, created, "a watch of the same objects that keeps up misses nothing");
+    let node = Key::new("nodes", None, "n").unwrap();
+    let last = store.create(&node, "{}".into(), None).await.unwrap();
+    assert_eq!(next_event(&mut quiet).await.0.revision(), last, "a quiet watch behind the compaction goes on");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_list_that_is_slower_than_compaction_ends_and_is_true() {
+    const OBJECTS: usize = 15_000;
+    let Some(binary) = binary() else { return };
+    let member = Member::start_one(&binary, &[]);
+    let store = connect(&[&member.url]).await;
+    let mut raw = Client::connect([&member.url], None).await.unwrap();
+    for from in (0..OBJECTS).step_by(100) {
+        let puts = (from..from + 100).map(|n| TxnOp::put(format!("/registry/pods/ns/p{n:05}"), "{}", None));
+        raw.txn(etcd_client::Txn::new().and_then(puts.collect::<Vec<_>>())).await.unwrap();
+    }
+    // Each write is followed by a compaction right up to it: every page finds its revision gone.
+    let counter = "/registry/pods/ns/counter";
+    let task = tokio::spawn({
+        let mut raw = raw.clone();
+        async move {
+            let mut written = BTreeMap::new();
+            for round in 0.. {
+                let put = raw.put(counter, round.to_string(), None).await.unwrap();
+                let revision = put.header().unwrap().revision();
+                written.insert(revision, round.to_string());
+                raw.compact(revision, None::<CompactionOptions>).await.unwrap();
+                if raw.get("/stop", None).await.unwrap().count() > 0 {
+                    return written;
+                }
+            }
+            unreachable!("rounds do not run out")
+        }
+    });
+    // Who pages by himself does not get far here.
+    let first = list(&store, 1_000).await;
+    let begin = format!("{}\0", first.items[999].key);
+    let next = ListQuery { range: pods().starting_at(&begin), at: Some(first.revision), limit: 1_000 };
+    let overtaken = async {
+        while store.list(next.clone()).await.is_ok() {
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+        store.list(next.clone()).await
+    };
+    let overtaken = timeout(PATIENCE, overtaken).await.expect("it is overtaken");
+    assert!(matches!(overtaken, Err(ReadError::Compacted { .. })), "{overtaken:?}");
+
+    let begun = Instant::now();
+    let mut pages = Vec::new();
+    for _ in 0..5 {
+        pages.push(timeout(PATIENCE, list(&store, 0)).await.expect("a list ends, however often it is overtaken"));
+    }
+    report("five lists of 15,000 under constant compaction", begun.elapsed());
+    raw.put("/stop", "", None).await.unwrap();
+    let written = task.await.unwrap();
+    for page in pages {
+        assert_eq!(page.items.len(), OBJECTS + usize::from(page.items[0].key.name() == "counter"));
+        let Some(at) = page.items.iter().find(|item| item.key.name() == "counter") else { continue };
+        let revision = i64::try_from(page.revision.get()).unwrap();
+        let expected = written.range(..=revision).next_back().expect("it was written before").1;
+        assert_eq!(at.value, Bytes::from(expected.clone()), "the list shows the state of its revision");
+    }
+}
+
+// ------------------------------------------------------------------------ what others wrote
+
+#[tokio::test]
+async fn what_a_kube_apiserver_wrote_is_handed_out_byte_for_byte() {
+    // A custom resource as kube-apiserver stores it, a built-in one (protobuf), and plain rubbish.
+    let widget = r#"{"apiVersion":"example.com/v1","kind":"Widget","metadata":{"creationTimestamp":"2026-11-21T22:48:13Z","generation":1,"managedFields":[{"apiVersion":"example.com/v1","fieldsType":"FieldsV1","fieldsV1":{"f:spec":{".":{},"f:size":{}}},"manager":"kubectl","operation":"Update","time":"2026-11-21T22:48:13Z"}],"name":"one","namespace":"default","uid":"334f124c-6d8d-4857-b037-49e05cbef52a"},"spec":{"size":3}}
+"#;
+    let values: [(&str, &[u8]); 3] =
+        [("one", widget.as_bytes()), ("protobuf", b"k8s\0\n\x0f\n\x02v1\x12\tConfigMap"), ("rubbish", b"{\"kind\":")];
+    let Some(binary) = binary() else { return };
+    let member = Member::start_one(&binary, &[]);
+    let store = connect(&[&member.url]).await;
+    let range = KeyRange::resource("example.com/widgets");
+    let mut watch = store.watch(range.clone(), store.current_revision().await.unwrap()).await.unwrap();
+    let mut raw = Client::connect([&member.url], None).await.unwrap();
+    for (name, value) in values {
+        raw.put(format!("/registry/example.com/widgets/default/{name}"), value, None).await.unwrap();
+    }
+    let page = store.list(ListQuery { range, at: None, limit: 0 }).await.unwrap();
+    for (item, (name, value)) in page.items.iter().zip(values) {
+        assert_eq!((item.key.name(), &item.value[..]), (name, value), "a list changes no byte");
+        let StoreEvent::Put { current, .. } = next_event(&mut watch).await.0 else { panic!("not written") };
+        assert_eq!(&current, item, "nor does a watch");
+        assert_eq!(store.get(&item.key).await.unwrap().0.as_ref(), Some(item), "nor a get");
+    }
+    assert_eq!(page.items.len(), values.len());
+    assert_eq!(store.foreign_keys(), 0, "what a value means is not the store's business");
+    let key = page.items[0].key.clone();
+    let updated = store.update(&key, page.items[0].modified, "{}".into(), None).await;
+    assert!(updated.is_ok(), "and it can be replaced: {updated:?}");
+    let _: Arc<Etcd3> = store;
+}
