@@ -562,11 +562,24 @@ async fn list_former(shared: &Shared) -> Result<First, ReadError> {
     list_all(shared, None).await.map(fresh)
 }
 
-async fn list_all(shared: &Shared, mut at: Option<Revision>) -> Result<Listing, ReadError> {
+/// Everything of the resource, page by page. Where compaction overtakes the pages of the present it
+/// is read in one piece, so that a list which is slower than compaction ends all the same
+/// (kubernetes #136950).
+async fn list_all(shared: &Shared, at: Option<Revision>) -> Result<Listing, ReadError> {
+    match list_pages(shared, at, shared.config.limits.list_page_objects).await {
+        Err(ReadError::Compacted { .. }) if at.is_none() => {
+            tracing::info!(resource = shared.config.name, "compaction overtook the list; listing in one piece");
+            list_pages(shared, at, 0).await
+        }
+        listed => listed,
+    }
+}
+
+async fn list_pages(shared: &Shared, mut at: Option<Revision>, limit: usize) -> Result<Listing, ReadError> {
     let mut range = KeyRange::resource(&shared.config.prefix);
     let mut listing = Listing::default();
     loop {
-        let query = ListQuery { range: range.clone(), at, limit: shared.config.limits.list_page_objects };
+        let query = ListQuery { range: range.clone(), at, limit };
         let page = shared.storage.list(query).await?;
         let last = page.items.last().map(|entry| entry.key.clone());
         listing.revision = at.unwrap_or(page.revision);

@@ -49,12 +49,24 @@ pub(crate) async fn list(
     let mut range = filter.range().starting_at(&start_key(filter, request));
     let mut objects = Vec::new();
     let mut undecodable = Vec::new();
+    // Compaction has overtaken the pages of a list that nobody pinned: all of it in one piece.
+    let mut single = false;
     loop {
         let wanted = limit.saturating_sub(objects.len());
         // With a selector more is read than is kept: pages of at least the usual size save trips.
         let page_size = if filter.selects() { limits.list_page_objects } else { wanted.min(limits.list_page_objects) };
-        let query = ListQuery { range: range.clone(), at, limit: page_size };
-        let page = storage.list(query).await.map_err(|error| expired_page(error, request))?;
+        let query = ListQuery { range: range.clone(), at, limit: if single { 0 } else { page_size } };
+        let page = match storage.list(query).await {
+            Err(StoreError::Compacted { .. }) if at.is_some() && exact(request.at).is_none() && !single => {
+                single = true;
+                at = None;
+                range = filter.range().starting_at(&start_key(filter, request));
+                objects.clear();
+                undecodable.clear();
+                continue;
+            }
+            page => page.map_err(|error| expired_page(error, request))?,
+        };
         reached(request.at, page.revision)?;
         at = Some(page.revision);
         let last = page.items.last().map(|entry| entry.key.clone());

@@ -37,6 +37,8 @@ struct Faults {
     old: bool,
     /// Lists leave this key out.
     hidden: Option<Key>,
+    /// History is compacted behind every page of a list.
+    hasty: bool,
     wakers: Vec<Waker>,
     lists: u64,
 }
@@ -81,6 +83,12 @@ impl TestStore {
         self.change(|faults| faults.hidden = key);
     }
 
+    /// Whoever reads page by page finds the revision of the first page gone: something is written,
+    /// and history compacted up to it, behind every page that has another one behind it.
+    pub fn hasty(&self) {
+        self.change(|faults| faults.hasty = true);
+    }
+
     /// How many pages were listed.
     pub fn lists(&self) -> u64 {
         self.faults.lock().lists
@@ -117,6 +125,12 @@ impl Storage for TestStore {
     async fn list(&self, query: ListQuery) -> Result<ListPage, ReadError> {
         self.up()?;
         let mut page = self.inner.list(query).await?;
+        let hasty = self.faults.lock().hasty;
+        if hasty && page.more {
+            let key = Key::new("elsewhere", None, &format!("at-{}", page.revision)).expect("a valid name");
+            let now = self.inner.create(&key, Bytes::from_static(b"{}"), None).await.expect("a key that is new");
+            self.inner.compact(now).await?;
+        }
         let mut faults = self.faults.lock();
         faults.lists += 1;
         if let Some(hidden) = &faults.hidden {

@@ -1,0 +1,53 @@
+//! Lists that are slower than the store's compaction: they end, and show one revision.
+
+mod support;
+
+use std::sync::Arc;
+
+use listwatch_cacher::{Cacher, Limits, List, ReadError, Scope};
+use listwatch_storage::Storage;
+use support::store::TestStore;
+use support::{config, key, options, quiet};
+
+const OBJECTS: usize = 10;
+
+async fn store() -> Arc<TestStore> {
+    let store = TestStore::new();
+    for n in 0..OBJECTS {
+        let value = format!(r#"{{"metadata":{{"name":"x{n}"}}}}"#).into();
+        store.create(&key(&format!("a/x{n}")), value, None).await.unwrap();
+    }
+    store.hasty();
+    store
+}
+
+fn small_pages() -> Limits {
+    Limits { list_page_objects: 3, history_refill_revisions_max: 0, ..quiet() }
+}
+
+async fn list(cacher: &Cacher, words: &[&str]) -> Result<List, ReadError> {
+    let request = options(words).list(cacher.shape()).expect("valid options");
+    cacher.list(&Scope::All, &request).await
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_cache_is_filled_however_fast_history_is_compacted() {
+    let store = store().await;
+    let cacher = Cacher::start(store.clone(), config(small_pages()));
+    cacher.wait_ready().await.unwrap();
+    assert_eq!(list(&cacher, &["rv=0"]).await.unwrap().items.count(), OBJECTS, "complete");
+    assert_eq!(store.lists(), 2, "one page that is overtaken is enough to know better");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_list_straight_from_the_store_is_not_told_that_its_own_pages_expired() {
+    let store = store().await;
+    let cacher = Cacher::direct(store.clone(), config(small_pages()));
+    let whole = list(&cacher, &[]).await.unwrap();
+    assert_eq!((whole.items.count(), whole.continue_token), (OBJECTS, None), "complete, in one answer");
+    // Who asks for pages himself is told, as by kube-apiserver: he holds what the first one showed.
+    let first = list(&cacher, &["limit=2"]).await.unwrap();
+    let token = format!("continue={}", first.continue_token.expect("there is more"));
+    let second = list(&cacher, &["limit=2", &token]).await.map(|list| list.revision);
+    assert!(matches!(second, Err(ReadError::ExpiredPage { token: Some(_) })), "{second:?}");
+}
