@@ -116,6 +116,9 @@ pub(crate) enum Relist {
     StartedOver,
 }
 
+/// What a list put an end to.
+pub(crate) type Replaced = (Snapshot, std::collections::VecDeque<Arc<SharedEvent>>);
+
 /// A former state, to be rebuilt by whoever asked for it, outside of any lock.
 pub(crate) struct Former {
     snapshot: Snapshot,
@@ -203,14 +206,15 @@ impl Cache {
         Plan { state, undecodable, revision }
     }
 
-    /// The store was listed, and nothing else happened since the plan was made.
-    pub(crate) fn handle_list(&mut self, plan: Plan) -> Relist {
+    /// The store was listed, and nothing else happened since the plan was made. Returns the former
+    /// state and history too, if they were replaced: to be dropped outside of any lock.
+    pub(crate) fn handle_list(&mut self, plan: Plan) -> (Relist, Option<Replaced>) {
         let Plan { state, undecodable, revision } = plan;
         let started_over = self.filled && state.is_some();
+        let mut replaced = None;
         if let Some((snapshot, bytes)) = state {
-            self.snapshot = snapshot;
             self.object_bytes = bytes;
-            self.history.clear(revision);
+            replaced = Some((std::mem::replace(&mut self.snapshot, snapshot), self.history.clear(revision)));
         }
         // A list is complete, also where it shows what was known: the watch goes on behind it. From
         // before it, it may not be able to (the store may have compacted up to it).
@@ -221,12 +225,12 @@ impl Cache {
         for (key, revision, malformed) in undecodable {
             self.note_undecodable(key, revision, malformed);
         }
-        if started_over { Relist::StartedOver } else { Relist::Continued }
+        (if started_over { Relist::StartedOver } else { Relist::Continued }, replaced)
     }
 
-    /// Time went by.
-    pub(crate) fn handle_timeout(&mut self, now: Instant) {
-        self.history.evict(now, &self.limits);
+    /// Time went by. True when there is more to do than may be done at once: call again soon.
+    pub(crate) fn handle_timeout(&mut self, now: Instant) -> bool {
+        self.history.evict(now, &self.limits)
     }
 
     // -------------------------------------------------------------------------------- getters

@@ -40,7 +40,8 @@ use crate::cache::{Input, Listing, Relist};
 use crate::delivery::SharedEvent;
 use crate::hub::Due;
 use crate::limits::{
-    BURST_EVENTS_MAX, HISTORY_REFILL_WAIT, HOUSEKEEPING_INTERVAL, IDLE_PROGRESS_INTERVAL, RETRY_MAX, RETRY_MIN,
+    BURST_EVENTS_MAX, EVICTION_PAUSE, HISTORY_REFILL_WAIT, HOUSEKEEPING_INTERVAL, IDLE_PROGRESS_INTERVAL, RETRY_MAX,
+    RETRY_MIN,
 };
 use crate::readiness::Readiness;
 use crate::shared::{Shared, now};
@@ -269,7 +270,8 @@ impl Driver {
     fn handle_list(&mut self, listing: Listing, start_over: bool) {
         let shared = self.shared.clone();
         let plan = shared.cache.read().plan_list(listing, start_over);
-        let relist = shared.cache.write().handle_list(plan);
+        let (relist, replaced) = shared.cache.write().handle_list(plan);
+        drop(replaced); // not under the lock
         if relist == Relist::Continued || !shared.is_ready() {
             self.tell();
         } else {
@@ -283,7 +285,8 @@ impl Driver {
             } else {
                 tracing::warn!(resource, "the store no longer holds the cache's place; the cache starts over");
             }
-            shared.pins.lock().clear();
+            let unneeded = shared.pins.lock().clear();
+            drop(unneeded); // not under the lock
             shared.close_watchers(|mailbox| Some(shared.expired(mailbox.last(), floor)));
             shared.hub.lock().handle_progress(revision, end);
             let served = shared.freshness.lock().handle_reset(revision);
@@ -378,6 +381,7 @@ impl Driver {
         let limits = &shared.config.limits;
         let now = now();
         let mut ask = shared.freshness.lock().poll_progress(now, limits);
+        let mut unneeded = Vec::new();
         {
             let mut hub = shared.hub.lock();
             ask |= hub.poll_progress(now);
@@ -390,7 +394,7 @@ impl Driver {
                     }
                     Due::Deadline(cell) => {
                         let mut mailbox = cell.lock();
-                        mailbox.handle_close(None);
+                        unneeded.extend(mailbox.handle_close(None));
                         mailbox.take_waker()
                     }
                 };
@@ -408,18 +412,25 @@ impl Driver {
     /// Gives back what stalled watchers, unused snapshots and old events hold.
     fn keep_house(&mut self, now: Instant) {
         let Driver { shared, wakers, .. } = self;
-        shared.pins.lock().handle_timeout(now);
-        shared.cache.write().handle_timeout(now);
+        let unused = shared.pins.lock().handle_timeout(now);
+        let more = shared.cache.write().handle_timeout(now);
+        if more {
+            self.housekeeping_at = now + EVICTION_PAUSE;
+        }
         let edge = shared.cache.read().history().edge();
+        let mut unneeded = Vec::new();
         let hub = shared.hub.lock();
         if hub.detached() > 0 {
             hub.for_each(|cell| {
                 let mut mailbox = cell.lock();
-                if mailbox.handle_eviction(edge, |seen| shared.expired(seen, edge.floor)) {
+                if let Some(items) = mailbox.handle_eviction(edge, |seen| shared.expired(seen, edge.floor)) {
+                    unneeded.extend(items);
                     wakers.extend(mailbox.take_waker());
                 }
             });
         }
+        drop(hub);
+        drop((unused, unneeded)); // not under a lock
     }
 
     /// When [`Driver::tick`] has something to do next.

@@ -338,7 +338,8 @@ impl Handle {
     }
 
     fn pin(&self, revision: Revision, snapshot: &Snapshot) {
-        self.shared.pins.lock().pin(now(), revision, snapshot.clone());
+        let unneeded = self.shared.pins.lock().pin(now(), revision, snapshot.clone());
+        drop(unneeded); // not under the lock
         self.shared.kick.notify_one();
     }
 
@@ -352,6 +353,7 @@ impl Handle {
         let start = store_read::start_key(&filter, request);
         let mut items = ListItems::walk(snapshot.clone(), filter.clone(), shared.config.shape.clone(), &start);
         let Some(limit) = request.limit else {
+            let items = items.counted(&shared.counters);
             return List { revision, continue_token: None, remaining: None, items, undecodable };
         };
         // What stands in the list's head depends on where the page ends: a page is collected.
@@ -433,7 +435,8 @@ impl Handle {
             (cache.snapshot().clone(), cache.revision(), cache.history().end())
         };
         let items = ListItems::walk(snapshot, filter.clone(), shared.config.shape.clone(), "");
-        Mailbox::replay(Replay { items, end: mark_end.then_some(revision), place }, revision)
+        shared.counters.replays.fetch_add(1, Relaxed);
+        Mailbox::replay(Replay::new(items.counted(&shared.counters), mark_end.then_some(revision), place), revision)
     }
 
     /// The store's state as initial events. The live part begins behind its revision, wherever the
@@ -450,7 +453,10 @@ impl Handle {
         let List { revision, items, .. } = self.list_store(filter, &request).await?;
         let cache = shared.cache.read();
         match cache.history().place_after(revision) {
-            Ok(place) => Ok(Mailbox::replay(Replay { items, end: mark_end.then_some(revision), place }, revision)),
+            Ok(place) => {
+                shared.counters.replays.fetch_add(1, Relaxed);
+                Ok(Mailbox::replay(Replay::new(items, mark_end.then_some(revision), place), revision))
+            }
             Err(_) => Ok(Mailbox::closed(Some(shared.expired(revision, cache.history().floor())))),
         }
     }
@@ -464,15 +470,17 @@ impl Handle {
     ) -> Watcher {
         let shared = &self.shared;
         let cell = Arc::new(parking_lot::Mutex::new(mailbox));
+        let mut unneeded = None;
         let id = {
             let mut hub = shared.hub.lock();
             let id = hub.handle_watch(now(), cell.clone(), filter.clone(), deadline, bookmarks, &shared.config.limits);
             // A stop that came first has told everyone it knew of.
             if shared.is_stopped() {
-                cell.lock().handle_close(None);
+                unneeded = cell.lock().handle_close(None);
             }
             id
         };
+        drop(unneeded); // not under the lock
         shared.kick.notify_one();
         Watcher::cached(self.clone(), id, cell, filter)
     }

@@ -20,7 +20,7 @@ use listwatch_meta::{Change, Event, Revision};
 
 use crate::delivery::SharedEvent;
 use crate::encodings::Encodings;
-use crate::limits::{Limits, MEMO_EVENTS_MAX};
+use crate::limits::{EVICTED_EVENTS_MAX, Limits, MEMO_EVENTS_MAX};
 
 /// The window. A plain value; its owner decides who may look when.
 pub(crate) struct History {
@@ -98,8 +98,12 @@ impl History {
         self.events.back().expect("just added, and the newest event never leaves")
     }
 
-    /// Lets events go that the limits no longer cover.
-    pub(crate) fn evict(&mut self, now: Instant, limits: &Limits) {
+    /// Lets events go that the limits no longer cover, a few at a time; true when there are more.
+    ///
+    /// After a burst and a pause all of it has aged at once: whoever waits for the lock should not
+    /// wait for all of it to be freed.
+    pub(crate) fn evict(&mut self, now: Instant, limits: &Limits) -> bool {
+        let mut left = EVICTED_EVENTS_MAX;
         while self.events.len() > 1 {
             let oldest = &self.events[0];
             let aged = now.saturating_duration_since(oldest.at) > limits.history_age
@@ -107,8 +111,13 @@ impl History {
             if !aged && self.bytes <= limits.history_bytes_max {
                 break;
             }
+            if left == 0 {
+                return true;
+            }
+            left -= 1;
             self.drop_oldest();
         }
+        false
     }
 
     /// Everything up to now is one unknowable step: a new watch may begin only after `floor`. The
@@ -117,13 +126,13 @@ impl History {
         self.floor = self.floor.max(floor);
     }
 
-    /// Forgets everything; places go on. Nobody who stood before can go on.
-    pub(crate) fn clear(&mut self, floor: Revision) {
+    /// Forgets everything; places go on. Nobody who stood before can go on. Returns the events.
+    pub(crate) fn clear(&mut self, floor: Revision) -> VecDeque<Arc<SharedEvent>> {
         // A place is skipped, so that even who stood at the very end is told.
         self.start = self.end() + 1;
-        self.events.clear();
         self.bytes = 0;
         self.floor = floor;
+        std::mem::take(&mut self.events)
     }
 
     /// The place of the first event after `revision`, if every event after it is held.
@@ -229,10 +238,23 @@ mod tests {
     }
 
     #[test]
+    fn what_has_aged_together_leaves_in_parts() {
+        let revisions: Vec<u64> = (11..11 + 3 * EVICTED_EVENTS_MAX as u64).collect();
+        let (mut history, now) = history(&revisions, &Limits::default(), Duration::ZERO);
+        let later = now + Duration::from_secs(76);
+        let mut lengths = Vec::new();
+        while history.evict(later, &Limits::default()) {
+            lengths.push(history.len());
+        }
+        assert_eq!(lengths, [2 * EVICTED_EVENTS_MAX, EVICTED_EVENTS_MAX]);
+        assert_eq!(history.len(), 100);
+    }
+
+    #[test]
     fn after_a_reset_nobody_goes_on() {
         let (mut history, _) = history(&[11, 12], &Limits::default(), Duration::ZERO);
         let end = history.end();
-        history.clear(Revision::new(50));
+        assert_eq!(history.clear(Revision::new(50)).len(), 2);
         assert_eq!(history.read(end, 1), Err(Gone));
         assert_eq!(history.place_after(Revision::new(50)), Ok(history.end()));
         assert_eq!(history.place_after(Revision::new(49)), Err(Gone));

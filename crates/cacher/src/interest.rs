@@ -19,6 +19,9 @@ pub(crate) struct Interest {
     fields: Vec<(usize, ByText)>,
     /// One per label that some watcher pins.
     labels: Vec<(Box<str>, ByText)>,
+    /// Where a watcher stands among those that pin the same, by its number: it leaves without being
+    /// looked for, also when ten thousand leave at once.
+    positions: Vec<u32>,
 }
 
 type Members = Vec<u32>;
@@ -34,37 +37,54 @@ impl Interest {
             namespaces: ByText::new(),
             fields: indexed.iter().map(|position| (*position, ByText::new())).collect(),
             labels: Vec::new(),
+            positions: Vec::new(),
         }
     }
 
     /// Adds a watcher, which must not be there.
     pub(crate) fn insert(&mut self, watcher: u32, pin: &Pin) {
-        match self.place(pin) {
-            None => self.all.push(watcher),
-            Some((map, text)) => match map.get_mut(text) {
-                Some(members) => members.push(watcher),
-                None => {
-                    map.insert(text.into(), vec![watcher]);
+        let members = match self.place(pin) {
+            None => &mut self.all,
+            Some((map, text)) => {
+                if !map.contains_key(text) {
+                    map.insert(text.into(), Members::new());
                 }
-            },
+                map.get_mut(text).expect("just seen")
+            }
+        };
+        let position = members.len() as u32;
+        members.push(watcher);
+        if self.positions.len() <= watcher as usize {
+            self.positions.resize(watcher as usize + 1, u32::MAX);
         }
+        self.positions[watcher as usize] = position;
     }
 
     /// Removes a watcher, which must be there under this pin.
     pub(crate) fn remove(&mut self, watcher: u32, pin: &Pin) {
-        let forget = |members: &mut Members| {
-            if let Some(position) = members.iter().position(|member| *member == watcher) {
-                members.swap_remove(position);
-            }
+        let position = self.positions[watcher as usize] as usize;
+        let members = match self.place(pin) {
+            None => Some(&mut self.all),
+            Some((map, text)) => map.get_mut(text),
         };
+        let moved = members.and_then(|members| {
+            debug_assert_eq!(members[position], watcher);
+            members.swap_remove(position);
+            members.get(position).copied()
+        });
+        if let Some(moved) = moved {
+            self.positions[moved as usize] = position as u32;
+        }
+        // What nobody pins any more takes no room.
         match self.place(pin) {
-            None => forget(&mut self.all),
+            None => {
+                if self.all.is_empty() {
+                    self.all = Members::new();
+                }
+            }
             Some((map, text)) => {
-                if let Some(members) = map.get_mut(text) {
-                    forget(members);
-                    if members.is_empty() {
-                        map.remove(text);
-                    }
+                if map.get(text).is_some_and(Vec::is_empty) {
+                    map.remove(text);
                 }
             }
         }

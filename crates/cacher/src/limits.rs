@@ -86,6 +86,13 @@ pub(crate) const HISTORY_REFILL_WAIT: Duration = Duration::from_secs(1);
 /// begins the next burst.
 pub(crate) const BURST_EVENTS_MAX: usize = 32;
 
+/// At most this many old events leave the window at once; the rest follows in
+/// [`EVICTION_PAUSE`].
+pub(crate) const EVICTED_EVENTS_MAX: usize = 1_024;
+
+/// How long other work has its turn while many events are let go.
+pub(crate) const EVICTION_PAUSE: Duration = Duration::from_millis(10);
+
 /// A watcher that reads the history takes this many events per look: how long the history is
 /// locked for it (well below a microsecond), and how much it can have in hand.
 pub(crate) const CATCH_UP_EVENTS: usize = 64;

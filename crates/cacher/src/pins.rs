@@ -1,8 +1,12 @@
 //! Snapshots kept for paged lists ([`Pins`]): the pages of one list show one revision, so the first
 //! page keeps its snapshot for those that follow.
 //!
-//! A pinned snapshot costs what has changed since; the history could rebuild it, but not for long,
-//! and not for nothing.
+//! A pinned snapshot costs what has changed since, at most the bytes of the resource at that time;
+//! the history could rebuild it, but not for long, and not for nothing. So there are few
+//! ([`pinned_snapshots_max`](crate::Limits::pinned_snapshots_max)), and none stays unused for long.
+//!
+//! What leaves is given back to the caller: it takes time to free, which nobody should wait for at
+//! a lock.
 
 use std::time::Instant;
 
@@ -24,13 +28,15 @@ impl Pins {
         Pins { entries: Vec::new(), max }
     }
 
-    /// Keeps a snapshot.
-    pub(crate) fn pin(&mut self, now: Instant, revision: Revision, snapshot: Snapshot) {
-        self.entries.retain(|(known, ..)| *known != revision);
+    /// Keeps a snapshot; returns those that have to leave for it.
+    #[must_use = "to be dropped outside of any lock"]
+    pub(crate) fn pin(&mut self, now: Instant, revision: Revision, snapshot: Snapshot) -> Vec<Snapshot> {
+        let mut left = self.take(|known, _| known == revision);
         self.entries.push((revision, now, snapshot));
         if self.entries.len() > self.max {
-            self.entries.remove(0);
+            left.push(self.entries.remove(0).2);
         }
+        left
     }
 
     /// The snapshot of exactly this revision, if it is kept.
@@ -41,14 +47,23 @@ impl Pins {
         Some(snapshot)
     }
 
-    /// Drops what was not used for long.
-    pub(crate) fn handle_timeout(&mut self, now: Instant) {
-        self.entries.retain(|(_, used, _)| now.saturating_duration_since(*used) < PINNED_SNAPSHOT_IDLE);
+    /// Returns what was not used for long.
+    #[must_use = "to be dropped outside of any lock"]
+    pub(crate) fn handle_timeout(&mut self, now: Instant) -> Vec<Snapshot> {
+        self.take(|_, used| now.saturating_duration_since(used) >= PINNED_SNAPSHOT_IDLE)
     }
 
-    /// Drops everything.
-    pub(crate) fn clear(&mut self) {
-        self.entries.clear();
+    /// Returns everything.
+    #[must_use = "to be dropped outside of any lock"]
+    pub(crate) fn clear(&mut self) -> Vec<Snapshot> {
+        self.take(|_, _| true)
+    }
+
+    fn take(&mut self, which: impl Fn(Revision, Instant) -> bool) -> Vec<Snapshot> {
+        self.entries
+            .extract_if(.., |(revision, used, _)| which(*revision, *used))
+            .map(|(.., snapshot)| snapshot)
+            .collect()
     }
 
     /// How many are kept.
@@ -66,14 +81,14 @@ mod tests {
         let (now, r) = (Instant::now(), Revision::new);
         let mut pins = Pins::new(2);
         let snapshot = || Snapshot::new(&[]);
-        pins.pin(now, r(1), snapshot());
-        pins.pin(now, r(2), snapshot());
+        assert!(pins.pin(now, r(1), snapshot()).is_empty());
+        assert!(pins.pin(now, r(2), snapshot()).is_empty());
         assert!(pins.get(now, r(1)).is_some());
-        pins.pin(now, r(3), snapshot());
+        assert_eq!(pins.pin(now, r(3), snapshot()).len(), 1);
         assert!(pins.get(now, r(2)).is_none());
         let later = now + PINNED_SNAPSHOT_IDLE / 2;
         assert!(pins.get(later, r(1)).is_some());
-        pins.handle_timeout(now + PINNED_SNAPSHOT_IDLE);
+        assert_eq!(pins.handle_timeout(now + PINNED_SNAPSHOT_IDLE).len(), 1);
         assert_eq!(pins.len(), 1, "the one that was used in between stays");
     }
 }

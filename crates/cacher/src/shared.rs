@@ -164,13 +164,13 @@ impl Shared {
 
     /// Ends every watch of the present.
     pub(crate) fn close_watchers(&self, goodbye: impl Fn(&Mailbox) -> Option<Status>) {
-        let mut wakers = Vec::new();
+        let (mut wakers, mut unneeded) = (Vec::new(), Vec::new());
         {
             let mut hub = self.hub.lock();
             hub.for_each(|cell| {
                 let mut mailbox = cell.lock();
                 let goodbye = goodbye(&mailbox);
-                mailbox.handle_close(goodbye);
+                unneeded.extend(mailbox.handle_close(goodbye));
                 wakers.extend(mailbox.take_waker());
             });
             hub.handle_reset();
@@ -207,6 +207,8 @@ impl Shared {
             wake_ups,
             encodes,
             encodings_bytes,
+            replays,
+            open_walks,
             overflows,
             expired,
             started,
@@ -237,7 +239,9 @@ impl Shared {
             events_received: received.load(Relaxed),
             events_queued: queued.load(Relaxed),
             events_caught_up: caught_up.load(Relaxed),
+            replays: replays.load(Relaxed),
             initial_events: initial.load(Relaxed),
+            open_walks: open_walks.load(Relaxed),
             bookmarks: bookmarks.load(Relaxed),
             wake_ups: wake_ups.load(Relaxed),
             encodings: encodes.load(Relaxed),

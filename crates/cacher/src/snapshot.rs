@@ -10,12 +10,14 @@ use std::collections::VecDeque;
 use std::fmt;
 use std::ops::Bound;
 use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
 
 use imbl::OrdMap;
 use listwatch_meta::{Key, KeyRange, Object, ObjectShape};
 
 use crate::filter::Filter;
 use crate::limits::LIST_BATCH_OBJECTS;
+use crate::stats::Counters;
 
 /// Objects in key order, and by the values of indexed fields.
 #[derive(Clone)]
@@ -110,6 +112,11 @@ fn index_entry(object: &Object, field: usize, shape: &ObjectShape) -> String {
 /// It walks a snapshot as it is asked, a few objects at a time, so that a body can be streamed
 /// without a copy of the set. Dropping it early costs nothing, and so does a clone, which gives the
 /// same objects again.
+///
+/// While it is held it keeps the state that it shows: it costs the memory of what was changed or
+/// deleted since, at most the bytes of the whole resource at that time, shared by all lists of one
+/// revision. Nothing else waits for it. Whoever hands it to a client bounds for how long; how many
+/// there are is in [`CacherStats::open_walks`](crate::CacherStats::open_walks).
 #[derive(Clone)]
 pub struct ListItems(Items);
 
@@ -132,6 +139,39 @@ struct Walk {
     end: Box<str>,
     ready: VecDeque<Object>,
     done: bool,
+    open: Option<Open>,
+}
+
+/// Counts the walks that are on their way.
+struct Open(Arc<Counters>);
+
+impl Open {
+    fn new(counters: Arc<Counters>) -> Self {
+        counters.open_walks.fetch_add(1, Relaxed);
+        Open(counters)
+    }
+}
+
+impl Clone for Open {
+    fn clone(&self) -> Self {
+        Open::new(self.0.clone())
+    }
+}
+
+impl Drop for Open {
+    fn drop(&mut self) {
+        self.0.open_walks.fetch_sub(1, Relaxed);
+    }
+}
+
+/// What a look at the next few objects found.
+pub(crate) enum Looked {
+    /// The next object.
+    Object(Object),
+    /// None of these matches; look on.
+    Nothing,
+    /// That was all.
+    End,
 }
 
 #[derive(Clone, Copy)]
@@ -164,7 +204,33 @@ impl ListItems {
             end: end.into(),
             ready: VecDeque::new(),
             done,
+            open: None,
         })))
+    }
+
+    /// The same, counted among [`Counters::open_walks`] while it is held.
+    pub(crate) fn counted(mut self, counters: &Arc<Counters>) -> Self {
+        if let Items::Snapshot(walk) = &mut self.0 {
+            walk.open = Some(Open::new(counters.clone()));
+        }
+        self
+    }
+
+    /// The next object, or so much: looks at [`LIST_BATCH_OBJECTS`] objects at most.
+    pub(crate) fn look(&mut self) -> Looked {
+        match &mut self.0 {
+            Items::Ready(objects) => objects.next().map_or(Looked::End, Looked::Object),
+            Items::Snapshot(walk) => {
+                if walk.ready.is_empty() && !walk.done {
+                    walk.refill();
+                }
+                match walk.ready.pop_front() {
+                    Some(object) => Looked::Object(object),
+                    None if walk.done => Looked::End,
+                    None => Looked::Nothing,
+                }
+            }
+        }
     }
 
     /// These objects.

@@ -30,6 +30,8 @@ pub struct CacherStats {
     pub oldest: Revision,
     /// Snapshots of former revisions that are kept for paged lists.
     pub pinned_snapshots: usize,
+    /// Lists and initial states on their way now. Each keeps the state that it shows.
+    pub open_walks: usize,
     /// Watchers by state.
     pub watchers: WatcherStats,
     /// Reads that wait for a revision now.
@@ -40,6 +42,8 @@ pub struct CacherStats {
     pub events_queued: u64,
     /// Events that lagging watchers took from the history.
     pub events_caught_up: u64,
+    /// Watches that began with the state (replays).
+    pub replays: u64,
     /// Objects handed out as initial events.
     pub initial_events: u64,
     /// Bookmarks handed out, those that end the initial events included.
@@ -107,6 +111,8 @@ pub(crate) struct Counters {
     pub(crate) wake_ups: AtomicU64,
     pub(crate) encodes: AtomicU64,
     pub(crate) encodings_bytes: AtomicUsize,
+    pub(crate) replays: AtomicU64,
+    pub(crate) open_walks: AtomicUsize,
     pub(crate) overflows: AtomicU64,
     pub(crate) expired: AtomicU64,
     pub(crate) started: AtomicU64,

@@ -14,8 +14,9 @@ use crate::direct::DirectWatch;
 use crate::filter::{Filter, LookedAt};
 use crate::handle::Handle;
 use crate::hub::WatcherId;
-use crate::limits::{CATCH_UP_EVENTS, CATCH_UP_EVENTS_PER_POLL};
+use crate::limits::{CATCH_UP_EVENTS, CATCH_UP_EVENTS_PER_POLL, LIST_BATCH_OBJECTS};
 use crate::shared::{Cell, Shared};
+use crate::snapshot::Looked;
 use crate::watcher::{Queued, Step};
 
 /// A watch: a stream of [`Delivery`]s. Dropping it ends the watch.
@@ -111,9 +112,27 @@ impl CachedWatch {
                     counters.bookmarks.fetch_add(1, Relaxed);
                     Delivery::Bookmark { revision, initial_events_end: false }
                 }
-                Step::Initial(object) => {
-                    counters.initial.fetch_add(1, Relaxed);
-                    Delivery::Event(Delivered::initial(object))
+                Step::Walk(mut items) => {
+                    if looked_at >= CATCH_UP_EVENTS_PER_POLL {
+                        drop(self.cell.lock().handle_walked(items, false));
+                        cx.waker().wake_by_ref();
+                        return Poll::Pending;
+                    }
+                    let found = items.look();
+                    let done = matches!(found, Looked::End);
+                    let unneeded = self.cell.lock().handle_walked(items, done);
+                    drop(unneeded); // not under the lock
+                    match found {
+                        Looked::Object(object) => {
+                            counters.initial.fetch_add(1, Relaxed);
+                            Delivery::Event(Delivered::initial(object))
+                        }
+                        Looked::Nothing => {
+                            looked_at += LIST_BATCH_OBJECTS;
+                            continue;
+                        }
+                        Looked::End => continue,
+                    }
                 }
                 Step::InitialEnd(revision) => {
                     counters.bookmarks.fetch_add(1, Relaxed);

@@ -16,6 +16,9 @@
 //!
 //! * **Replay** walks a snapshot. Nothing is queued meanwhile; the live part is found in the
 //!   history afterwards, beginning right behind the snapshot, so there is no gap and no overlap.
+//!   The reader takes the walk out for each step and brings it back, so that a long one (few objects
+//!   of many match) keeps nobody waiting; between the steps it lies here, where it is let go when
+//!   the watcher can no longer go on behind it.
 //! * **Lagging** reads the shared history at the reader's pace, from a place it remembers. It costs
 //!   nobody anything: it is not even looked at when an event happens. A watcher that has just
 //!   started is one that lags by a little.
@@ -24,14 +27,14 @@
 //!   others are told in the stream.
 //!
 //! A mailbox is a plain value: no lock, no task, no clock. The dispatcher calls `handle_event`, the
-//! reader calls `poll_delivery`; when that answers [`Step::NeedHistory`] the reader brings what the
-//! history says.
+//! reader calls `poll_delivery`; when that answers [`Step::Walk`] or [`Step::NeedHistory`] the
+//! reader brings what the walk or the history says.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
 use std::task::Waker;
 
-use listwatch_meta::{Change, Object, Revision, Status};
+use listwatch_meta::{Change, Revision, Status};
 
 use crate::delivery::SharedEvent;
 use crate::history::Edge;
@@ -59,12 +62,19 @@ enum State {
 
 /// The initial state on its way to the reader.
 pub(crate) struct Replay {
-    /// The objects that are still to come.
-    pub(crate) items: ListItems,
+    /// The objects that are still to come; `None` while the reader walks, and after the last.
+    items: Option<ListItems>,
     /// The bookmark behind them, if asked for.
-    pub(crate) end: Option<Revision>,
+    end: Option<Revision>,
     /// Where the live part begins.
-    pub(crate) place: u64,
+    place: u64,
+}
+
+impl Replay {
+    /// These objects, then a bookmark at `end`, then what stands in the history from `place` on.
+    pub(crate) fn new(items: ListItems, end: Option<Revision>, place: u64) -> Self {
+        Replay { items: Some(items), end, place }
+    }
 }
 
 /// Something ready to be handed out.
@@ -90,8 +100,8 @@ pub(crate) enum Push {
 pub(crate) enum Step {
     /// Hand this out.
     Deliver(Queued),
-    /// Hand this object of the initial state out.
-    Initial(Object),
+    /// Go on with this walk of the initial state, and bring it back.
+    Walk(ListItems),
     /// The initial state is complete: hand the bookmark out.
     InitialEnd(Revision),
     /// Read the history from this place and bring what it says.
@@ -166,23 +176,34 @@ impl Mailbox {
         Push::Queued
     }
 
-    /// The watch ends: what is queued is still handed out, then the goodbye.
-    pub(crate) fn handle_close(&mut self, goodbye: Option<Status>) {
-        if !matches!(self.state, State::Closed(_)) {
-            self.state = State::Closed(goodbye.map(Box::new));
+    /// The watch ends: what is queued is still handed out, then the goodbye. Returns what is not
+    /// needed any more: it may be the last to hold a state, which takes time to free, so that the
+    /// caller drops it when he holds no lock.
+    #[must_use = "to be dropped outside of any lock"]
+    pub(crate) fn handle_close(&mut self, goodbye: Option<Status>) -> Option<ListItems> {
+        if matches!(self.state, State::Closed(_)) {
+            return None;
+        }
+        match std::mem::replace(&mut self.state, State::Closed(goodbye.map(Box::new))) {
+            State::Replay(replay) => replay.items,
+            State::Lagging { .. } | State::Live | State::Closed(_) => None,
         }
     }
 
     /// The window has moved. A watcher that is still at its initial state and
     /// could not go on behind it is closed now, so that its snapshot is not kept for nothing; one
-    /// that lags costs nothing and finds out by itself. True when it was closed.
-    pub(crate) fn handle_eviction(&mut self, edge: Edge, goodbye: impl FnOnce(Revision) -> Status) -> bool {
+    /// that lags costs nothing and finds out by itself. `Some` when it was closed, with what is to
+    /// be dropped outside of any lock.
+    pub(crate) fn handle_eviction(
+        &mut self,
+        edge: Edge,
+        goodbye: impl FnOnce(Revision) -> Status,
+    ) -> Option<Option<ListItems>> {
         let late = matches!(&self.state, State::Replay(replay) if replay.place < edge.start) && edge.floor > self.floor;
-        if late {
+        late.then(|| {
             let goodbye = goodbye(self.last);
-            self.handle_close(Some(goodbye));
-        }
-        late
+            self.handle_close(Some(goodbye))
+        })
     }
 
     /// Who has to be woken, now that something changed.
@@ -202,8 +223,8 @@ impl Mailbox {
         }
         match &mut self.state {
             State::Replay(replay) => {
-                if let Some(object) = replay.items.next() {
-                    return Step::Initial(object);
+                if let Some(items) = replay.items.take() {
+                    return Step::Walk(items);
                 }
                 let (end, place) = (replay.end, replay.place);
                 self.state = State::Lagging { place };
@@ -223,6 +244,16 @@ impl Mailbox {
         match &mut self.waker {
             Some(kept) => kept.clone_from(waker),
             none => *none = Some(waker.clone()),
+        }
+    }
+
+    /// The walk of the initial state went on; with `done` it is over. Returns what is to be dropped
+    /// outside of any lock: all of it when the watch was closed meanwhile.
+    #[must_use = "to be dropped outside of any lock"]
+    pub(crate) fn handle_walked(&mut self, items: ListItems, done: bool) -> Option<ListItems> {
+        match &mut self.state {
+            State::Replay(replay) if !done => replay.items.replace(items),
+            _ => Some(items),
         }
     }
 
@@ -263,7 +294,8 @@ impl Mailbox {
             *expected = edge.start;
         } else {
             let goodbye = goodbye(self.last);
-            self.handle_close(Some(goodbye));
+            let nothing = self.handle_close(Some(goodbye));
+            debug_assert!(nothing.is_none(), "it has no initial state any more");
         }
     }
 
@@ -313,7 +345,7 @@ impl Mailbox {
 mod tests {
     use std::time::Instant;
 
-    use listwatch_meta::{Event, Key, ObjectShape};
+    use listwatch_meta::{Event, Key, Object, ObjectShape};
 
     use super::*;
 
@@ -333,7 +365,16 @@ mod tests {
             let (text, last) = match mailbox.poll_delivery() {
                 Step::Deliver(Queued::Event(event, change)) => (format!("{change} {:?}", event.revision()), false),
                 Step::Deliver(Queued::Bookmark(revision)) => (format!("BOOKMARK {revision:?}"), false),
-                Step::Initial(object) => (format!("INITIAL {object:?}"), false),
+                Step::Walk(mut items) => match items.next() {
+                    Some(object) => {
+                        assert!(mailbox.handle_walked(items, false).is_none());
+                        (format!("INITIAL {object:?}"), false)
+                    }
+                    None => {
+                        assert!(mailbox.handle_walked(items, true).is_some());
+                        continue;
+                    }
+                },
                 Step::InitialEnd(revision) => (format!("END {revision:?}"), false),
                 Step::NeedHistory(place) => (format!("history {place}"), true),
                 Step::Wait => ("wait".to_owned(), true),
@@ -411,20 +452,20 @@ mod tests {
     fn an_end_is_never_silent_unless_it_is_clean() {
         let mut mailbox = live(0);
         mailbox.handle_event(&event(7), Change::Added, 9);
-        mailbox.handle_close(Some(Status::expired_list()));
-        mailbox.handle_close(None);
+        assert!(mailbox.handle_close(Some(Status::expired_list())).is_none());
+        assert!(mailbox.handle_close(None).is_none());
         assert_eq!(drain(&mut mailbox), ["ADDED r107", "goodbye 410", "end"]);
 
         let goodbye = |seen: Revision| Status::expired_watch(seen.get(), 9);
-        let replay = Replay { items: ListItems::ready(Vec::new()), end: None, place: 7 };
+        let replay = Replay::new(ListItems::ready(Vec::new()), None, 7);
         let mut replaying = Mailbox::replay(replay, Revision::new(3));
-        assert!(!replaying.handle_eviction(edge(7, 9), goodbye));
-        assert!(!replaying.handle_eviction(edge(8, 3), goodbye), "what has left is not its business");
-        assert!(replaying.handle_eviction(edge(8, 9), goodbye));
+        assert!(replaying.handle_eviction(edge(7, 9), goodbye).is_none());
+        assert!(replaying.handle_eviction(edge(8, 3), goodbye).is_none(), "what has left is not its business");
+        assert!(replaying.handle_eviction(edge(8, 9), goodbye).is_some_and(|items| items.is_some()));
         assert_eq!(drain(&mut replaying), ["goodbye 410", "end"]);
 
         let mut lagging = Mailbox::from_history(7, Revision::new(3));
-        assert!(!lagging.handle_eviction(edge(8, 9), goodbye));
+        assert!(lagging.handle_eviction(edge(8, 9), goodbye).is_none());
         lagging.handle_gone(7, edge(8, 3), goodbye);
         assert_eq!(drain(&mut lagging), ["history 8"]);
         lagging.handle_gone(8, edge(9, 9), goodbye);
@@ -434,16 +475,26 @@ mod tests {
     #[test]
     fn the_initial_state_ends_with_its_bookmark_and_goes_on_in_history() {
         let objects = vec![event(1).event.object.clone(), event(2).event.object.clone()];
-        let replay = Replay { items: ListItems::ready(objects), end: Some(Revision::new(105)), place: 6 };
+        let replay = Replay::new(ListItems::ready(objects), Some(Revision::new(105)), 6);
         let mut mailbox = Mailbox::replay(replay, Revision::new(105));
         assert_eq!(mailbox.handle_event(&event(6), Change::Added, 9), Push::Ignored, "not attached yet");
         assert_eq!(drain(&mut mailbox), ["INITIAL /pods/a/x@r101", "INITIAL /pods/a/x@r102", "END r105", "history 6"]);
     }
 
     #[test]
+    fn a_watch_that_is_closed_while_its_reader_walks_does_not_go_back_to_the_walk() {
+        let objects = vec![event(1).event.object.clone(), event(2).event.object.clone()];
+        let mut mailbox = Mailbox::replay(Replay::new(ListItems::ready(objects), None, 6), Revision::new(105));
+        let Step::Walk(items) = mailbox.poll_delivery() else { panic!("a walk") };
+        assert!(mailbox.handle_close(Some(Status::expired_list())).is_none(), "the reader has it");
+        assert!(mailbox.handle_walked(items, false).is_some(), "to be dropped");
+        assert_eq!(drain(&mut mailbox), ["goodbye 410", "end"]);
+    }
+
+    #[test]
     fn a_watcher_that_moved_on_is_not_moved_again() {
         let mut mailbox = Mailbox::from_history(7, Revision::ZERO);
-        mailbox.handle_close(None);
+        assert!(mailbox.handle_close(None).is_none());
         mailbox.handle_history(7, &[event(7)], |_| Some(Change::Added));
         assert!(!mailbox.handle_attached(7));
         mailbox.handle_gone(7, edge(9, 9), |_| Status::expired_list());
