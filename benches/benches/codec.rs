@@ -1,6 +1,6 @@
 //! `codec`: what is paid per object and per event beside copying: reading an object's metadata as
 //! it leaves the store, matching a selector, cutting a watch stream into frames and reading them,
-//! taking a list body apart, and writing objects in protobuf.
+//! taking a list body apart, and writing objects in protobuf and CBOR.
 #![allow(missing_docs, reason = "criterion's macros make functions without a doc")]
 
 use std::hint::black_box;
@@ -10,7 +10,7 @@ use bytes::Bytes;
 use criterion::{Criterion, Throughput, criterion_group, criterion_main};
 use listwatch_benches::{key, shape, value};
 use listwatch_meta::{Change, LabelSelector, Object, Revision};
-use listwatch_wire::{EventKind, JsonFrames, ListBody, ListDecoder, ListMeta, ListStyle, WatchEvent, protobuf};
+use listwatch_wire::{EventKind, JsonFrames, ListBody, ListDecoder, ListMeta, ListStyle, WatchEvent, cbor, protobuf};
 
 /// As many events or items as one pass over a stream reads.
 const COUNT: usize = 256;
@@ -99,6 +99,13 @@ fn encodings(criterion: &mut Criterion) {
         let body = protobuf::encode("v1", kind, json).expect("an object of its kind");
         group.bench_function(format!("protobuf body of a {what} read"), |bencher| {
             bencher.iter(|| protobuf::decode(black_box(&body)).expect("an object"));
+        });
+        group.bench_function(format!("CBOR event of a {what}"), |bencher| {
+            bencher.iter(|| cbor::event_frame(EventKind::Modified, black_box(json)).expect("a frame"));
+        });
+        let body = cbor::encode(json).expect("JSON");
+        group.bench_function(format!("CBOR body of a {what} read"), |bencher| {
+            bencher.iter(|| cbor::decode(black_box(&body)).expect("an object"));
         });
     }
     let objects: Vec<Object> = (0..COUNT).map(object).collect();

@@ -32,6 +32,10 @@ pub enum EventKind {
 }
 
 impl EventKind {
+    /// Every type.
+    pub const ALL: [EventKind; 5] =
+        [EventKind::Added, EventKind::Modified, EventKind::Deleted, EventKind::Bookmark, EventKind::Error];
+
     /// The word on the wire.
     pub const fn as_str(self) -> &'static str {
         match self {

@@ -3,13 +3,15 @@
 //! A JSON watch is one document after the other, delimited by newlines where the server is
 //! kube-apiserver; [`JsonFrames`] finds the ends of the documents themselves, so that a proxy that
 //! re-wraps the stream, or a server that indents it, does no harm. A protobuf watch is framed by
-//! 4-byte big-endian lengths ([`LengthFrames`]).
+//! 4-byte big-endian lengths ([`LengthFrames`]); a CBOR watch is a sequence of items that say
+//! themselves where they end ([`CborFrames`]).
 //!
 //! The same bytes give the same frames wherever they are cut. Frames are slices of what was fed;
 //! only a frame that straddles two chunks is copied.
 
 use bytes::{BufMut, Bytes, BytesMut};
 
+use crate::cbor::CborFrames;
 use crate::cut::Cutter;
 use crate::media_type::Encoding;
 
@@ -217,16 +219,18 @@ pub enum Frames {
     Json(JsonFrames),
     /// Protobuf messages.
     Length(LengthFrames),
+    /// CBOR items.
+    Cbor(CborFrames),
 }
 
 impl Frames {
-    /// The decoder for this encoding; `None` where a watch in it has no framing we read (YAML has
-    /// none at all; CBOR is not read yet).
+    /// The decoder for this encoding; `None` for YAML, which has no watch.
     pub fn new(encoding: Encoding, limit_bytes: usize) -> Option<Self> {
         match encoding {
             Encoding::Json => Some(Frames::Json(JsonFrames::with_limit(limit_bytes))),
             Encoding::Protobuf => Some(Frames::Length(LengthFrames::with_limit(limit_bytes))),
-            Encoding::Yaml | Encoding::Cbor => None,
+            Encoding::Cbor => Some(Frames::Cbor(CborFrames::with_limit(limit_bytes))),
+            Encoding::Yaml => None,
         }
     }
 
@@ -235,17 +239,19 @@ impl Frames {
         match self {
             Frames::Json(frames) => frames.feed(chunk),
             Frames::Length(frames) => frames.feed(chunk),
+            Frames::Cbor(frames) => frames.feed(chunk),
         }
     }
 
     /// The next whole frame; `None` when more bytes are needed.
     ///
     /// # Errors
-    /// See [`JsonFrames::next_frame`] and [`LengthFrames::next_frame`].
+    /// See [`JsonFrames::next_frame`], [`LengthFrames::next_frame`] and [`CborFrames::next_frame`].
     pub fn next_frame(&mut self) -> Result<Option<Bytes>, FrameError> {
         match self {
             Frames::Json(frames) => frames.next_frame(),
             Frames::Length(frames) => frames.next_frame(),
+            Frames::Cbor(frames) => frames.next_frame(),
         }
     }
 
@@ -257,6 +263,7 @@ impl Frames {
         match self {
             Frames::Json(frames) => frames.finish(),
             Frames::Length(frames) => frames.finish(),
+            Frames::Cbor(frames) => frames.finish(),
         }
     }
 }
@@ -342,6 +349,38 @@ mod tests {
         assert_eq!(length_frame(b"ab"), &b"\0\0\0\x02ab"[..]);
     }
 
+    fn cbor(limit: usize) -> Frames {
+        Frames::new(Encoding::Cbor, limit).unwrap()
+    }
+
+    #[test]
+    fn items_say_where_they_end() {
+        fn check(stream: &[u8], expected: &[&[u8]], end: Result<(), FrameError>) {
+            let (found, found_end) = read(cbor(16), &[stream]);
+            assert_eq!(found, expected, "{stream:x?}");
+            assert_eq!(found_end, end, "{stream:x?}");
+        }
+        check(b"", &[], Ok(()));
+        check(b"\x00\x18\x18\xf5", &[b"\x00", b"\x18\x18", b"\xf5"], Ok(()));
+        check(b"\xd9\xd9\xf7\xa1\x41a\x82\x01\x80\xa0", &[b"\xd9\xd9\xf7\xa1\x41a\x82\x01\x80", b"\xa0"], Ok(()));
+        check(b"\xbf\x41a\x9f\xff\xff\x5f\x41a\x40\xff", &[b"\xbf\x41a\x9f\xff\xff", b"\x5f\x41a\x40\xff"], Ok(()));
+        check(b"\x82\x01", &[], Err(FrameError::Incomplete { buffered_bytes: 2 }));
+        check(b"\x00\xff", &[b"\x00"], Err(FrameError::Malformed { at: 1 }));
+        check(b"\xbf\x01\xff", &[], Err(FrameError::Malformed { at: 2 }));
+        check(b"\x7f\x41a\xff", &[], Err(FrameError::Malformed { at: 1 }));
+        check(b"\x00\x81\x1c", &[b"\x00"], Err(FrameError::Malformed { at: 2 }));
+        check(b"\x4f012345678901234", &[b"\x4f012345678901234"], Ok(()));
+        check(b"\x81\x4f", &[], Err(FrameError::TooLarge { limit_bytes: 16 }));
+        check(b"\x5b\xff\xff\xff\xff\xff\xff\xff\xff", &[], Err(FrameError::TooLarge { limit_bytes: 16 }));
+        let deep = |depth: usize| {
+            let mut frames = CborFrames::new();
+            frames.feed(Bytes::from(vec![0xc1; depth]));
+            frames.next_frame()
+        };
+        assert_eq!(deep(crate::cbor::DEPTH_MAX), Ok(None));
+        assert_eq!(deep(crate::cbor::DEPTH_MAX + 1), Err(FrameError::Malformed { at: 100 }));
+    }
+
     fn cut_at<'a>(stream: &'a [u8], cuts: &[prop::sample::Index]) -> Vec<&'a [u8]> {
         let mut places: Vec<usize> = cuts.iter().map(|cut| cut.index(stream.len() + 1)).collect();
         places.extend([0, stream.len()]);
@@ -384,6 +423,18 @@ mod tests {
             cuts in prop::collection::vec(any::<prop::sample::Index>(), 0..12),
         ) {
             splits_do_not_matter(lengths, 3, &stream, &cuts);
+        }
+
+        #[test]
+        fn items_split_anywhere_give_the_same_frames(
+            stream in prop::collection::vec(prop_oneof![
+                Just(0x81_u8), Just(0xa1), Just(0x9f), Just(0xbf), Just(0xff), Just(0x5f), Just(0x42), Just(0x00),
+                Just(0xd9), Just(0x18), any::<u8>(),
+            ], 0..40),
+            cuts in prop::collection::vec(any::<prop::sample::Index>(), 0..12),
+            limit in 1_usize..30,
+        ) {
+            splits_do_not_matter(cbor, limit, &stream, &cuts);
         }
 
         #[test]

@@ -9,6 +9,11 @@
 //!   event::JsonEvents         ◀── {"type":"ADDED","object":{…}}\n ─ Object::frame
 //!   (frame::JsonFrames)                                            event::Bookmark, event::error_frame
 //!   metadata::Metadata
+//!
+//!   protobuf::decode          ◀── k8s\0 …, 4-byte lengths ──────── protobuf::{encode, ListBody, event_frame}
+//!   cbor::decode              ◀── d9d9f7 …, a sequence of items ── cbor::{encode, ListBody, event_frame}
+//!   frame::Frames             ◀── any of the three framings
+//!   websocket::Decoder        ◀── one message per event ────────── websocket::{Upgrade, Kind::head}
 //! ```
 //!
 //! Everything here is a pure function or a plain state machine: decoders are fed bytes and hand
@@ -37,6 +42,7 @@
 //! ```
 #![forbid(unsafe_code)]
 
+pub mod cbor;
 mod cut;
 pub mod event;
 pub mod frame;
@@ -45,7 +51,9 @@ pub mod media_type;
 pub mod metadata;
 pub mod protobuf;
 pub mod query;
+pub mod websocket;
 
+pub use cbor::CborFrames;
 pub use event::{Bookmark, EventError, EventKind, JsonEvents, ReadEventError, WatchEvent, error_frame};
 pub use frame::{FrameError, Frames, JsonFrames, LengthFrames};
 pub use list::{ListBody, ListDecoder, ListMeta, ListStyle, split_list};

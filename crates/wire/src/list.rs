@@ -89,6 +89,13 @@ impl ListMeta {
         }
     }
 
+    /// `metadata` alone.
+    pub(crate) fn metadata_json(&self, style: ListStyle) -> String {
+        let mut json = String::new();
+        self.push_metadata(&mut json, style);
+        json
+    }
+
     fn push_metadata(&self, out: &mut String, style: ListStyle) {
         let text = |name: &str, value: &str| {
             (!value.is_empty()).then(|| {

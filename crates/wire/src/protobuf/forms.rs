@@ -14,7 +14,7 @@ const HEX: &[u8; 16] = b"0123456789abcdef";
 
 /// A JSON string with Go's escapes, which include `<`, `>`, `&`, U+2028 and U+2029. What is not
 /// UTF-8 becomes U+FFFD.
-pub(super) fn push_string(out: &mut Vec<u8>, text: &[u8]) {
+pub(crate) fn push_string(out: &mut Vec<u8>, text: &[u8]) {
     let lossy;
     let text = match std::str::from_utf8(text) {
         Ok(text) => text.as_bytes(),
@@ -66,7 +66,7 @@ fn push_unicode_escape(out: &mut Vec<u8>, byte: u8) {
 }
 
 /// A whole number.
-pub(super) fn push_integer(out: &mut Vec<u8>, value: i64) {
+pub(crate) fn push_integer(out: &mut Vec<u8>, value: i64) {
     let mut digits = [0; 20];
     let mut at = digits.len();
     let mut rest = value.unsigned_abs();
@@ -86,7 +86,7 @@ pub(super) fn push_integer(out: &mut Vec<u8>, value: i64) {
 
 /// A number as ES6 and Go print it: plain between 1e-6 and 1e21, with an exponent outside. `false`
 /// for what JSON cannot say.
-pub(super) fn push_double(out: &mut Vec<u8>, value: f64) -> bool {
+pub(crate) fn push_double(out: &mut Vec<u8>, value: f64) -> bool {
     if !value.is_finite() {
         return false;
     }
@@ -102,7 +102,7 @@ pub(super) fn push_double(out: &mut Vec<u8>, value: f64) -> bool {
 }
 
 /// Bytes as a JSON string of base64.
-pub(super) fn push_base64(out: &mut Vec<u8>, bytes: &[u8]) {
+pub(crate) fn push_base64(out: &mut Vec<u8>, bytes: &[u8]) {
     out.push(b'"');
     let start = out.len();
     out.resize(start + bytes.len().div_ceil(3) * 4, 0);
@@ -121,7 +121,7 @@ pub(super) fn read_base64(text: &str) -> Option<Vec<u8>> {
 
 /// A time in UTC as a JSON string, with six digits behind the second if `micros` are given.
 /// `false` for a year outside of 1 to 9999.
-pub(super) fn push_time(out: &mut Vec<u8>, seconds: i64, micros: Option<u32>) -> bool {
+pub(crate) fn push_time(out: &mut Vec<u8>, seconds: i64, micros: Option<u32>) -> bool {
     let Ok(time) = OffsetDateTime::from_unix_timestamp(seconds) else { return false };
     if !(1..=9999).contains(&time.year()) {
         return false;
@@ -147,7 +147,7 @@ pub(super) fn push_time(out: &mut Vec<u8>, seconds: i64, micros: Option<u32>) ->
 }
 
 /// Seconds and nanoseconds of an RFC 3339 time; `None` if it is none.
-pub(super) fn read_time(text: &str) -> Option<(i64, u32)> {
+pub(crate) fn read_time(text: &str) -> Option<(i64, u32)> {
     let time = OffsetDateTime::parse(text, &Rfc3339).ok()?.to_offset(UtcOffset::UTC);
     Some((time.unix_timestamp(), time.nanosecond()))
 }

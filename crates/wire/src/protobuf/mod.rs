@@ -50,7 +50,7 @@ mod decode;
 mod encode;
 mod envelope;
 mod error;
-mod forms;
+pub(crate) mod forms;
 mod list;
 mod reader;
 pub mod schema;

@@ -120,8 +120,7 @@ impl WatchMessage {
         }
         let (Some(kind), Some(envelope)) = (kind, envelope) else { return Err(DecodeError::Empty) };
         let word = kind.of(message);
-        let all = [EventKind::Added, EventKind::Modified, EventKind::Deleted, EventKind::Bookmark, EventKind::Error];
-        let Some(kind) = all.into_iter().find(|kind| kind.as_str().as_bytes() == word) else {
+        let Some(kind) = EventKind::ALL.into_iter().find(|kind| kind.as_str().as_bytes() == word) else {
             let why = format!("a watch event of the unknown type {}", String::from_utf8_lossy(word));
             return Err(DecodeError::InvalidValue { at: kind.start as usize, why });
         };

@@ -1,0 +1,479 @@
+//! Frames to messages and back.
+
+use bytes::{Buf, Bytes, BytesMut};
+
+use crate::media_type::Encoding;
+
+/// Largest message in bytes unless told otherwise; that of [`crate::frame::FRAME_LIMIT_BYTES`].
+pub const MESSAGE_LIMIT_BYTES: usize = crate::frame::FRAME_LIMIT_BYTES;
+
+/// Largest payload of a control frame (RFC 6455, 5.5).
+const CONTROL_LIMIT_BYTES: usize = 125;
+
+/// Which end reads: a server's peer masks its frames, a client's does not.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Role {
+    /// Reads what a client sends.
+    Server,
+    /// Reads what a server sends.
+    Client,
+}
+
+/// The type of a frame that begins a message.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    /// UTF-8: a JSON watch.
+    Text,
+    /// Any bytes: the other encodings.
+    Binary,
+    /// The end; see [`close`].
+    Close,
+    /// To be answered by a pong with the same payload.
+    Ping,
+    /// The answer to a ping.
+    Pong,
+}
+
+impl Kind {
+    /// How events in an encoding are sent.
+    pub const fn of(encoding: Encoding) -> Kind {
+        match encoding {
+            Encoding::Json | Encoding::Yaml => Kind::Text,
+            Encoding::Protobuf | Encoding::Cbor => Kind::Binary,
+        }
+    }
+
+    const fn opcode(self) -> u8 {
+        match self {
+            Kind::Text => 1,
+            Kind::Binary => 2,
+            Kind::Close => 8,
+            Kind::Ping => 9,
+            Kind::Pong => 10,
+        }
+    }
+
+    /// What a server puts in front of a payload of this length: a whole message in one frame, not
+    /// masked. The payload itself goes out as it is.
+    pub fn head(self, payload_bytes: usize) -> Head {
+        Head::new(0x80 | self.opcode(), payload_bytes, None)
+    }
+}
+
+/// The bytes in front of a payload.
+#[derive(Clone, Copy, Debug)]
+pub struct Head {
+    bytes: [u8; 14],
+    len: u8,
+}
+
+impl Head {
+    fn new(first: u8, payload_bytes: usize, mask: Option<[u8; 4]>) -> Self {
+        let mut head = Head { bytes: [0; 14], len: 2 };
+        let big = (payload_bytes as u64).to_be_bytes();
+        let (short, more) = match payload_bytes {
+            0..=125 => (payload_bytes as u8, 0),
+            126..=0xffff => (126, 2),
+            _ => (127, 8),
+        };
+        head.bytes[0] = first;
+        head.bytes[1] = short | if mask.is_some() { 0x80 } else { 0 };
+        head.bytes[2..2 + more].copy_from_slice(&big[8 - more..]);
+        head.len += more as u8;
+        if let Some(mask) = mask {
+            head.bytes[usize::from(head.len)..usize::from(head.len) + 4].copy_from_slice(&mask);
+            head.len += 4;
+        }
+        head
+    }
+}
+
+impl AsRef<[u8]> for Head {
+    fn as_ref(&self) -> &[u8] {
+        &self.bytes[..usize::from(self.len)]
+    }
+}
+
+/// A whole frame, the payload copied: as a server sends it, or with a `mask` as a client has to. A mask
+/// is four bytes that nobody can foretell, new for each frame.
+pub fn frame(kind: Kind, payload: &[u8], mask: Option<[u8; 4]>) -> Bytes {
+    let head = Head::new(0x80 | kind.opcode(), payload.len(), mask);
+    let mut frame = BytesMut::with_capacity(head.as_ref().len() + payload.len());
+    frame.extend_from_slice(head.as_ref());
+    let start = frame.len();
+    frame.extend_from_slice(payload);
+    if let Some(key) = mask {
+        self::mask(&mut frame[start..], key, 0);
+    }
+    frame.freeze()
+}
+
+/// A close frame. kube-apiserver ends every watch with code 1000 and no reason. A reason of more than
+/// 123 bytes is cut.
+pub fn close(code: u16, reason: &str, mask: Option<[u8; 4]>) -> Bytes {
+    let mut payload = code.to_be_bytes().to_vec();
+    let room = (0..=CONTROL_LIMIT_BYTES - payload.len()).rev().find(|at| reason.is_char_boundary(*at)).unwrap_or(0);
+    payload.extend_from_slice(&reason.as_bytes()[..room]);
+    frame(Kind::Close, &payload, mask)
+}
+
+/// The answer to a ping with this payload.
+pub fn pong(payload: &[u8], mask: Option<[u8; 4]>) -> Bytes {
+    frame(Kind::Pong, payload, mask)
+}
+
+/// Masks, or unmasks, bytes that stand `offset` bytes behind the beginning of a payload.
+pub fn mask(bytes: &mut [u8], key: [u8; 4], offset: usize) {
+    let key: [u8; 4] = std::array::from_fn(|at| key[(at + offset) % 4]);
+    let wide = u64::from_ne_bytes(std::array::from_fn(|at| key[at % 4]));
+    let (words, rest) = bytes.as_chunks_mut::<8>();
+    for word in words {
+        *word = (u64::from_ne_bytes(*word) ^ wide).to_ne_bytes();
+    }
+    for (byte, key) in rest.iter_mut().zip(key.iter().cycle()) {
+        *byte ^= key;
+    }
+}
+
+/// A message, whole and unmasked.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Message {
+    /// UTF-8; see [`Kind::Text`].
+    Text(Bytes),
+    /// Any bytes.
+    Binary(Bytes),
+    /// To be answered by [`pong`]; comes between the frames of another message too.
+    Ping(Bytes),
+    /// The answer to a ping of ours.
+    Pong(Bytes),
+    /// The peer ends the connection. To be answered by a close, if none was sent yet. Nothing is read
+    /// behind it.
+    Close(Option<Close>),
+}
+
+/// What a close says.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Close {
+    /// The code: 1000 is a normal end.
+    pub code: u16,
+    /// For people.
+    pub reason: String,
+}
+
+/// Why a stream of frames cannot be read on. The peer or the network is at fault: close with
+/// [`Error::close_code`] and drop the connection.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Error {
+    /// The stream ended inside a message, or without a close.
+    #[error("the stream ended inside a message, after {buffered_bytes} of its bytes")]
+    Incomplete {
+        /// How much of it had arrived.
+        buffered_bytes: usize,
+    },
+    /// The peer sends a message above the limit. Raise the limit if such objects are expected.
+    #[error("a message is larger than the limit of {limit_bytes} bytes")]
+    TooLarge {
+        /// The limit that was in force.
+        limit_bytes: usize,
+    },
+    /// The peer does not speak the protocol.
+    #[error("{why} in the frame at byte {at} of the stream")]
+    Protocol {
+        /// Position of the frame in the stream.
+        at: u64,
+        /// The rule that it breaks.
+        why: &'static str,
+    },
+    /// A text message, or the reason of a close, that is no UTF-8.
+    #[error("text that is no UTF-8 in the frame at byte {at} of the stream")]
+    NotUtf8 {
+        /// Position of the frame in the stream.
+        at: u64,
+    },
+}
+
+impl Error {
+    /// The code of the close that tells the peer.
+    pub const fn close_code(&self) -> u16 {
+        match self {
+            Error::Incomplete { .. } | Error::Protocol { .. } => 1002,
+            Error::NotUtf8 { .. } => 1007,
+            Error::TooLarge { .. } => 1009,
+        }
+    }
+}
+
+/// Reads messages: fed with bytes as they arrive, asked for messages until there is none.
+///
+/// ```text
+///   Open ──(first frame of several)──▶ Open with a part ──(last frame)──▶ Open
+///     └───────────────(close)──▶ Closed        └──(any error)──▶ Failed, for good
+/// ```
+/// Holds at most the limit and one chunk.
+#[derive(Debug)]
+pub struct Decoder {
+    role: Role,
+    limit: usize,
+    /// Data is passed over, not held.
+    discard: bool,
+    buffer: BytesMut,
+    /// Bytes of a discarded payload that are still to come.
+    skip: u64,
+    /// The message whose frames have not all come.
+    part: Option<Part>,
+    /// Position of the frame at hand in the stream.
+    offset: u64,
+    state: State,
+}
+
+#[derive(Debug)]
+struct Part {
+    text: bool,
+    payload: BytesMut,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum State {
+    Open,
+    Closed,
+    Failed(Error),
+}
+
+impl Decoder {
+    /// A decoder with [`MESSAGE_LIMIT_BYTES`].
+    pub fn new(role: Role) -> Self {
+        Decoder::with_limit(role, MESSAGE_LIMIT_BYTES)
+    }
+
+    /// A decoder that refuses messages above `limit_bytes`.
+    pub fn with_limit(role: Role, limit_bytes: usize) -> Self {
+        Decoder {
+            role,
+            limit: limit_bytes,
+            discard: false,
+            buffer: BytesMut::new(),
+            skip: 0,
+            part: None,
+            offset: 0,
+            state: State::Open,
+        }
+    }
+
+    /// A decoder for the server of a watch: text and binary messages, of any length, are read and dropped
+    /// without being held; pings, pongs and the close come out.
+    pub fn discarding() -> Self {
+        Decoder { discard: true, ..Decoder::new(Role::Server) }
+    }
+
+    /// Adds bytes of the stream. Behind a close they are dropped.
+    pub fn feed(&mut self, chunk: &[u8]) {
+        let mut chunk = chunk;
+        if self.skip > 0 && self.buffer.is_empty() {
+            let skipped = usize::try_from(self.skip).unwrap_or(usize::MAX).min(chunk.len());
+            self.skip -= skipped as u64;
+            self.offset += skipped as u64;
+            chunk.advance(skipped);
+        }
+        if self.state == State::Open {
+            self.buffer.extend_from_slice(chunk);
+        }
+    }
+
+    /// The next message; `None` when more bytes are needed, and behind a close.
+    ///
+    /// # Errors
+    /// [`Error`], which repeats on every further call.
+    pub fn next_message(&mut self) -> Result<Option<Message>, Error> {
+        match &self.state {
+            State::Open => {}
+            State::Closed => return Ok(None),
+            State::Failed(error) => return Err(error.clone()),
+        }
+        let found = self.read();
+        match &found {
+            Err(error) => {
+                self.state = State::Failed(error.clone());
+                self.buffer = BytesMut::new();
+                self.part = None;
+            }
+            Ok(Some(Message::Close(_))) => {
+                self.state = State::Closed;
+                self.buffer = BytesMut::new();
+                self.part = None;
+            }
+            Ok(_) => {}
+        }
+        found
+    }
+
+    fn read(&mut self) -> Result<Option<Message>, Error> {
+        loop {
+            let Some(header) = Header::read(&self.buffer) else { return Ok(None) };
+            let at = self.offset;
+            let protocol = |why| Error::Protocol { at, why };
+            header.check(self.role).map_err(protocol)?;
+            if header.is_control() {
+                let payload_bytes = header.payload_bytes as usize;
+                if self.buffer.len() < header.bytes + payload_bytes {
+                    return Ok(None);
+                }
+                let payload = self.take(&header, payload_bytes).freeze();
+                return control(header.opcode, payload, at).map(Some);
+            }
+            match (header.opcode, self.part.is_some()) {
+                (0, false) => return Err(protocol("a continuation of nothing")),
+                (1 | 2, true) => return Err(protocol("a message inside a message")),
+                _ => {}
+            }
+            if self.discard {
+                // Remembered only so that continuations are told from beginnings.
+                self.part = (!header.fin).then(|| Part { text: false, payload: BytesMut::new() });
+                self.buffer.advance(header.bytes);
+                let here = usize::try_from(header.payload_bytes).unwrap_or(usize::MAX).min(self.buffer.len());
+                self.buffer.advance(here);
+                self.skip = header.payload_bytes - here as u64;
+                self.offset += (header.bytes + here) as u64;
+                continue;
+            }
+            let held = self.part.as_ref().map_or(0, |part| part.payload.len());
+            let payload_bytes = usize::try_from(header.payload_bytes).unwrap_or(usize::MAX);
+            if payload_bytes > self.limit - held {
+                return Err(Error::TooLarge { limit_bytes: self.limit });
+            }
+            if self.buffer.len() < header.bytes + payload_bytes {
+                self.buffer.reserve(header.bytes + payload_bytes - self.buffer.len());
+                return Ok(None);
+            }
+            let payload = self.take(&header, payload_bytes);
+            let mut part = match self.part.take() {
+                Some(mut part) => {
+                    part.payload.extend_from_slice(&payload);
+                    part
+                }
+                None => Part { text: header.opcode == 1, payload },
+            };
+            if !header.fin {
+                self.part = Some(part);
+                continue;
+            }
+            let payload = part.payload.split().freeze();
+            if !part.text {
+                return Ok(Some(Message::Binary(payload)));
+            }
+            if std::str::from_utf8(&payload).is_err() {
+                return Err(Error::NotUtf8 { at });
+            }
+            return Ok(Some(Message::Text(payload)));
+        }
+    }
+
+    /// Takes a whole frame off the buffer and unmasks its payload.
+    fn take(&mut self, header: &Header, payload_bytes: usize) -> BytesMut {
+        self.buffer.advance(header.bytes);
+        self.offset += (header.bytes + payload_bytes) as u64;
+        let mut payload = self.buffer.split_to(payload_bytes);
+        if let Some(key) = header.mask {
+            mask(&mut payload, key, 0);
+        }
+        payload
+    }
+
+    /// To be called when the stream has ended and every message was taken.
+    ///
+    /// # Errors
+    /// [`Error::Incomplete`] if no close came first: what was sent last may be lost.
+    pub fn finish(&self) -> Result<(), Error> {
+        match self.state {
+            State::Closed => Ok(()),
+            _ => Err(Error::Incomplete { buffered_bytes: self.buffered_bytes() }),
+        }
+    }
+
+    /// Bytes held back because their message is not whole.
+    pub fn buffered_bytes(&self) -> usize {
+        self.buffer.len() + self.part.as_ref().map_or(0, |part| part.payload.len())
+    }
+}
+
+/// What stands before a payload.
+struct Header {
+    fin: bool,
+    reserved: bool,
+    opcode: u8,
+    mask: Option<[u8; 4]>,
+    payload_bytes: u64,
+    /// Length of the header itself.
+    bytes: usize,
+}
+
+impl Header {
+    /// The header that `bytes` begin with, if it is all there.
+    fn read(bytes: &[u8]) -> Option<Header> {
+        let [first, second] = *bytes.first_chunk::<2>()?;
+        let (payload_bytes, mut at) = match second & 0x7f {
+            126 => (u64::from(u16::from_be_bytes(*bytes.get(2..)?.first_chunk()?)), 4),
+            127 => (u64::from_be_bytes(*bytes.get(2..)?.first_chunk()?), 10),
+            short => (u64::from(short), 2),
+        };
+        let mut mask = None;
+        if second & 0x80 != 0 {
+            mask = Some(*bytes.get(at..)?.first_chunk::<4>()?);
+            at += 4;
+        }
+        Some(Header {
+            fin: first & 0x80 != 0,
+            reserved: first & 0x70 != 0,
+            opcode: first & 15,
+            mask,
+            payload_bytes,
+            bytes: at,
+        })
+    }
+
+    fn is_control(&self) -> bool {
+        self.opcode >= 8
+    }
+
+    /// The rules that one frame alone can break.
+    fn check(&self, role: Role) -> Result<(), &'static str> {
+        if self.reserved {
+            return Err("a bit of an extension that was not agreed on");
+        }
+        if !matches!(self.opcode, 0..=2 | 8..=10) {
+            return Err("an unknown opcode");
+        }
+        match (role, self.mask) {
+            (Role::Server, None) => return Err("no mask"),
+            (Role::Client, Some(_)) => return Err("a server's mask"),
+            _ => {}
+        }
+        if self.is_control() && (!self.fin || self.payload_bytes > CONTROL_LIMIT_BYTES as u64) {
+            return Err("a control message that is long or in pieces");
+        }
+        if self.payload_bytes >> 63 != 0 {
+            return Err("a length beyond 63 bits");
+        }
+        Ok(())
+    }
+}
+
+fn control(opcode: u8, payload: Bytes, at: u64) -> Result<Message, Error> {
+    match opcode {
+        9 => return Ok(Message::Ping(payload)),
+        10 => return Ok(Message::Pong(payload)),
+        _ => {}
+    }
+    let Some((code, reason)) = payload.split_first_chunk::<2>() else {
+        if payload.is_empty() {
+            return Ok(Message::Close(None));
+        }
+        return Err(Error::Protocol { at, why: "half a close code" });
+    };
+    let code = u16::from_be_bytes(*code);
+    // RFC 6455, 7.4: the others are reserved, or say what no frame can say.
+    if !matches!(code, 1000..=1003 | 1007..=1014 | 3000..=4999) {
+        return Err(Error::Protocol { at, why: "a close code that may not be sent" });
+    }
+    let reason = std::str::from_utf8(reason).map_err(|_| Error::NotUtf8 { at })?.to_owned();
+    Ok(Message::Close(Some(Close { code, reason })))
+}

@@ -1,0 +1,290 @@
+//! WebSocket against the RFC's examples, against an independent implementation (tungstenite), and
+//! against bytes that are no frames, at all splits.
+
+use std::io::Cursor;
+
+use bytes::Bytes;
+use listwatch_wire::websocket::{self, Close, Decoder, Error, Kind, Message, Role};
+use proptest::prelude::*;
+use tungstenite::protocol::{CloseFrame, WebSocket, WebSocketConfig};
+
+/// Everything a decoder says about a stream that arrives in these pieces.
+fn read(mut decoder: Decoder, pieces: &[&[u8]]) -> (Vec<Message>, Result<(), Error>) {
+    let mut found = Vec::new();
+    for piece in pieces {
+        decoder.feed(piece);
+        loop {
+            match decoder.next_message() {
+                Ok(Some(message)) => found.push(message),
+                Ok(None) => break,
+                Err(error) => {
+                    assert_eq!(decoder.next_message(), Err(error.clone()), "a stream that failed stays failed");
+                    return (found, Err(error));
+                }
+            }
+        }
+    }
+    let end = decoder.finish();
+    (found, end)
+}
+
+const OPEN: Error = Error::Incomplete { buffered_bytes: 0 };
+
+fn text(text: &'static str) -> Message {
+    Message::Text(Bytes::from_static(text.as_bytes()))
+}
+
+fn binary(bytes: &'static [u8]) -> Message {
+    Message::Binary(Bytes::from_static(bytes))
+}
+
+#[test]
+fn the_examples_of_the_rfc_are_read_and_written() {
+    const MASK: [u8; 4] = [0x37, 0xfa, 0x21, 0x3d];
+    let masked = b"\x81\x85\x37\xfa\x21\x3d\x7f\x9f\x4d\x51\x58";
+    for (role, stream, expected) in [
+        (Role::Client, &b"\x81\x05Hello"[..], text("Hello")),
+        (Role::Server, masked, text("Hello")),
+        (Role::Client, b"\x01\x03Hel\x80\x02lo", text("Hello")),
+        (Role::Client, b"\x89\x05Hello", Message::Ping("Hello".into())),
+        (Role::Server, b"\x8a\x85\x37\xfa\x21\x3d\x7f\x9f\x4d\x51\x58", Message::Pong("Hello".into())),
+    ] {
+        let (found, end) = read(Decoder::new(role), &[stream]);
+        assert_eq!((found, end), (vec![expected], Err(OPEN)), "{stream:x?}");
+    }
+    assert_eq!(websocket::frame(Kind::Text, b"Hello", None), &b"\x81\x05Hello"[..]);
+    assert_eq!(websocket::frame(Kind::Text, b"Hello", Some(MASK)), &masked[..]);
+    assert_eq!(websocket::frame(Kind::Ping, b"Hello", None), &b"\x89\x05Hello"[..]);
+    assert_eq!(websocket::pong(b"Hello", Some(MASK)), &b"\x8a\x85\x37\xfa\x21\x3d\x7f\x9f\x4d\x51\x58"[..]);
+    for (bytes, head) in [
+        (125, &b"\x82\x7d"[..]),
+        (126, b"\x82\x7e\x00\x7e"),
+        (256, b"\x82\x7e\x01\x00"),
+        (65535, b"\x82\x7e\xff\xff"),
+        (65536, b"\x82\x7f\0\0\0\0\0\x01\0\0"),
+    ] {
+        assert_eq!(Kind::Binary.head(bytes).as_ref(), head);
+    }
+    assert_eq!(websocket::close(1000, "", None), &b"\x88\x02\x03\xe8"[..]);
+    let long = websocket::close(1001, &"ä".repeat(100), None);
+    assert_eq!(long[1], 124, "a reason is cut between two characters");
+}
+
+#[test]
+fn what_the_protocol_forbids_is_an_error_with_a_close_code() {
+    let protocol = |at, why| Error::Protocol { at, why };
+    for (role, stream, error, code) in [
+        (Role::Server, &b"\x81\x01a"[..], protocol(0, "no mask"), 1002),
+        (Role::Client, b"\x81\x80\0\0\0\0", protocol(0, "a server's mask"), 1002),
+        (Role::Client, b"\xc1\x01a", protocol(0, "a bit of an extension that was not agreed on"), 1002),
+        (Role::Client, b"\x83\x01a", protocol(0, "an unknown opcode"), 1002),
+        (Role::Client, b"\x8b\x00", protocol(0, "an unknown opcode"), 1002),
+        (Role::Client, b"\x09\x00", protocol(0, "a control message that is long or in pieces"), 1002),
+        (Role::Client, b"\x89\x7e\x00\x7e", protocol(0, "a control message that is long or in pieces"), 1002),
+        (Role::Client, b"\x82\x7f\x80\0\0\0\0\0\0\0", protocol(0, "a length beyond 63 bits"), 1002),
+        (Role::Client, b"\x81\x00\x80\x01a", protocol(2, "a continuation of nothing"), 1002),
+        (Role::Client, b"\x01\x01a\x81\x01b", protocol(3, "a message inside a message"), 1002),
+        (Role::Client, b"\x88\x01\x03", protocol(0, "half a close code"), 1002),
+        (Role::Client, b"\x88\x02\x03\xed", protocol(0, "a close code that may not be sent"), 1002),
+        (Role::Client, b"\x88\x02\x00\x00", protocol(0, "a close code that may not be sent"), 1002),
+        (Role::Client, b"\x88\x03\x03\xe8\xff", Error::NotUtf8 { at: 0 }, 1007),
+        (Role::Client, b"\x81\x01\xff", Error::NotUtf8 { at: 0 }, 1007),
+        (Role::Client, b"\x01\x01\xc3\x80\x01x", Error::NotUtf8 { at: 3 }, 1007),
+        (Role::Client, b"\x82\x0b", Error::TooLarge { limit_bytes: 10 }, 1009),
+        (Role::Client, b"\x02\x06abcdef\x80\x05", Error::TooLarge { limit_bytes: 10 }, 1009),
+        (Role::Client, b"\x82\x7f\x7f\xff\xff\xff\xff\xff\xff\xff", Error::TooLarge { limit_bytes: 10 }, 1009),
+    ] {
+        let (_, end) = read(Decoder::with_limit(role, 10), &[stream]);
+        assert_eq!(end, Err(error.clone()), "{stream:x?}");
+        assert_eq!(error.close_code(), code, "{error}");
+    }
+}
+
+#[test]
+fn a_character_may_be_cut_by_frames_and_controls_come_between() {
+    let stream = b"\x01\x01\xc3\x89\x01p\x80\x01\xa4\x88\x05\x03\xe8bye\x81\x01x";
+    let close = Message::Close(Some(Close { code: 1000, reason: "bye".to_owned() }));
+    let expected = vec![Message::Ping("p".into()), text("ä"), close];
+    assert_eq!(read(Decoder::new(Role::Client), &[stream]), (expected, Ok(())), "nothing is read behind a close");
+    assert_eq!(read(Decoder::new(Role::Client), &[b"\x88\x00"]), (vec![Message::Close(None)], Ok(())));
+}
+
+#[test]
+fn the_server_of_a_watch_holds_nothing_of_what_a_client_sends() {
+    let mut decoder = Decoder::discarding();
+    let large = websocket::frame(Kind::Binary, &vec![7; 1 << 20], Some([1, 2, 3, 4]));
+    let ping = websocket::frame(Kind::Ping, b"p", Some([5, 6, 7, 8]));
+    for chunk in large.chunks(1000).chain(ping.chunks(1)) {
+        decoder.feed(chunk);
+        let message = decoder.next_message().expect("frames");
+        assert!(decoder.buffered_bytes() < 1000, "{} bytes are held", decoder.buffered_bytes());
+        assert!(message.is_none_or(|message| message == Message::Ping("p".into())));
+    }
+    decoder.feed(b"\x88\x80\0\0\0\0");
+    assert_eq!(decoder.next_message(), Ok(Some(Message::Close(None))));
+    assert_eq!(decoder.finish(), Ok(()));
+}
+
+fn cut_at<'a>(stream: &'a [u8], cuts: &[prop::sample::Index]) -> Vec<&'a [u8]> {
+    let mut places: Vec<usize> = cuts.iter().map(|cut| cut.index(stream.len() + 1)).collect();
+    places.extend([0, stream.len()]);
+    places.sort_unstable();
+    places.windows(2).map(|pair| &stream[pair[0]..pair[1]]).collect()
+}
+
+/// A stream of messages as one side sends it, in frames of random size, and what it says.
+fn messages() -> impl Strategy<Value = Vec<(Kind, Vec<u8>)>> {
+    let one =
+        (0..4_usize, "[a-zä]{0,40}", prop::collection::vec(any::<u8>(), 0..300)).prop_map(|(kind, text, bytes)| {
+            let short = bytes.iter().copied().take(100).collect();
+            match kind {
+                0 => (Kind::Text, text.into_bytes()),
+                1 => (Kind::Binary, bytes),
+                2 => (Kind::Ping, short),
+                _ => (Kind::Pong, short),
+            }
+        });
+    prop::collection::vec(one, 0..8)
+}
+
+fn expected(kind: Kind, payload: &[u8]) -> Message {
+    let payload = Bytes::copy_from_slice(payload);
+    match kind {
+        Kind::Text => Message::Text(payload),
+        Kind::Binary => Message::Binary(payload),
+        Kind::Ping => Message::Ping(payload),
+        Kind::Pong => Message::Pong(payload),
+        Kind::Close => Message::Close(None),
+    }
+}
+
+fn theirs(message: tungstenite::Message) -> Message {
+    match message {
+        tungstenite::Message::Text(text) => Message::Text(Bytes::copy_from_slice(text.as_bytes())),
+        tungstenite::Message::Binary(bytes) => Message::Binary(bytes),
+        tungstenite::Message::Ping(bytes) => Message::Ping(bytes),
+        tungstenite::Message::Pong(bytes) => Message::Pong(bytes),
+        tungstenite::Message::Close(close) => Message::Close(
+            close.map(|CloseFrame { code, reason }| Close { code: code.into(), reason: reason.as_str().to_owned() }),
+        ),
+        tungstenite::Message::Frame(frame) => panic!("{frame} is no message"),
+    }
+}
+
+/// What tungstenite makes of our frames.
+fn read_by_tungstenite(role: tungstenite::protocol::Role, stream: Vec<u8>) -> Vec<Message> {
+    let config = WebSocketConfig::default();
+    let mut socket = WebSocket::from_raw_socket(Cursor::new(stream), role, Some(config));
+    let mut found = Vec::new();
+    while let Ok(message) = socket.read() {
+        found.push(theirs(message));
+        // The answers to pings would be written over what is still to be read.
+        if socket.get_ref().position() as usize == socket.get_ref().get_ref().len() && !socket.can_read() {
+            break;
+        }
+    }
+    found
+}
+
+proptest! {
+    #[test]
+    fn any_bytes_are_answered_and_splits_do_not_matter(
+        stream in prop::collection::vec(prop_oneof![
+            Just(0x81_u8), Just(0x01), Just(0x80), Just(0x00), Just(0x02), Just(0x89), Just(0x88), Just(0x85),
+            Just(0x7e), any::<u8>(),
+        ], 0..40),
+        cuts in prop::collection::vec(any::<prop::sample::Index>(), 0..12),
+        server in any::<bool>(),
+        discard in any::<bool>(),
+    ) {
+        let role = if server { Role::Server } else { Role::Client };
+        let new = || if discard { Decoder::discarding() } else { Decoder::with_limit(role, 20) };
+        let split = read(new(), &cut_at(&stream, &cuts));
+        let (whole, whole_end) = read(new(), &[&stream]);
+        prop_assert_eq!(&whole, &split.0);
+        // What is discarded is not counted, so how much is held may differ.
+        let same = whole_end == split.1
+            || matches!((&whole_end, &split.1), (Err(Error::Incomplete { .. }), Err(Error::Incomplete { .. })));
+        prop_assert!(same, "{:?} and {:?}", whole_end, split.1);
+    }
+
+    #[test]
+    fn messages_come_back_from_any_frames_and_splits(
+        messages in messages(),
+        masks in prop::collection::vec(any::<[u8; 4]>(), 64),
+        frame_bytes in 1_usize..80,
+        server in any::<bool>(),
+        cuts in prop::collection::vec(any::<prop::sample::Index>(), 0..12),
+    ) {
+        let (mut stream, mut masks) = (Vec::new(), masks.into_iter().cycle());
+        let mut mask = || if server { masks.next() } else { None };
+        for (kind, payload) in &messages {
+            if matches!(kind, Kind::Ping | Kind::Pong) || payload.is_empty() {
+                stream.extend_from_slice(&websocket::frame(*kind, payload, mask()));
+                continue;
+            }
+            let pieces: Vec<&[u8]> = payload.chunks(frame_bytes).collect();
+            for (at, piece) in pieces.iter().enumerate() {
+                let mut frame = websocket::frame(*kind, piece, mask()).to_vec();
+                // Not the last one; and behind the first one, a continuation.
+                frame[0] &= if at + 1 < pieces.len() { 0x7f } else { 0xff };
+                frame[0] &= if at > 0 { 0xf0 } else { 0xff };
+                stream.extend_from_slice(&frame);
+            }
+        }
+        let role = if server { Role::Server } else { Role::Client };
+        let (found, end) = read(Decoder::new(role), &cut_at(&stream, &cuts));
+        let all: Vec<Message> = messages.iter().map(|(kind, payload)| expected(*kind, payload)).collect();
+        prop_assert_eq!(found, all);
+        prop_assert_eq!(end, Err(OPEN));
+    }
+
+    #[test]
+    fn an_independent_decoder_reads_what_is_written(messages in messages(), masks in any::<[u8; 4]>(), server in any::<bool>()) {
+        // Pings would be answered into the stream that is read.
+        let messages: Vec<_> = messages.into_iter().filter(|(kind, _)| *kind != Kind::Ping).collect();
+        let mask = server.then_some(masks);
+        let mut stream: Vec<u8> =
+            messages.iter().flat_map(|(kind, payload)| websocket::frame(*kind, payload, mask).to_vec()).collect();
+        stream.extend_from_slice(&websocket::close(1000, "bye", mask));
+        let role = if server { tungstenite::protocol::Role::Server } else { tungstenite::protocol::Role::Client };
+        let mut all: Vec<Message> = messages.iter().map(|(kind, payload)| expected(*kind, payload)).collect();
+        all.push(Message::Close(Some(Close { code: 1000, reason: "bye".to_owned() })));
+        prop_assert_eq!(read_by_tungstenite(role, stream), all);
+    }
+
+    #[test]
+    fn what_an_independent_encoder_writes_is_read(messages in messages(), server in any::<bool>()) {
+        let role = if server { tungstenite::protocol::Role::Server } else { tungstenite::protocol::Role::Client };
+        let mut socket = WebSocket::from_raw_socket(Cursor::new(Vec::new()), role, None);
+        for (kind, payload) in &messages {
+            let payload = payload.clone();
+            let message = match kind {
+                Kind::Text => tungstenite::Message::text(String::from_utf8(payload).expect("text")),
+                Kind::Binary => tungstenite::Message::binary(payload),
+                Kind::Ping => tungstenite::Message::Ping(payload.into()),
+                _ => tungstenite::Message::Pong(payload.into()),
+            };
+            socket.send(message).expect("it fits");
+        }
+        let stream = socket.get_ref().get_ref().clone();
+        let reader = if server { Role::Client } else { Role::Server };
+        let (found, end) = read(Decoder::new(reader), &[&stream]);
+        let all: Vec<Message> = messages.iter().map(|(kind, payload)| expected(*kind, payload)).collect();
+        prop_assert_eq!(found, all);
+        prop_assert_eq!(end, Err(OPEN));
+    }
+
+    #[test]
+    fn masks_are_their_own_inverse(bytes in prop::collection::vec(any::<u8>(), 0..40), key in any::<[u8; 4]>(), cut in any::<prop::sample::Index>()) {
+        let mut masked = bytes.clone();
+        websocket::mask(&mut masked, key, 0);
+        for (at, byte) in masked.iter().enumerate() {
+            prop_assert_eq!(*byte, bytes[at] ^ key[at % 4]);
+        }
+        let cut = cut.index(bytes.len() + 1);
+        websocket::mask(&mut masked[..cut], key, 0);
+        websocket::mask(&mut masked[cut..], key, cut);
+        prop_assert_eq!(masked, bytes);
+    }
+}
