@@ -9,13 +9,15 @@ pub(crate) const HELP: &str = "\
 Without a name: lists the benches and the question each answers. With one: runs it (release build).
 Figures depend on the machine: compare runs of one machine only, and read benches/README.md first.
 
-Usage: cargo xtask bench [NAME [-- CRITERION ARGS]]
+Usage: cargo xtask bench [NAME [-- ARGS OF THE BENCH]]
 
 Examples:
   cargo xtask bench
   cargo xtask bench fanout
   cargo xtask bench list -- --save-baseline before
-  cargo xtask bench engines -- write redb 20000 32 3";
+  cargo xtask bench engines -- write redb 20000 32 3
+  cargo xtask bench load fanout --serve target/release/listwatch
+  cargo xtask bench load -- --help";
 
 /// A bench: its name, its question, and what answers it.
 pub(crate) const BENCHES: &[(&str, &str)] = &[
@@ -24,6 +26,7 @@ pub(crate) const BENCHES: &[(&str, &str)] = &[
     ("codec", "What do reading an object's metadata, matching a selector and framing an event cost?"),
     ("storage", "How many durable writes a second do N concurrent writers get from the embedded store?"),
     ("engines", "Which embedded engine commits, restarts and fails best? (a package of its own)"),
+    ("load", "What do watchers, lists and writes cost end to end, on any API server, and on the floor below it?"),
 ];
 
 pub(crate) fn run(mut args: Args) -> Outcome<()> {
@@ -42,6 +45,10 @@ pub(crate) fn run(mut args: Args) -> Outcome<()> {
     if name == "engines" {
         let dir = tools::root().join("benches/engines");
         return Run::cargo().args(["run", "--release", "--"]).args(rest).dir(&dir).show();
+    }
+    if name == "load" {
+        let load = ["run", "--release", "--quiet", "--package", "listwatch-load", "--"];
+        return Run::cargo().args(load).args(rest).show();
     }
     Run::cargo()
         .args(["bench", "--package", "listwatch-benches", "--bench", &name, "--"])
@@ -65,6 +72,11 @@ mod tests {
             assert!(readme.contains(&format!("`{name}`")), "benches/README.md does not explain `{name}`");
         }
         let declared = manifest.lines().filter(|line| line.trim() == "[[bench]]").count();
-        assert_eq!(declared + 1, BENCHES.len(), "a bench in benches/Cargo.toml is not listed by `cargo xtask bench`");
+        let packages = ["engines", "load"].len();
+        assert_eq!(
+            declared + packages,
+            BENCHES.len(),
+            "a bench in benches/Cargo.toml is not listed by `cargo xtask bench`"
+        );
     }
 }

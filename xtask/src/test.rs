@@ -87,8 +87,9 @@ fn server(built: bool) -> Outcome<PathBuf> {
 /// rather than the tree, as a user of the registry would get them. Not what is committed but what
 /// is in the tree is packed, so that it can be tried before a commit.
 fn package() -> Outcome<String> {
-    let args = ["package", "--workspace", "--exclude", "xtask", "--exclude", "listwatch-benches", "--exclude"];
-    check::show(Run::cargo().args(args).args(["listwatch-sim", "--allow-dirty", "--quiet"]), "")?;
+    let unpublished = ["xtask", "listwatch-benches", "listwatch-load", "listwatch-sim"];
+    let exclude = unpublished.into_iter().flat_map(|name| ["--exclude", name]);
+    check::show(Run::cargo().args(["package", "--workspace", "--allow-dirty", "--quiet"]).args(exclude), "")?;
     let packed = std::fs::read_dir(tools::target().join("package"))?
         .filter_map(Result::ok)
         .filter(|entry| entry.path().extension().is_some_and(|extension| extension == "crate"))

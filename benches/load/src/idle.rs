@@ -1,0 +1,71 @@
+//! `idle`: what a watcher costs to whom nothing happens.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::Outcome;
+use crate::http::{Client, Http};
+use crate::objects::{Objects, Select};
+use crate::report::{Metrics, Report};
+use crate::run::Common;
+use crate::target::Target;
+use crate::watch::{Request, Watching};
+
+/// How long the server may tidy up before its memory is read.
+const SETTLE: Duration = Duration::from_secs(2);
+
+/// Memory per watcher to whom nothing happens; each row on a server of its own
+#[derive(Debug, clap::Args)]
+pub(crate) struct Idle {
+    /// How many watches are open
+    #[arg(long, value_delimiter = ',', default_value = "2000")]
+    watchers: Vec<usize>,
+
+    /// What the watches speak
+    #[arg(long, value_delimiter = ',', default_value = "h2,h1")]
+    http: Vec<Http>,
+
+    /// Watches on one connection of HTTP/2
+    #[arg(long, default_value_t = 100)]
+    streams: usize,
+}
+
+impl Idle {
+    pub(crate) async fn run(&self, common: &Common) -> Outcome<Report> {
+        let mut report = Report::new();
+        for &http in &self.http {
+            for &watchers in &self.watchers {
+                // What a server has once taken from the system it does not give back for the next row.
+                let targets = common.start()?;
+                let parameters = [("watchers", watchers.to_string()), ("HTTP", http.to_string())];
+                let measure =
+                    async |target: &Arc<Target>, _: Option<&Metrics>| self.measure(target, http, watchers).await;
+                common.once().row(&mut report, "Idle watchers", &parameters, &targets, false, measure).await?;
+            }
+        }
+        Ok(report)
+    }
+
+    async fn measure(&self, target: &Arc<Target>, http: Http, watchers: usize) -> Outcome<Metrics> {
+        let objects = Objects { count: 10, kib: 1, select: Select::All, groups: 1 };
+        objects.make(target).await?;
+        let version = Client::connect(target, Http::H1).await?.version(objects.collection()).await?;
+        let path = format!(
+            "{}?watch=true&allowWatchBookmarks=true&resourceVersion={version}&timeoutSeconds=86400",
+            objects.collection()
+        );
+        tokio::time::sleep(SETTLE).await;
+        let before = target.usage().ok_or("memory cannot be measured without the server's process: give --pid")?;
+        let requests = vec![Request { path, group: 0, initial: false }; watchers];
+        let watching = Watching::open(target, http, self.streams, requests).await?;
+        tokio::time::sleep(SETTLE).await;
+        let after = target.usage().ok_or("the server has ended")?;
+        watching.board.check()?;
+        watching.close().await;
+        Ok(vec![
+            ("kib_per_watcher", (after.rss_kib as f64 - before.rss_kib as f64) / watchers as f64),
+            ("rss_before_mib", before.rss_kib as f64 / 1024.0),
+            ("rss_mib", after.rss_kib as f64 / 1024.0),
+        ])
+    }
+}

@@ -1,0 +1,138 @@
+//! Loads a Kubernetes API server and says what it costs: `load fanout`, `list`, `storm`, `writes`,
+//! `idle`. Any server will do, given by kubeconfig, or by URL, token and CA; a listwatch binary is
+//! started where one is given. Beside each figure stands the floor, got in the same run: hyper and
+//! rustls that push the same bytes with no list-watch behind them.
+//!
+//! It is no correctness test, but it counts: each watcher checks that what it got is complete,
+//! rises in revision and comes once.
+
+mod chunked;
+mod fanout;
+mod floor;
+mod h2;
+mod http;
+mod idle;
+mod list;
+mod objects;
+mod plot;
+mod report;
+mod run;
+mod storm;
+mod tally;
+mod target;
+mod usage;
+mod watch;
+mod writes;
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use clap::{Parser, Subcommand};
+
+use crate::report::Report;
+use crate::run::Common;
+
+/// What goes wrong here is told to the one who runs it, and ends the run.
+type Failure = Box<dyn std::error::Error + Send + Sync>;
+/// The result of nearly everything.
+type Outcome<T> = Result<T, Failure>;
+
+/// Loads a Kubernetes API server, and sets the floor of HTTP and TLS beside each figure
+#[derive(Debug, Parser)]
+#[command(name = "load", after_help = EXAMPLES)]
+struct Cli {
+    #[command(subcommand)]
+    load: Load,
+    #[command(flatten)]
+    common: Common,
+}
+
+const EXAMPLES: &str = "\
+Examples:
+  load fanout --serve target/release/listwatch
+      starts it, opens 100 and then 1,000 watches, writes as fast as they can take it
+  load fanout --watchers 100 --rate 100 --serve target/release/listwatch --kubeconfig kube --pid 4711
+      latency at 100 writes/s, side by side with a running server whose process is 4711
+  load list --server https://10.0.0.1:6443 --ca ca.crt --token-file token
+  load tables fanout.json list.json
+      the tables of earlier runs (--json) as Markdown; `load plot` draws them";
+
+#[derive(Debug, Subcommand)]
+enum Load {
+    Fanout(fanout::Fanout),
+    List(list::Lists),
+    Storm(storm::Storm),
+    Writes(writes::Writes),
+    Idle(idle::Idle),
+    #[command(hide = true)]
+    Floor(floor::Floor),
+    /// Tables of earlier runs, as Markdown
+    Tables {
+        /// What --json wrote
+        #[arg(required = true)]
+        files: Vec<PathBuf>,
+    },
+    /// A picture of earlier runs, as SVG on standard output
+    Plot {
+        /// What --json wrote
+        #[arg(required = true)]
+        files: Vec<PathBuf>,
+    },
+}
+
+fn main() -> ExitCode {
+    let cli = Cli::parse();
+    let ended = tokio::runtime::Builder::new_multi_thread()
+        .enable_all()
+        .build()
+        .map_err(Failure::from)
+        .and_then(|runtime| runtime.block_on(run(cli)));
+    match ended {
+        Ok(code) => code,
+        Err(error) => {
+            eprintln!("load: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+async fn run(cli: Cli) -> Outcome<ExitCode> {
+    allow_many_connections();
+    let report = match cli.load {
+        Load::Floor(floor) => return floor.run().await.map(|()| ExitCode::SUCCESS),
+        Load::Tables { files } => {
+            print!("{}", Report::read(&files)?.markdown());
+            return Ok(ExitCode::SUCCESS);
+        }
+        Load::Plot { files } => {
+            print!("{}", plot::svg(&Report::read(&files)?));
+            return Ok(ExitCode::SUCCESS);
+        }
+        Load::Fanout(load) => load.run(&cli.common).await?,
+        Load::List(load) => load.run(&cli.common).await?,
+        Load::Storm(load) => load.run(&cli.common).await?,
+        Load::Writes(load) => load.run(&cli.common).await?,
+        Load::Idle(load) => load.run(&cli.common).await?,
+    };
+    print!("{}", report.markdown());
+    if let Some(path) = &cli.common.json {
+        std::fs::write(path, serde_json::to_string_pretty(&report.json())? + "\n")?;
+    }
+    if report.broken() {
+        eprintln!("load: events were lost, came twice or in the wrong order");
+        return Ok(ExitCode::FAILURE);
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Each watch of HTTP/1.1 is a connection on both sides; what is started here inherits the limit.
+fn allow_many_connections() {
+    #[cfg(unix)]
+    {
+        use rustix::process::{Resource, getrlimit, setrlimit};
+        let mut limit = getrlimit(Resource::Nofile);
+        limit.current = limit.maximum;
+        // Where it is refused, the connections that fail will say so.
+        let _ = setrlimit(Resource::Nofile, limit);
+    }
+}

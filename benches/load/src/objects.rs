@@ -1,0 +1,200 @@
+//! The objects that are loaded: [`Objects`], config maps of about so many KiB in ten namespaces, or
+//! pods on nodes.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use bytes::Bytes;
+use http::{Method, StatusCode};
+
+use crate::Outcome;
+use crate::http::{Client, Extras, Http};
+use crate::target::Target;
+
+/// Namespaces that the objects are spread over, round-robin.
+const NAMESPACES: usize = 10;
+/// Connections that create the objects.
+const CREATORS: usize = 16;
+/// What of an object is not payload, in bytes, about: 1 KiB is the object as it is written.
+const METADATA_BYTES: usize = 250;
+
+/// What a watch is narrowed to.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, clap::ValueEnum)]
+pub(crate) enum Select {
+    /// Nothing: every watcher gets everything.
+    All,
+    /// One of ten namespaces.
+    Namespace,
+    /// One of ten values of a label.
+    Label,
+    /// One node per watcher: `spec.nodeName` of pods, as each kubelet does.
+    Node,
+    /// One object per watcher: `metadata.name`, as each kubelet does for mounted config maps.
+    Name,
+}
+
+/// Objects of one shape.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Objects {
+    pub(crate) count: usize,
+    pub(crate) kib: usize,
+    pub(crate) select: Select,
+    /// Watchers are in so many groups, and so are the objects.
+    pub(crate) groups: usize,
+}
+
+impl Objects {
+    /// The collection of all of them.
+    pub(crate) fn collection(&self) -> &'static str {
+        if self.select == Select::Node { "/api/v1/pods" } else { "/api/v1/configmaps" }
+    }
+
+    pub(crate) fn group(&self, object: usize) -> usize {
+        object % self.groups
+    }
+
+    /// Path and query of what the group's watchers see, without `watch=true`.
+    pub(crate) fn selection(&self, group: usize) -> String {
+        match self.select {
+            Select::All => format!("{}?", self.collection()),
+            Select::Namespace => format!("/api/v1/namespaces/load-{}/configmaps?", group % NAMESPACES),
+            Select::Label => format!("{}?labelSelector=group%3Dg{group}&", self.collection()),
+            Select::Node => format!("{}?fieldSelector=spec.nodeName%3Dnode-{group}&", self.collection()),
+            Select::Name => format!(
+                "/api/v1/namespaces/{}/configmaps?fieldSelector=metadata.name%3D{}&",
+                namespace(group),
+                self.name(group)
+            ),
+        }
+    }
+
+    fn name(&self, object: usize) -> String {
+        // Objects of other rows, with other labels, are other objects.
+        format!("load-{}k-{}-{object:06}", self.kib, self.groups)
+    }
+
+    fn items(&self, object: usize) -> String {
+        let kind = if self.select == Select::Node { "pods" } else { "configmaps" };
+        format!("/api/v1/namespaces/{}/{kind}", namespace(object))
+    }
+
+    fn path(&self, object: usize) -> String {
+        format!("{}/{}", self.items(object), self.name(object))
+    }
+
+    /// The payload: letters that differ from turn to turn, as little compressible as text mostly is.
+    fn payload(&self, turn: u64) -> String {
+        let bytes = (self.kib * 1024).saturating_sub(METADATA_BYTES);
+        let mut state = turn.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
+        let mut text = String::with_capacity(bytes);
+        while text.len() < bytes {
+            state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+            text.push(char::from(b"0123456789abcdef"[(state >> 60) as usize]));
+        }
+        text
+    }
+
+    fn body(&self, object: usize, turn: u64) -> Bytes {
+        let (name, group, payload) = (self.name(object), self.group(object), self.payload(turn));
+        let metadata = format!(
+            "\"name\":\"{name}\",\"namespace\":\"{}\",\"labels\":{{\"app\":\"load\",\"group\":\"g{group}\"}}",
+            namespace(object)
+        );
+        Bytes::from(if self.select == Select::Node {
+            format!(
+                "{{\"apiVersion\":\"v1\",\"kind\":\"Pod\",\"metadata\":{{{metadata},\"annotations\":{{\"payload\":\"{payload}\"}}}},\
+                 \"spec\":{{\"nodeName\":\"node-{group}\",\"automountServiceAccountToken\":false,\
+                 \"containers\":[{{\"name\":\"main\",\"image\":\"load\"}}]}}}}"
+            )
+        } else {
+            format!(
+                "{{\"apiVersion\":\"v1\",\"kind\":\"ConfigMap\",\"metadata\":{{{metadata}}},\"data\":{{\"turn\":\"{turn}\",\"payload\":\"{payload}\"}}}}"
+            )
+        })
+    }
+
+    /// Changes an object; the answer has its new revision. Config maps are replaced; of a pod, what
+    /// may be changed is patched.
+    pub(crate) async fn update(&self, client: &mut Client<'_>, object: usize, turn: u64) -> Outcome<Bytes> {
+        let group = Some(self.group(object));
+        if self.select == Select::Node {
+            let body = format!("{{\"metadata\":{{\"annotations\":{{\"payload\":\"{}\"}}}}}}", self.payload(turn));
+            let content_type = Some("application/merge-patch+json");
+            let extras = Extras { content_type, group, body: body.into(), ..Extras::default() };
+            return client.expect(Method::PATCH, &self.path(object), extras).await;
+        }
+        let extras = Extras { group, body: self.body(object, turn), ..Extras::default() };
+        client.expect(Method::PUT, &self.path(object), extras).await
+    }
+
+    /// Creates an object that is not there.
+    pub(crate) async fn create(&self, client: &mut Client<'_>, object: usize) -> Outcome<Bytes> {
+        let extras = Extras { group: Some(self.group(object)), body: self.body(object, 0), ..Extras::default() };
+        client.expect(Method::POST, &self.items(object), extras).await
+    }
+
+    pub(crate) async fn get(&self, client: &mut Client<'_>, object: usize) -> Outcome<Bytes> {
+        client.expect(Method::GET, &self.path(object), Extras::default()).await
+    }
+
+    pub(crate) async fn delete(&self, client: &mut Client<'_>, object: usize) -> Outcome<Bytes> {
+        client.expect(Method::DELETE, &self.path(object), Extras::default()).await
+    }
+
+    /// Makes the namespaces, and whatever else a pod needs to be let in.
+    pub(crate) async fn make_namespaces(&self, target: &Target) -> Outcome<()> {
+        let mut client = Client::connect(target, Http::H1).await?;
+        for index in 0..NAMESPACES {
+            let name = namespace(index);
+            let body = format!("{{\"apiVersion\":\"v1\",\"kind\":\"Namespace\",\"metadata\":{{\"name\":\"{name}\"}}}}");
+            there(&mut client, "/api/v1/namespaces", body.into()).await?;
+            if self.select == Select::Node {
+                // Nobody else makes it where no controllers run.
+                let body = "{\"apiVersion\":\"v1\",\"kind\":\"ServiceAccount\",\"metadata\":{\"name\":\"default\"}}";
+                there(&mut client, &format!("/api/v1/namespaces/{name}/serviceaccounts"), body.into()).await?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Makes sure that they all exist.
+    pub(crate) async fn make(&self, target: &Arc<Target>) -> Outcome<()> {
+        if target.floor {
+            return Ok(());
+        }
+        self.make_namespaces(target).await?;
+        let next = Arc::new(AtomicUsize::new(0));
+        let mut creators = tokio::task::JoinSet::new();
+        for _ in 0..CREATORS {
+            let (objects, target, next) = (*self, target.clone(), next.clone());
+            creators.spawn(async move {
+                let mut client = Client::connect(&target, Http::H1).await?;
+                loop {
+                    let object = next.fetch_add(1, Ordering::Relaxed);
+                    if object >= objects.count {
+                        return Outcome::Ok(());
+                    }
+                    there(&mut client, &objects.items(object), objects.body(object, 0)).await?;
+                }
+            });
+        }
+        while let Some(created) = creators.join_next().await {
+            created??;
+        }
+        Ok(())
+    }
+}
+
+fn namespace(object: usize) -> String {
+    format!("load-{}", object % NAMESPACES)
+}
+
+/// Creates something, unless it is there already.
+async fn there(client: &mut Client<'_>, path: &str, body: Bytes) -> Outcome<()> {
+    let (status, answer) = client.request(Method::POST, path, Extras { body, ..Extras::default() }).await?;
+    if status.is_success() || status == StatusCode::CONFLICT {
+        return Ok(());
+    }
+    let text = String::from_utf8_lossy(&answer[..answer.len().min(400)]).into_owned();
+    Err(format!("POST {path}: {status}: {text}").into())
+}

@@ -1,0 +1,106 @@
+//! What all loads have in common: rounds, servers in turn, and the floor beside them ([`Common`]).
+
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::Outcome;
+use crate::report::{Metrics, Report};
+use crate::target::{Servers, Target};
+
+/// The flags of every load.
+#[derive(Clone, Debug, clap::Args)]
+pub(crate) struct Common {
+    #[command(flatten)]
+    servers: Servers,
+
+    /// How long each figure is measured in each round
+    #[arg(long, value_name = "SECONDS", default_value = "4", value_parser = seconds, global = true)]
+    pub(crate) seconds: Duration,
+
+    /// How often, all servers in turn: the median counts
+    #[arg(long, default_value_t = 3, global = true)]
+    rounds: usize,
+
+    /// Write the figures there as well
+    #[arg(long, value_name = "FILE", global = true)]
+    pub(crate) json: Option<PathBuf>,
+}
+
+fn seconds(text: &str) -> Result<Duration, String> {
+    let seconds: f64 = text.parse().map_err(|_| "a number of seconds".to_owned())?;
+    Duration::try_from_secs_f64(seconds).map_err(|error| error.to_string())
+}
+
+impl Common {
+    /// Starts what is measured.
+    pub(crate) fn start(&self) -> Outcome<Vec<Arc<Target>>> {
+        Ok(self.servers.start()?.into_iter().map(Arc::new).collect())
+    }
+
+    /// The same with one round.
+    pub(crate) fn once(&self) -> Self {
+        Common { rounds: 1, ..self.clone() }
+    }
+
+    /// Measures one row: each server, then the floor with the first server's bytes, in every round
+    /// anew. `measure` gets the first server's figures where it measures the floor.
+    pub(crate) async fn row(
+        &self,
+        report: &mut Report,
+        table: &str,
+        parameters: &[(&str, String)],
+        targets: &[Arc<Target>],
+        coalesced: bool,
+        measure: impl AsyncFn(&Arc<Target>, Option<&Metrics>) -> Outcome<Metrics>,
+    ) -> Outcome<()> {
+        let mut all = targets.to_vec();
+        let mut figures: Vec<Vec<Metrics>> = vec![Vec::new(); all.len()];
+        let what: Vec<&str> = parameters.iter().map(|(_, value)| value.as_str()).collect();
+        for round in 0..self.rounds.max(1) {
+            let mut index = 0;
+            while index < all.len() {
+                let target = all[index].clone();
+                eprintln!("{table} {}: {}, round {}", what.join(" "), target.name, round + 1);
+                let like = figures[0].last().filter(|_| target.floor).cloned();
+                figures[index].push(measure(&target, like.as_ref()).await?);
+                index += 1;
+                if round == 0 && index == targets.len() {
+                    let bytes = figures[0][0].iter().find(|(name, _)| *name == "bytes_per_event");
+                    let bytes = bytes.map_or(1_650, |(_, bytes)| *bytes as usize);
+                    for floor in self.servers.floors(bytes, coalesced)? {
+                        all.push(Arc::new(floor));
+                        figures.push(Vec::new());
+                    }
+                }
+            }
+        }
+        for (target, rounds) in all.iter().zip(&figures) {
+            report.add(table, parameters, &target.name, rounds);
+        }
+        Ok(())
+    }
+}
+
+/// The value below which this part of the values lies; NaN when there are none.
+pub(crate) fn percentile(values: &mut [f64], part: f64) -> f64 {
+    if values.is_empty() {
+        return f64::NAN;
+    }
+    let index = ((values.len() - 1) as f64 * part).round() as usize;
+    *values.select_nth_unstable_by(index, f64::total_cmp).1
+}
+
+#[cfg(test)]
+mod tests {
+    use super::percentile;
+
+    #[test]
+    fn percentiles_are_of_the_sorted_values() {
+        let mut values = [5.0, 1.0, 4.0, 2.0, 3.0];
+        assert_eq!(percentile(&mut values, 0.0), 1.0);
+        assert_eq!(percentile(&mut values, 0.5), 3.0);
+        assert_eq!(percentile(&mut values, 1.0), 5.0);
+        assert!(percentile(&mut [], 0.5).is_nan());
+    }
+}

@@ -1,0 +1,170 @@
+//! What one watcher received, and whether that is what it should have received: [`Tally`].
+//!
+//! Of a frame, only its type and its resource version are read. Lost, repeated and misordered
+//! events are found by the order of the revisions and by a sum over them, which is compared with
+//! the sum over the writes that concerned the watcher.
+
+use memchr::{memchr, memmem};
+
+/// What begins a resource version in an object of JSON.
+const VERSION: &[u8] = b"\"resourceVersion\":\"";
+/// What a bookmark carries that ends the initial events.
+const INITIAL_END: &[u8] = b"k8s.io/initial-events-end";
+
+/// A watcher's books.
+#[derive(Debug, Default)]
+pub(crate) struct Tally {
+    /// The beginning of a frame whose end has not come yet.
+    partial: Vec<u8>,
+    /// The state is being sent, in key order: revisions may fall.
+    initial: bool,
+    last: u64,
+    /// Objects of the initial state.
+    pub(crate) initial_objects: u64,
+    pub(crate) events: Digest,
+    pub(crate) duplicates: u64,
+    pub(crate) misordered: u64,
+    pub(crate) bookmarks: u64,
+    /// `ERROR` events; the first one's text.
+    pub(crate) error: Option<String>,
+    /// Bytes of the events, without bookmarks.
+    pub(crate) bytes: u64,
+}
+
+/// A count of revisions, and a sum over them that other revisions will not have.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Digest {
+    pub(crate) count: u64,
+    sum: u64,
+}
+
+impl Digest {
+    pub(crate) fn add(&mut self, revision: u64) {
+        self.count += 1;
+        // SplitMix64's mixing step.
+        let mut mixed = revision.wrapping_mul(0x9e37_79b9_7f4a_7c15);
+        mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        self.sum = self.sum.wrapping_add(mixed ^ (mixed >> 31));
+    }
+}
+
+impl Tally {
+    /// Books for a watch that begins behind a list, or with the initial state.
+    pub(crate) fn new(initial: bool) -> Self {
+        Tally { initial, ..Tally::default() }
+    }
+
+    /// Whether the initial state is complete.
+    pub(crate) fn synced(&self) -> bool {
+        !self.initial
+    }
+
+    /// Takes bytes of the stream; `seen` gets the revision of each event behind the initial state.
+    pub(crate) fn feed(&mut self, bytes: &[u8], mut seen: impl FnMut(u64)) {
+        let mut rest = bytes;
+        if !self.partial.is_empty() {
+            let Some(end) = memchr(b'\n', rest) else {
+                self.partial.extend_from_slice(rest);
+                return;
+            };
+            let mut frame = std::mem::take(&mut self.partial);
+            frame.extend_from_slice(&rest[..end]);
+            self.frame(&frame, &mut seen);
+            frame.clear();
+            self.partial = frame;
+            rest = &rest[end + 1..];
+        }
+        while let Some(end) = memchr(b'\n', rest) {
+            self.frame(&rest[..end], &mut seen);
+            rest = &rest[end + 1..];
+        }
+        self.partial.extend_from_slice(rest);
+    }
+
+    fn frame(&mut self, frame: &[u8], seen: &mut impl FnMut(u64)) {
+        let kind = frame.strip_prefix(b"{\"type\":\"").and_then(|rest| rest.first());
+        match kind {
+            Some(b'A' | b'M' | b'D') => {}
+            Some(b'B') => {
+                self.bookmarks += 1;
+                if self.initial && memmem::find(frame, INITIAL_END).is_some() {
+                    self.initial = false;
+                    self.last = revision(frame).unwrap_or(0);
+                }
+                return;
+            }
+            None if frame.is_empty() => return,
+            _ => {
+                let text = String::from_utf8_lossy(&frame[..frame.len().min(300)]).into_owned();
+                self.error.get_or_insert(text);
+                return;
+            }
+        }
+        self.bytes += frame.len() as u64 + 1;
+        let Some(revision) = revision(frame) else {
+            self.error.get_or_insert_with(|| "an event without a resource version".to_owned());
+            return;
+        };
+        if self.initial {
+            self.initial_objects += 1;
+            return;
+        }
+        match revision.cmp(&self.last) {
+            std::cmp::Ordering::Greater => {
+                self.last = revision;
+                self.events.add(revision);
+                seen(revision);
+            }
+            std::cmp::Ordering::Equal => self.duplicates += 1,
+            std::cmp::Ordering::Less => self.misordered += 1,
+        }
+    }
+}
+
+/// The first resource version in some JSON.
+pub(crate) fn revision(json: &[u8]) -> Option<u64> {
+    let digits = &json[memmem::find(json, VERSION)? + VERSION.len()..];
+    let digits = &digits[..memchr(b'"', digits)?];
+    std::str::from_utf8(digits).ok()?.parse().ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const STREAM: &str = "\
+{\"type\":\"ADDED\",\"object\":{\"metadata\":{\"name\":\"a\",\"resourceVersion\":\"7\"}}}\n\
+{\"type\":\"ADDED\",\"object\":{\"metadata\":{\"name\":\"b\",\"resourceVersion\":\"3\"}}}\n\
+{\"type\":\"BOOKMARK\",\"object\":{\"metadata\":{\"resourceVersion\":\"8\",\"annotations\":{\"k8s.io/initial-events-end\":\"true\"}}}}\n\
+{\"type\":\"MODIFIED\",\"object\":{\"metadata\":{\"resourceVersion\":\"9\",\"name\":\"b\"}}}\n\
+{\"type\":\"MODIFIED\",\"object\":{\"metadata\":{\"resourceVersion\":\"9\",\"name\":\"b\"}}}\n\
+{\"type\":\"DELETED\",\"object\":{\"metadata\":{\"resourceVersion\":\"12\",\"name\":\"b\"}}}\n\
+{\"type\":\"ADDED\",\"object\":{\"metadata\":{\"resourceVersion\":\"11\",\"name\":\"b\"}}}\n";
+
+    #[test]
+    fn the_books_are_the_same_wherever_the_stream_is_cut() {
+        for step in [1, 3, 50, STREAM.len()] {
+            let (mut tally, mut seen) = (Tally::new(true), Vec::new());
+            for piece in STREAM.as_bytes().chunks(step) {
+                tally.feed(piece, |revision| seen.push(revision));
+            }
+            assert_eq!(seen, [9, 12]);
+            assert_eq!((tally.initial_objects, tally.bookmarks), (2, 1));
+            assert_eq!((tally.duplicates, tally.misordered), (1, 1));
+            assert!(tally.synced() && tally.error.is_none());
+            let mut expected = Digest::default();
+            expected.add(12);
+            expected.add(9);
+            assert_eq!(tally.events, expected, "the sum does not depend on the order");
+            assert_ne!(tally.events, Digest { count: 2, sum: 21 });
+        }
+    }
+
+    #[test]
+    fn an_error_is_kept() {
+        let mut tally = Tally::new(false);
+        tally.feed(b"{\"type\":\"ERROR\",\"object\":{\"kind\":\"Status\",\"reason\":\"Expired\"}}\n", |_| {});
+        assert!(tally.error.unwrap().contains("Expired"));
+    }
+}

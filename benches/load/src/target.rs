@@ -1,0 +1,285 @@
+//! The servers that are measured: given by address ([`Target::connect_to`]), started from a binary
+//! ([`Target::serve`]), or the floor ([`Target::floor`]).
+
+use std::io::{BufRead as _, BufReader};
+use std::path::{Path, PathBuf};
+use std::process::{Child, ChildStdin, Command, Stdio};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use listwatch_client::Config;
+use listwatch_client::config::Auth;
+use rustls::{ClientConfig, RootCertStore};
+use rustls_pki_types::pem::PemObject as _;
+use rustls_pki_types::{CertificateDer, ServerName};
+use tokio::net::TcpStream;
+use tokio_rustls::TlsConnector;
+use tokio_rustls::client::TlsStream;
+
+use crate::Outcome;
+use crate::http::Http;
+use crate::usage::{self, Usage};
+
+/// How long a server may take to become ready.
+const READY_WAIT: Duration = Duration::from_secs(60);
+/// The header that tells the floor whom a write or a watch concerns.
+pub(crate) const GROUP_HEADER: &str = "x-load-group";
+
+/// A server, how to reach it, and the process that it is.
+pub(crate) struct Target {
+    /// What the tables call it.
+    pub(crate) name: String,
+    pub(crate) authority: String,
+    /// The value of `Authorization`.
+    pub(crate) authorization: Option<String>,
+    pub(crate) floor: bool,
+    server_name: ServerName<'static>,
+    connectors: [TlsConnector; 2],
+    pid: Option<u32>,
+    _child: Option<Started>,
+}
+
+/// A process of ours, which ends when this is dropped.
+struct Started {
+    child: Child,
+    /// Its end ends the floor, also when this program is killed.
+    _stdin: Option<ChildStdin>,
+    /// Removed behind it.
+    _directory: Option<tempfile::TempDir>,
+}
+
+impl Drop for Started {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+impl Target {
+    /// A server that runs already. Without a `pid`, nothing is said about CPU and memory.
+    pub(crate) fn connect_to(name: &str, config: Config, pid: Option<u32>) -> Outcome<Self> {
+        let authority = config.server.authority().ok_or("the server's URL has no host")?.to_string();
+        if config.server.scheme_str() != Some("https") {
+            return Err("only https:// servers can be measured: TLS is a good part of what an event costs".into());
+        }
+        if config.tls.insecure_skip_verify || config.tls.authorities.is_empty() {
+            return Err("the server's certificate authority is needed (--ca, or in the kubeconfig)".into());
+        }
+        let mut roots = RootCertStore::empty();
+        for certificate in config.tls.authorities {
+            roots.add(certificate)?;
+        }
+        let host = config.server.host().unwrap_or_default().trim_start_matches('[').trim_end_matches(']').to_owned();
+        let server_name = ServerName::try_from(config.tls.server_name.unwrap_or(host))?;
+        let provider = Arc::new(rustls::crypto::ring::default_provider());
+        let builder = ClientConfig::builder_with_provider(provider)
+            .with_safe_default_protocol_versions()?
+            .with_root_certificates(roots);
+        let mut tls = match config.tls.identity {
+            Some(identity) => builder.with_client_auth_cert(identity.certificates, identity.key)?,
+            None => builder.with_no_client_auth(),
+        };
+        let connectors = [Http::H1, Http::H2].map(|http| {
+            tls.alpn_protocols = vec![http.alpn().to_vec()];
+            TlsConnector::from(Arc::new(tls.clone()))
+        });
+        let authorization = match config.auth {
+            Auth::None => None,
+            Auth::Token(token) => Some(format!("Bearer {token}")),
+            Auth::TokenFile(path) => Some(format!("Bearer {}", std::fs::read_to_string(path)?.trim())),
+            Auth::Basic { .. } => return Err("give a token or a client certificate, not a password".into()),
+        };
+        let (name, floor) = (name.to_owned(), false);
+        Ok(Target { name, authority, authorization, floor, server_name, connectors, pid, _child: None })
+    }
+
+    /// Starts `binary serve` on a free port, with its data in a directory that goes with it.
+    /// `store` is `memory`, `embedded`, or the URL of an etcd.
+    pub(crate) fn serve(name: &str, binary: &Path, store: &str, further: &[String]) -> Outcome<Self> {
+        let directory = tempfile::tempdir()?;
+        let kubeconfig = directory.path().join("kubeconfig");
+        let mut command = Command::new(binary);
+        command.args(["serve", "--bind", "127.0.0.1:0", "--log-level", "warn", "--kubeconfig-out"]).arg(&kubeconfig);
+        match store {
+            "memory" => command.arg("--in-memory"),
+            "embedded" => command.arg("--data-dir").arg(directory.path().join("data")),
+            etcd => {
+                // A prefix of its own: each run begins with nothing.
+                let prefix =
+                    format!("/load-{}-{}", std::process::id(), directory.path().display()).replace("/tmp/", "");
+                command.args(["--etcd-servers", etcd, "--etcd-prefix", &prefix, "--data-dir"]).arg(directory.path())
+            }
+        };
+        let mut child = command
+            .args(further)
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped())
+            .spawn()
+            .map_err(|error| format!("cannot start {}: {error}", binary.display()))?;
+        let stdout = child.stdout.take().ok_or("no standard output")?;
+        // The banner comes when the server listens.
+        let ready = BufReader::new(stdout).lines().map_while(Result::ok).any(|line| line.trim().starts_with("stop"));
+        let pid = child.id();
+        let child = Some(Started { child, _stdin: None, _directory: Some(directory) });
+        if !ready {
+            return Err(format!("{} ended before it was ready", binary.display()).into());
+        }
+        let target = Target::connect_to(name, Config::load(Some(&kubeconfig), None)?, Some(pid))?;
+        Ok(Target { _child: child, ..target })
+    }
+
+    /// Starts the floor in a process of its own.
+    pub(crate) fn floor(name: &str, coalesce: bool, frame_bytes: usize) -> Outcome<Self> {
+        let mut command = Command::new(std::env::current_exe()?);
+        command.args(["floor", "--frame-bytes", &frame_bytes.to_string()]);
+        if coalesce {
+            command.arg("--coalesce");
+        }
+        let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn()?;
+        let (stdin, stdout) = (child.stdin.take(), child.stdout.take().ok_or("no standard output")?);
+        let pid = child.id();
+        let child = Some(Started { child, _stdin: stdin, _directory: None });
+        let (mut authority, mut ca) = (String::new(), String::new());
+        for line in BufReader::new(stdout).lines() {
+            let line = line?;
+            if authority.is_empty() {
+                authority = line;
+            } else {
+                ca = ca + &line + "\n";
+                if line.starts_with("-----END") {
+                    break;
+                }
+            }
+        }
+        let config = config(&format!("https://{authority}"), None, ca.as_bytes())?;
+        let target = Target::connect_to(name, config, Some(pid))?;
+        Ok(Target { floor: true, _child: child, ..target })
+    }
+
+    /// A new connection that speaks `http`.
+    pub(crate) async fn connect(&self, http: Http) -> Outcome<TlsStream<TcpStream>> {
+        let begun = Instant::now();
+        loop {
+            let tcp = match TcpStream::connect(&self.authority).await {
+                Ok(tcp) => tcp,
+                // A full backlog, or a server that is still starting.
+                Err(_) if begun.elapsed() < READY_WAIT => {
+                    tokio::time::sleep(Duration::from_millis(50)).await;
+                    continue;
+                }
+                Err(error) => return Err(format!("cannot connect to {}: {error}", self.authority).into()),
+            };
+            tcp.set_nodelay(true)?;
+            let stream = self.connectors[http as usize].connect(self.server_name.clone(), tcp).await?;
+            if stream.get_ref().1.alpn_protocol().is_some_and(|chosen| chosen != http.alpn()) {
+                return Err(format!("{} does not speak {http}", self.name).into());
+            }
+            return Ok(stream);
+        }
+    }
+
+    /// What its process has used so far.
+    pub(crate) fn usage(&self) -> Option<Usage> {
+        usage::read(self.pid?)
+    }
+
+    pub(crate) fn reset_peak(&self) {
+        if let Some(pid) = self.pid {
+            usage::reset_peak(pid);
+        }
+    }
+}
+
+/// How to reach a server that is given by hand.
+pub(crate) fn config(url: &str, token: Option<String>, ca_pem: &[u8]) -> Outcome<Config> {
+    let authorities = CertificateDer::pem_slice_iter(ca_pem).collect::<Result<Vec<_>, _>>()?;
+    Ok(Config {
+        server: url.parse()?,
+        tls: listwatch_client::config::TlsOptions { authorities, ..Default::default() },
+        auth: token.map_or(Auth::None, Auth::Token),
+        namespace: "default".to_owned(),
+    })
+}
+
+/// The flags that say what is measured.
+#[derive(Clone, Debug, clap::Args)]
+#[command(next_help_heading = "What is measured")]
+pub(crate) struct Servers {
+    /// Start this listwatch binary and measure it
+    #[arg(long, value_name = "PATH", global = true)]
+    serve: Option<PathBuf>,
+
+    /// Where the started server keeps its objects: memory, embedded, or the URL of an etcd
+    #[arg(long, value_name = "STORE", default_value = "memory", global = true)]
+    store: String,
+
+    /// A further flag of the started server; may be repeated
+    #[arg(long, value_name = "FLAG", allow_hyphen_values = true, global = true)]
+    serve_flag: Vec<String>,
+
+    /// Measure the running server that this kubeconfig names
+    #[arg(long, value_name = "FILE", global = true)]
+    kubeconfig: Option<PathBuf>,
+
+    /// Measure the running server at this URL; needs --ca, and mostly --token-file
+    #[arg(long, value_name = "URL", conflicts_with = "kubeconfig", requires = "ca", global = true)]
+    server: Option<String>,
+
+    /// A file with the bearer token for --server
+    #[arg(long, value_name = "FILE", global = true)]
+    token_file: Option<PathBuf>,
+
+    /// The certificate authority of --server (PEM)
+    #[arg(long, value_name = "FILE", global = true)]
+    ca: Option<PathBuf>,
+
+    /// The process of the running server, for its CPU time and memory
+    #[arg(long, value_name = "PID", global = true)]
+    pid: Option<u32>,
+
+    /// What the tables call the running server
+    #[arg(long, value_name = "NAME", default_value = "kube-apiserver", global = true)]
+    name: String,
+
+    /// No floor beside the figures
+    #[arg(long, global = true)]
+    no_floor: bool,
+}
+
+impl Servers {
+    /// Those that were asked for, in the order of the tables.
+    pub(crate) fn start(&self) -> Outcome<Vec<Target>> {
+        let mut targets = Vec::new();
+        if let Some(binary) = &self.serve {
+            let name = match self.store.as_str() {
+                "memory" | "embedded" => format!("listwatch, {}", self.store),
+                _ => "listwatch, etcd".to_owned(),
+            };
+            targets.push(Target::serve(&name, binary, &self.store, &self.serve_flag)?);
+        }
+        if let Some(path) = &self.kubeconfig {
+            targets.push(Target::connect_to(&self.name, Config::load(Some(path), None)?, self.pid)?);
+        }
+        if let (Some(url), Some(ca)) = (&self.server, &self.ca) {
+            let token = self.token_file.as_ref().map(std::fs::read_to_string).transpose()?;
+            let config = config(url, token.map(|token| token.trim().to_owned()), &std::fs::read(ca)?)?;
+            targets.push(Target::connect_to(&self.name, config, self.pid)?);
+        }
+        if targets.is_empty() {
+            return Err("nothing to measure: give --serve, --kubeconfig or --server (see --help)".into());
+        }
+        Ok(targets)
+    }
+
+    /// The floors to set beside a figure: pushing event by event, and coalesced.
+    pub(crate) fn floors(&self, frame_bytes: usize, coalesced: bool) -> Outcome<Vec<Target>> {
+        if self.no_floor {
+            return Ok(Vec::new());
+        }
+        let mut floors = vec![Target::floor("floor", false, frame_bytes)?];
+        if coalesced {
+            floors.push(Target::floor("floor, coalesced", true, frame_bytes)?);
+        }
+        Ok(floors)
+    }
+}

@@ -1,0 +1,158 @@
+//! `writes`: what one request for one object costs: create, update, get, delete.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
+
+use crate::Outcome;
+use crate::http::{Client, Http};
+use crate::objects::{Objects, Select};
+use crate::report::{Metrics, Report};
+use crate::run::{Common, percentile};
+use crate::target::Target;
+
+/// Objects that are read and updated in turn.
+const OBJECTS: usize = 1_000;
+/// Objects that are made to be deleted, in each round.
+const DOOMED: usize = 4_000;
+
+/// The number of the next object that nobody has made yet.
+static FRESH: AtomicUsize = AtomicUsize::new(OBJECTS);
+
+/// Creates, updates, gets and deletes: CPU per request, requests/s, latency
+#[derive(Debug, clap::Args)]
+pub(crate) struct Writes {
+    /// What is done
+    #[arg(long, value_delimiter = ',', default_value = "create,update,get,delete")]
+    verb: Vec<Verb>,
+
+    /// Connections that do it at the same time
+    #[arg(long, value_delimiter = ',', default_value = "1,32")]
+    clients: Vec<usize>,
+
+    /// KiB of an object as it is written
+    #[arg(long, default_value_t = 1)]
+    kib: usize,
+
+    /// What the clients speak
+    #[arg(long, default_value = "h1")]
+    http: Http,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug, clap::ValueEnum)]
+enum Verb {
+    Create,
+    Update,
+    Get,
+    Delete,
+}
+
+impl Writes {
+    pub(crate) async fn run(&self, common: &Common) -> Outcome<Report> {
+        let mut report = Report::new();
+        let targets = common.start()?;
+        for &verb in &self.verb {
+            for &clients in &self.clients {
+                let parameters = [
+                    ("request", format!("{verb:?}").to_lowercase()),
+                    ("clients", clients.to_string()),
+                    ("KiB", self.kib.to_string()),
+                ];
+                let measure = async |target: &Arc<Target>, _: Option<&Metrics>| {
+                    self.measure(target, verb, clients, common.seconds).await
+                };
+                common.row(&mut report, "One object", &parameters, &targets, false, measure).await?;
+            }
+        }
+        Ok(report)
+    }
+
+    async fn measure(&self, target: &Arc<Target>, verb: Verb, clients: usize, duration: Duration) -> Outcome<Metrics> {
+        let objects = Objects { count: OBJECTS, kib: self.kib, select: Select::Label, groups: 10 };
+        match verb {
+            Verb::Create => objects.make_namespaces(target).await?,
+            _ => objects.make(target).await?,
+        }
+        let range = match verb {
+            Verb::Create => (FRESH.load(Ordering::Relaxed), usize::MAX),
+            Verb::Delete => {
+                let from = FRESH.fetch_add(DOOMED, Ordering::Relaxed);
+                if !target.floor {
+                    make_some(target, objects, from..from + DOOMED).await?;
+                }
+                (from, from + DOOMED)
+            }
+            Verb::Update | Verb::Get => (0, usize::MAX),
+        };
+        let next = Arc::new(AtomicUsize::new(range.0));
+        let (before, begun) = (target.usage(), Instant::now());
+        let until = begun + duration;
+        let mut running = tokio::task::JoinSet::new();
+        for _ in 0..clients {
+            let (target, next, http) = (target.clone(), next.clone(), self.http);
+            running.spawn(async move {
+                let mut client = Client::connect(&target, http).await?;
+                let (mut times, mut bytes) = (Vec::new(), 0);
+                while Instant::now() < until {
+                    let number = next.fetch_add(1, Ordering::Relaxed);
+                    if number >= range.1 {
+                        break;
+                    }
+                    let start = Instant::now();
+                    bytes += match verb {
+                        Verb::Create => objects.create(&mut client, number).await?,
+                        Verb::Update => objects.update(&mut client, number % OBJECTS, number as u64 + 1).await?,
+                        Verb::Get => objects.get(&mut client, number % OBJECTS).await?,
+                        Verb::Delete => objects.delete(&mut client, number).await?,
+                    }
+                    .len();
+                    times.push(start.elapsed().as_secs_f64() * 1e3);
+                }
+                Outcome::Ok((times, bytes))
+            });
+        }
+        let (mut times, mut bytes) = (Vec::new(), 0);
+        while let Some(done) = running.join_next().await {
+            let (more, of_client) = done??;
+            times.extend(more);
+            bytes += of_client;
+        }
+        let (after, took) = (target.usage(), begun.elapsed().as_secs_f64());
+        if verb == Verb::Create {
+            FRESH.fetch_max(next.load(Ordering::Relaxed), Ordering::Relaxed);
+        }
+        let count = times.len() as f64;
+        let mut metrics = Metrics::new();
+        if let Some((before, after)) = before.zip(after) {
+            metrics.push(("cpu_us_per_request", (after.cpu - before.cpu).as_secs_f64() * 1e6 / count));
+            metrics.push(("rss_mib", after.rss_kib as f64 / 1024.0));
+        }
+        metrics.push(("requests_per_s", count / took));
+        metrics.push(("p50_ms", percentile(&mut times, 0.5)));
+        metrics.push(("p99_ms", percentile(&mut times, 0.99)));
+        metrics.push(("bytes_per_event", bytes as f64 / count));
+        Ok(metrics)
+    }
+}
+
+async fn make_some(target: &Arc<Target>, objects: Objects, range: std::ops::Range<usize>) -> Outcome<()> {
+    let next = Arc::new(AtomicUsize::new(range.start));
+    let mut makers = tokio::task::JoinSet::new();
+    for _ in 0..16 {
+        let (target, next, end) = (target.clone(), next.clone(), range.end);
+        makers.spawn(async move {
+            let mut client = Client::connect(&target, Http::H1).await?;
+            loop {
+                let number = next.fetch_add(1, Ordering::Relaxed);
+                if number >= end {
+                    return Outcome::Ok(());
+                }
+                objects.create(&mut client, number).await?;
+            }
+        });
+    }
+    while let Some(made) = makers.join_next().await {
+        made??;
+    }
+    Ok(())
+}
