@@ -148,6 +148,8 @@ pub fn parse_list_options(query: &str) -> Result<(ListOptions, Extra), Status> {
 /// # Errors
 /// 400 with Go's text when `limit` or `timeoutSeconds` is no number.
 pub fn list_options(query: &Query<'_>) -> Result<(ListOptions, Extra), Status> {
+    // Where both numbers are wrong, kube-apiserver complains of this one.
+    let timeout_seconds = query.int("timeoutSeconds")?;
     let options = ListOptions {
         watch: query.bool("watch").unwrap_or(false),
         allow_watch_bookmarks: query.bool("allowWatchBookmarks").unwrap_or(false),
@@ -155,7 +157,7 @@ pub fn list_options(query: &Query<'_>) -> Result<(ListOptions, Extra), Status> {
         resource_version_match: query.text("resourceVersionMatch"),
         limit: query.int("limit")?.unwrap_or(0),
         continue_token: query.text("continue"),
-        timeout_seconds: query.int("timeoutSeconds")?,
+        timeout_seconds,
         send_initial_events: query.bool("sendInitialEvents"),
         label_selector: query.text("labelSelector"),
         field_selector: query.text("fieldSelector"),
