@@ -5,9 +5,16 @@
 //! before its handler weighs them: `Accept: application/*` is refused for pods and means JSON for
 //! a custom resource. The handler sorts the clauses by `q`, and the first one that fits any
 //! serializer wins; there is no second thought for a watch, so a client that prefers YAML and would
-//! take JSON is refused, not served (apiserver `endpoints/handlers/negotiation`).
-
-use std::fmt;
+//! take JSON is refused, not served (apiserver `endpoints/handlers/negotiation`). `q=0` does not
+//! exclude, it only comes last; a `q` that is no number is zero (`goautoneg`).
+//!
+//! | | JSON | YAML | protobuf | CBOR |
+//! |---|---|---|---|---|
+//! | built-in object or list | yes | yes | yes | behind a gate |
+//! | custom object or list | yes | yes | 406 | behind a gate |
+//! | `as=Table` | yes | yes | 406 | 406 |
+//! | `as=PartialObjectMetadata(List)`, custom too | yes | yes | yes | behind a gate |
+//! | watch | yes | 406 | as above | as `application/cbor-seq`, asked for as `application/cbor` |
 
 use listwatch_meta::Status;
 use listwatch_meta::status::{StatusDetails, reason};
@@ -57,6 +64,14 @@ impl Encoding {
             Encoding::Yaml => None,
             Encoding::Protobuf => Some("application/vnd.kubernetes.protobuf;stream=watch"),
             Encoding::Cbor => Some(CBOR_SEQUENCE),
+        }
+    }
+
+    /// What refusals call the encoding of a watch.
+    const fn accepted_stream_type(self) -> Option<&'static str> {
+        match self {
+            Encoding::Json => Some("application/json;stream=watch"),
+            _ => self.stream_media_type(),
         }
     }
 }
@@ -110,21 +125,12 @@ impl Served {
         })
     }
 
-    /// Has it this view in this encoding?
-    fn has(&self, encoding: Encoding, view: View) -> bool {
-        encoding != Encoding::Protobuf || self.protobuf || matches!(view, View::PartialMetadata { .. })
-    }
-
     fn types(&self) -> String {
         join(self.encodings().map(Encoding::media_type).map(str::to_owned))
     }
 
     fn stream_types(&self) -> String {
-        join(
-            self.encodings()
-                .filter(|encoding| encoding.stream_media_type().is_some())
-                .map(|encoding| format!("{};stream=watch", encoding.media_type())),
-        )
+        join(self.encodings().filter_map(Encoding::accepted_stream_type).map(str::to_owned))
     }
 }
 
@@ -186,53 +192,28 @@ impl Negotiated {
 /// 406 in kube-apiserver's words when nothing fits.
 pub fn negotiate(accept: Option<&str>, purpose: Purpose, served: &Served) -> Result<Negotiated, Status> {
     let accept = accept.unwrap_or_default();
-    if accept.trim().is_empty() {
+    if accept.is_empty() {
         return Ok(Negotiated::JSON);
     }
     if served.builtin {
         route(accept, purpose, served)?;
     }
-    let mut refused_view = None;
     for clause in parse_accept(accept) {
-        for encoding in served.encodings() {
-            if !clause.range_matches(encoding.media_type()) {
-                continue;
-            }
-            if clause.param("stream").is_some_and(|stream| {
-                !stream.is_empty() && (stream != "watch" || encoding.stream_media_type().is_none())
-            }) {
-                continue;
-            }
-            let target = clause.target();
-            let view = match &target {
-                None if !served.has(encoding, View::Full) => continue,
-                None => View::Full,
-                Some(target) => match target.view(encoding, served) {
-                    Some(view) => view,
-                    None => {
-                        refused_view.get_or_insert_with(|| target.to_string());
-                        continue;
-                    }
-                },
-            };
+        let fits = |encoding: &Encoding| clause.range_matches(encoding.media_type());
+        for encoding in served.encodings().filter(fits) {
+            let Some(view) = clause.view(encoding, served) else { continue };
             if purpose == Purpose::Watch && encoding.stream_media_type().is_none() {
-                return Err(not_acceptable(format!(
-                    "only the following media types are accepted: {}",
-                    served.stream_types()
-                )));
+                return Err(only_accepted(&served.stream_types()));
             }
-            if let Some(target) = &target {
-                target.check_pairing(purpose)?;
-            }
+            clause.check_pairing(purpose)?;
             return Ok(Negotiated { encoding, view, pretty: clause.param("pretty") == Some("1") });
         }
     }
-    Err(not_acceptable(match refused_view {
-        Some(target) => {
-            format!("only the following media types are accepted when converting to {target}: {}", served.types())
-        }
-        None => format!("only the following media types are accepted: {}", served.types()),
-    }))
+    Err(only_accepted(&served.types()))
+}
+
+fn only_accepted(types: &str) -> Status {
+    not_acceptable(format!("only the following media types are accepted: {types}"))
 }
 
 /// The router's check: some element, without its parameters, is `*/*` or a produced type.
@@ -279,14 +260,15 @@ pub fn wants_pretty(query_pretty: Option<&str>, negotiated: &Negotiated, user_ag
 /// # Errors
 /// 415 in kube-apiserver's words.
 pub fn negotiate_body(content_type: Option<&str>, served: &Served) -> Result<Encoding, Status> {
-    let bare = bare_type(content_type.unwrap_or_default());
-    if bare.is_empty() {
+    let content_type = content_type.unwrap_or_default();
+    if content_type.is_empty() {
         return Ok(Encoding::Json);
     }
+    let bare = bare_type(content_type);
     let taken = Served { protobuf_partial: false, ..*served };
     taken
         .encodings()
-        .find(|encoding| encoding.media_type().eq_ignore_ascii_case(bare))
+        .find(|encoding| encoding.media_type().eq_ignore_ascii_case(bare) && has_whole_params(content_type))
         .ok_or_else(|| unsupported_media_type(&taken.types()))
 }
 
@@ -339,6 +321,18 @@ fn unsupported_media_type(types: &str) -> Status {
     Status::failure(415, reason::UNSUPPORTED_MEDIA_TYPE, message)
 }
 
+/// Whether every parameter has a name and a value, without which Go reads no media type at all.
+fn has_whole_params(content_type: &str) -> bool {
+    let token = |text: &str| {
+        !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_graphic() && !b"()<>@,;:\\\"/[]?=".contains(&byte))
+    };
+    let quoted = |text: &str| text.len() > 1 && text.starts_with('"') && text.ends_with('"');
+    content_type.split(';').skip(1).map(str::trim).all(|param| {
+        param.is_empty()
+            || param.split_once('=').is_some_and(|(name, value)| token(name) && (token(value) || quoted(value)))
+    })
+}
+
 fn bare_type(content_type: &str) -> &str {
     content_type.split(';').next().unwrap_or_default().trim()
 }
@@ -367,40 +361,32 @@ impl<'a> Clause<'a> {
             || (self.kind == kind && (self.subtype == subtype || self.subtype == "*"))
     }
 
-    fn target(&self) -> Option<Target<'a>> {
-        let part = |name| self.param(name);
-        let (kind, version, group) = (part("as"), part("v"), part("g"));
-        if kind.is_none() && version.is_none() && group.is_none() {
+    /// The view that the clause asks for, where this endpoint has it in this encoding; `None` makes the
+    /// clause fail (`acceptMediaTypeOptions`).
+    fn view(&self, encoding: Encoding, served: &Served) -> Option<View> {
+        let wanted = |name| self.param(name).filter(|value| !value.is_empty());
+        if wanted("stream").is_some_and(|stream| stream != "watch" || encoding.stream_media_type().is_none()) {
             return None;
         }
-        Some(Target {
-            group: group.unwrap_or_default(),
-            version: version.unwrap_or_default(),
-            kind: kind.unwrap_or_default(),
-        })
-    }
-}
-
-/// What `as`, `v` and `g` ask for.
-struct Target<'a> {
-    group: &'a str,
-    version: &'a str,
-    kind: &'a str,
-}
-
-impl Target<'_> {
-    /// The view, where this endpoint and encoding have it.
-    fn view(&self, encoding: Encoding, served: &Served) -> Option<View> {
-        let v1beta1 = match (self.group, self.version) {
-            ("meta.k8s.io", "v1") => false,
-            ("meta.k8s.io", "v1beta1") => true,
+        // The version of the server's own types.
+        if wanted("sv").is_some_and(|version| version != "v1") {
+            return None;
+        }
+        let [kind, group, version] = ["as", "g", "v"].map(|name| self.param(name));
+        if kind.is_none() && group.is_none() && version.is_none() {
+            return (encoding != Encoding::Protobuf || served.protobuf).then_some(View::Full);
+        }
+        let v1beta1 = match (group, version) {
+            (Some("meta.k8s.io"), Some("v1")) => false,
+            (Some("meta.k8s.io"), Some("v1beta1")) => true,
             _ => return None,
         };
-        match self.kind {
-            "Table" => {
-                (served.table && matches!(encoding, Encoding::Json | Encoding::Yaml)).then_some(View::Table { v1beta1 })
+        match kind {
+            Some("Table") => {
+                let readable = matches!(encoding, Encoding::Json | Encoding::Yaml);
+                (served.table && readable).then_some(View::Table { v1beta1 })
             }
-            "PartialObjectMetadata" | "PartialObjectMetadataList" => {
+            Some("PartialObjectMetadata" | "PartialObjectMetadataList") => {
                 served.partial.then_some(View::PartialMetadata { v1beta1 })
             }
             _ => None,
@@ -410,11 +396,11 @@ impl Target<'_> {
     /// A list cannot be shown as one object's metadata, nor the other way round.
     fn check_pairing(&self, purpose: Purpose) -> Result<(), Status> {
         let is_list = purpose == Purpose::List;
-        match self.kind {
-            "PartialObjectMetadata" if is_list => Err(not_acceptable(
+        match self.param("as") {
+            Some("PartialObjectMetadata") if is_list => Err(not_acceptable(
                 "you requested PartialObjectMetadata, but the requested object is a list".to_owned(),
             )),
-            "PartialObjectMetadataList" if !is_list => Err(not_acceptable(
+            Some("PartialObjectMetadataList") if !is_list => Err(not_acceptable(
                 "you requested PartialObjectMetadataList, but the requested object is not a list".to_owned(),
             )),
             _ => Ok(()),
@@ -422,39 +408,53 @@ impl Target<'_> {
     }
 }
 
-impl fmt::Display for Target<'_> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}/{}, Kind={}", self.group, self.version, self.kind)
-    }
-}
+/// Up to so many clauses are sorted as Go sorts them.
+const CLAUSES_AS_IN_GO: usize = 12;
 
-/// The clauses, best first: by `q`, then ranges behind the types they cover, then as sent.
+/// The clauses, best first.
+///
+/// Go's comparison is no order: a clause with a type goes before a wildcard even if its `q` is lower, and
+/// behind it because its `q` is lower. What comes out depends on how it is sorted, and that is by
+/// insertion for as many clauses as anybody sends. With more, the `q` decides first.
 fn parse_accept(accept: &str) -> Vec<Clause<'_>> {
     let mut clauses: Vec<Clause<'_>> = accept.split(',').filter_map(parse_clause).collect();
-    clauses.sort_by(|a, b| {
-        let wildcards = |clause: &Clause<'_>| (clause.kind == "*", clause.subtype == "*");
-        b.quality.total_cmp(&a.quality).then_with(|| wildcards(a).cmp(&wildcards(b)))
-    });
+    let wildcards = |clause: &Clause<'_>| (clause.kind == "*", clause.subtype == "*");
+    if clauses.len() > CLAUSES_AS_IN_GO {
+        clauses.sort_by(|a, b| b.quality.total_cmp(&a.quality).then_with(|| wildcards(a).cmp(&wildcards(b))));
+        return clauses;
+    }
+    let goes_before = |a: &Clause<'_>, b: &Clause<'_>| {
+        let ((any, any_sub), (other_any, other_any_sub)) = (wildcards(a), wildcards(b));
+        a.quality > b.quality || (!any && other_any) || (!any_sub && other_any_sub)
+    };
+    for end in 1..clauses.len() {
+        let mut at = end;
+        while at > 0 && goes_before(&clauses[at], &clauses[at - 1]) {
+            clauses.swap(at, at - 1);
+            at -= 1;
+        }
+    }
     clauses
 }
 
 fn parse_clause(text: &str) -> Option<Clause<'_>> {
-    let mut parts = text.split(';').map(str::trim);
-    let range = parts.next().filter(|range| !range.is_empty())?;
+    fn trim(text: &str) -> &str {
+        text.trim_matches(' ')
+    }
+    let mut parts = text.split(';');
+    let range = parts.next().map(trim).filter(|range| !range.is_empty())?;
     let (kind, subtype) = match range.split_once('/') {
-        Some((kind, subtype)) => (kind.trim(), subtype.trim()),
+        Some((_, subtype)) if subtype.contains('/') => return None,
+        Some((kind, subtype)) => (trim(kind), trim(subtype)),
         None if range == "*" => ("*", "*"),
         None => return None,
     };
     let mut clause = Clause { kind, subtype, quality: 1.0, params: Vec::new() };
     for part in parts {
         let Some((key, value)) = part.split_once('=') else { continue };
-        let (key, value) = (key.trim(), value.trim());
-        let value = value.strip_prefix('"').and_then(|value| value.strip_suffix('"')).unwrap_or(value);
-        if key == "q" {
-            clause.quality = value.parse().ok().filter(|quality: &f32| quality.is_finite()).unwrap_or(1.0);
-        } else {
-            clause.params.push((key, value));
+        match trim(key) {
+            "q" => clause.quality = value.parse().unwrap_or(0.0),
+            key => clause.params.push((key, trim(value))),
         }
     }
     Some(clause)
@@ -533,6 +533,56 @@ mod tests {
     }
 
     #[test]
+    fn the_quality_counts_as_go_counts_it() {
+        use Encoding::{Json, Yaml};
+        use Purpose::List;
+        let check = |accept, expected| check(accept, List, CUSTOM, Ok((expected, View::Full)));
+        check("application/yaml;q=0, application/json;q=0.1", Json);
+        // Not excluded.
+        check("application/yaml;q=0", Yaml);
+        check("application/json;q=banana, application/yaml;q=0.1", Yaml);
+        check("application/json;q= 1, application/yaml;q=0.1", Yaml);
+        // Go's order depends on who stands where.
+        check("application/yaml;q=0.5, */*;q=0.9", Json);
+        check("*/*;q=0.9, application/yaml;q=0.5", Yaml);
+        check("application/yaml/x, application/json", Json);
+        check(&format!("{}*/*;q=0.9, application/yaml;q=0.8", "text/a,".repeat(12)), Json);
+        let refused = negotiate(Some(" "), List, &CUSTOM).expect_err("a space is no clause");
+        assert_eq!(refused.code, 406);
+    }
+
+    #[test]
+    fn each_encoding_is_served_where_it_exists() {
+        use Encoding::{Cbor, Protobuf};
+        use Purpose::{List, Object, Watch};
+        let accepted = format!("only the following media types are accepted: {TYPES}");
+        let view = |media: &str, kind: &str| format!("{media};as={kind};g=meta.k8s.io;v=v1");
+        let partial = View::PartialMetadata { v1beta1: false };
+        check(PROTOBUF, Watch, CUSTOM, Err(&accepted));
+        check(&view(PROTOBUF, "PartialObjectMetadata"), Watch, CUSTOM, Ok((Protobuf, partial)));
+        check(&view(PROTOBUF, "Table"), List, CUSTOM, Err(&accepted));
+        check("application/vnd.kubernetes.protobuf;stream=watch", Watch, BUILTIN, Ok((Protobuf, View::Full)));
+        check("application/vnd.kubernetes.protobuf;sv=v1", Object, BUILTIN, Ok((Protobuf, View::Full)));
+        check("application/vnd.kubernetes.protobuf;sv=v2", Object, BUILTIN, Err(&accepted));
+        // CBOR, behind its gate.
+        let accepted = format!("{accepted}, application/cbor");
+        for served in [BUILTIN, CUSTOM].map(|served| Served { cbor: true, ..served }) {
+            check(CBOR, List, served, Ok((Cbor, View::Full)));
+            check(CBOR, Watch, served, Ok((Cbor, View::Full)));
+            check("application/cbor;stream=watch", Watch, served, Ok((Cbor, View::Full)));
+            check(&view(CBOR, "PartialObjectMetadata"), Watch, served, Ok((Cbor, partial)));
+            check(&view(CBOR, "Table"), List, served, Err(&accepted));
+            assert_eq!(negotiate_body(Some(CBOR), &served), Ok(Cbor));
+        }
+        let custom = Served { cbor: true, ..CUSTOM };
+        check(CBOR_SEQUENCE, Watch, custom, Err(&accepted));
+        let streams = format!("only the following media types are accepted: {STREAMS}, application/cbor-seq");
+        check(YAML, Watch, custom, Err(&streams));
+        let watch = negotiate(Some(CBOR), Watch, &custom).expect("CBOR");
+        assert_eq!((watch.content_type(Watch), watch.content_type(List)), (CBOR_SEQUENCE, CBOR));
+    }
+
+    #[test]
     fn refusals_name_what_is_served() {
         use Purpose::{List, Object, Watch};
         let routed = format!("406: Not Acceptable\n\nAvailable representations: {TYPES}, {STREAMS}");
@@ -546,10 +596,8 @@ mod tests {
         let streams = format!("only the following media types are accepted: {STREAMS}");
         check("application/yaml", Watch, BUILTIN, Err(&streams));
         check("application/yaml, application/json", Watch, BUILTIN, Err(&streams));
-        let converting = format!(
-            "only the following media types are accepted when converting to meta.k8s.io/v1, Kind=Table: {TYPES}"
-        );
-        check("application/vnd.kubernetes.protobuf;as=Table;v=v1;g=meta.k8s.io", List, BUILTIN, Err(&converting));
+        check("application/vnd.kubernetes.protobuf;as=Table;v=v1;g=meta.k8s.io", List, BUILTIN, Err(&accepted));
+        check("application/vnd.kubernetes.protobuf;as=Table;v=v1;g=meta.k8s.io", Watch, BUILTIN, Err(&accepted));
         check("application/json;stream=tail", List, CUSTOM, Err(&accepted));
     }
 
@@ -581,6 +629,9 @@ mod tests {
         body(Some("application/yaml"), CUSTOM, Ok(Encoding::Yaml));
         let text = format!("the body of the request was in an unknown format - accepted media types include: {TYPES}");
         body(Some("text/plain"), BUILTIN, Err(&text));
+        body(Some(CBOR), BUILTIN, Err(&text));
+        body(Some("application/json;charset"), BUILTIN, Err(&text));
+        body(Some("application/json; charset=\"a b\"; x=y;"), BUILTIN, Ok(Encoding::Json));
 
         fn patch(content_type: Option<&str>, served: Served, expected: Result<PatchType, &str>) {
             let found = negotiate_patch(content_type, &served).map_err(|status| (status.code, status.message));

@@ -34,10 +34,6 @@ fn text(text: &'static str) -> Message {
     Message::Text(Bytes::from_static(text.as_bytes()))
 }
 
-fn binary(bytes: &'static [u8]) -> Message {
-    Message::Binary(Bytes::from_static(bytes))
-}
-
 #[test]
 fn the_examples_of_the_rfc_are_read_and_written() {
     const MASK: [u8; 4] = [0x37, 0xfa, 0x21, 0x3d];
