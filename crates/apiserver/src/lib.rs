@@ -48,6 +48,7 @@ mod backend;
 mod body;
 pub mod discovery;
 mod documents;
+mod gather;
 mod health;
 mod list;
 mod namespaces;

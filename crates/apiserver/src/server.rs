@@ -1,7 +1,7 @@
 //! The shell around the service: listeners, TLS, connections, and a graceful end.
 //!
 //! ```text
-//!  accept ─▶ first byte ─▶ TLS handshake ─▶ hyper (h2 or http/1.1 by ALPN) ─▶ service
+//!  accept ─▶ first byte ─▶ TLS handshake ─▶ gather ─▶ hyper (h2 or http/1.1 by ALPN) ─▶ service
 //!              │ plain HTTP? one helpful line, closed          │
 //!              └ a peer that asks or takes nothing is let go: crate::peer
 //! ```
@@ -26,6 +26,7 @@ use tokio::time::Instant;
 use tokio_rustls::TlsAcceptor;
 use tracing::{debug, warn};
 
+use crate::gather::gather;
 use crate::peer::{GOODBYE_TIMEOUT, Looks, Peer, StreamExecutor, Verdict, WatchedIo};
 use crate::service::ApiService;
 
@@ -185,19 +186,22 @@ impl Connection {
         let _ = SockRef::from(&stream).set_tcp_keepalive(&TcpKeepalive::new().with_time(TCP_KEEPALIVE));
         let peer = Peer::new();
         let Some(tls) = self.tls.clone() else {
-            return self.serve(WatchedIo::new(stream, Arc::clone(&peer)), peer).await;
+            return self.serve(WatchedIo::new(stream, Arc::clone(&peer)), false, peer).await;
         };
         let Some(stream) = refuse_plain_http(stream).await? else {
             return Ok(());
         };
         let stream = WatchedIo::new(stream, Arc::clone(&peer));
         let stream = tokio::time::timeout(HANDSHAKE_TIMEOUT, tls.accept(stream)).await??;
-        self.serve(stream, peer).await
+        let h2 = stream.get_ref().1.alpn_protocol() == Some(b"h2");
+        self.serve(stream, h2, peer).await
     }
 
+    /// `many`: many streams share the connection, and their frames go out together.
     async fn serve(
         mut self,
         io: impl AsyncRead + AsyncWrite + Send + Unpin + 'static,
+        many: bool,
         peer: Arc<Peer>,
     ) -> Result<(), ConnectionError> {
         let service = hyper::service::service_fn({
@@ -207,6 +211,7 @@ impl Connection {
                 async move { Ok::<_, Infallible>(service.handle(request).await.map(|body| open.answered(body))) }
             }
         });
+        let (io, outlet) = gather(io, many);
         let connection = self.builder.serve_connection_with_upgrades(TokioIo::new(io), service).into_owned();
         let mut connection = std::pin::pin!(connection);
         let mut looks = Looks::new(Instant::now());
@@ -215,20 +220,20 @@ impl Connection {
                 Verdict::Fine(due) => due,
                 Verdict::Idle => {
                     connection.as_mut().graceful_shutdown();
-                    return tokio::time::timeout(GOODBYE_TIMEOUT, connection).await?;
+                    return tokio::time::timeout(GOODBYE_TIMEOUT, outlet.run(connection)).await?;
                 }
                 Verdict::Stalled => return Err("the peer does not read".into()),
             };
             tokio::select! {
                 biased;
-                ended = connection.as_mut() => return ended,
+                ended = outlet.run(connection.as_mut()) => return ended,
                 () = tokio::time::sleep_until(due) => {}
                 // An error is the end of the server as well: nobody can say stop any more.
                 _ = self.stopped.changed() => break,
             }
         }
         connection.as_mut().graceful_shutdown();
-        connection.await
+        outlet.run(connection).await
     }
 }
 
