@@ -8,6 +8,7 @@
 //!   memory      the executable specification: an MVCC map, nothing on disk
 //!   embedded    the same semantics on a durable engine        (feature `embedded`)
 //!   etcd3       etcd v3 over gRPC, incoming and result channel (feature `etcd3`)
+//!   transfer    copies: a store into a file, a file into a store, two places compared
 //!   update      the optimistic write loop, Kubernetes' GuaranteedUpdate
 //!   conformance the suite that all of them pass                (feature `conformance`)
 //! ```
@@ -53,14 +54,15 @@ mod hub;
 mod memory;
 mod mvcc;
 mod retention;
+pub mod transfer;
 mod ttl;
 mod types;
 mod update;
 
 #[cfg(feature = "embedded")]
 pub use embedded::{
-    CACHE_BYTES, Defragmented, EmbeddedOptions, EmbeddedStats, EmbeddedStorage, FINDINGS_MAX, Finding, OpenError,
-    RESERVE_BYTES, Restore, RestoreError, Verification, WAITING_KIB_MAX,
+    CACHE_BYTES, Defragmented, EmbeddedOptions, EmbeddedStats, EmbeddedStorage, FINDINGS_MAX, Finding, FromExportError,
+    OpenError, RESERVE_BYTES, Restore, RestoreError, Verification, WAITING_KIB_MAX,
 };
 pub use error::{CreateError, DeleteError, ReadError, StoreFault, UpdateError, WatchError};
 pub use memory::MemoryStorage;

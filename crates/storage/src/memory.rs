@@ -32,6 +32,7 @@ use crate::error::{CreateError, DeleteError, ReadError, StoreFault, UpdateError,
 use crate::hub::{Hub, Turn, WatcherId};
 use crate::mvcc::{Entry, FIRST_REVISION, Mvcc, Stored};
 use crate::retention::{Keeper, Retention};
+use crate::transfer::{self, PAGE_RECORDS_MAX, Record, Records, RecordsError, Source};
 use crate::ttl::{self, Deadlines, Millis};
 use crate::types::{
     Capabilities, KeyValue, ListPage, ListQuery, Storage, StoreEvent, StoreStats, VALUE_BYTES_MAX, Watch, WatchItem,
@@ -384,6 +385,51 @@ impl Storage for MemoryStorage {
             keys: Some(state.mvcc.live()),
             disk_bytes: None,
         })
+    }
+}
+
+#[async_trait]
+impl Source for MemoryStorage {
+    /// A key that was written again since has its former TTL forgotten: it is told without one.
+    async fn records(&self) -> Result<Box<dyn Records + '_>, ReadError> {
+        let state = self.inner.state.read();
+        Ok(Box::new(MemoryRecords { store: self, at: state.mvcc.current(), count: state.mvcc.live(), last: None }))
+    }
+}
+
+/// Everything at one revision.
+struct MemoryRecords<'a> {
+    store: &'a MemoryStorage,
+    at: Revision,
+    count: u64,
+    last: Option<Key>,
+}
+
+#[async_trait]
+impl Records for MemoryRecords<'_> {
+    fn revision(&self) -> Revision {
+        self.at
+    }
+
+    fn count(&self) -> Option<u64> {
+        Some(self.count)
+    }
+
+    async fn next_page(&mut self) -> Result<Vec<Record>, RecordsError> {
+        let inner = &self.store.inner;
+        let now = inner.now();
+        let state = inner.state.read();
+        // The bytes are shared: only how many records there are costs memory.
+        let page = state.mvcc.list(&transfer::behind(self.last.as_ref()), self.at, PAGE_RECORDS_MAX)?;
+        let record = |(key, stored): (&Key, &Stored<Bytes>)| {
+            let deadline = state.deadlines.of(stored.modified);
+            // One that is due and not removed yet goes at once where it is brought to.
+            let ttl = deadline.map(|deadline| Duration::from_millis(deadline.saturating_sub(now).max(1)));
+            Record { entry: key_value(key, stored), ttl }
+        };
+        let records: Vec<Record> = page.items.into_iter().map(record).collect();
+        self.last = records.last().map(|record| record.entry.key.clone()).or(self.last.take());
+        Ok(records)
     }
 }
 

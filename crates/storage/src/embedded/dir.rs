@@ -37,6 +37,11 @@ const UNFINISHED_FORMAT_FILE: &str = "FORMAT.new";
 const RESTORING_FILE: &str = "store.redb.restoring";
 const COPY_FILE: &str = "store.redb.copy";
 
+/// Is there a store in this directory, whole or torn?
+pub(super) fn holds_store(path: &Path) -> bool {
+    [STORE_FILE, FORMAT_FILE].iter().any(|name| path.join(name).exists())
+}
+
 /// A locked directory that holds a store. Dropping it gives the lock back.
 pub(super) struct StoreDir {
     path: PathBuf,

@@ -41,6 +41,7 @@ mod record;
 mod repack;
 mod restore;
 mod stats;
+mod transfer;
 mod verify;
 mod watch;
 
@@ -67,6 +68,7 @@ pub use self::repack::Defragmented;
 pub use self::restore::{Restore, RestoreError};
 pub use self::stats::EmbeddedStats;
 use self::stats::Timeline;
+pub use self::transfer::FromExportError;
 pub use self::verify::{FINDINGS_MAX, Finding, Verification};
 use self::watch::{EmbeddedWatch, Place};
 use crate::error::{CreateError, DeleteError, ReadError, StoreFault, UpdateError, WatchError};
@@ -239,6 +241,11 @@ impl State {
 }
 
 impl EmbeddedStorage {
+    /// Is there a store in this directory? [`EmbeddedStorage::open`] would make one.
+    pub fn exists(path: impl AsRef<Path>) -> bool {
+        dir::holds_store(path.as_ref())
+    }
+
     /// Opens the store in a directory, and makes both where there is none. Blocks while it reads
     /// the index, some tens of milliseconds for 20,000 objects; after a crash under load, also while the engine
     /// repairs the file.

@@ -57,6 +57,7 @@ mod lease;
 mod liveness;
 mod options;
 mod pager;
+mod transfer;
 mod version;
 mod watch;
 mod watch_stream;

@@ -1,0 +1,132 @@
+//! Everything below the prefix at one revision, with how long the keys under leases still live.
+//!
+//! etcd tells with each key its lease, also at a former revision, and a lease's time when it is asked
+//! for it; a lease is shared by many keys ([`super::lease`]), so each is asked for once.
+
+use std::collections::HashMap;
+use std::time::Duration;
+
+use async_trait::async_trait;
+use etcd_client::GetOptions;
+use etcd_client::proto::PbKeyValue;
+use listwatch_meta::Revision;
+use tokio::time::Instant;
+
+use super::keys::number;
+use super::{Etcd3, Failure, Shared};
+use crate::error::ReadError;
+use crate::transfer::{PAGE_BYTES, PAGE_RECORDS_MAX, Record, Records, RecordsError, Source};
+
+/// The first page asks for so many keys: what they weigh is not known yet.
+const FIRST_PAGE_RECORDS: usize = 128;
+
+/// So many leases are remembered at a time, with when they end.
+const LEASES_MAX: usize = 100_000;
+
+#[async_trait]
+impl Source for Etcd3 {
+    async fn records(&self) -> Result<Box<dyn Records + '_>, ReadError> {
+        self.shared.check_open()?;
+        let (next, end) = self.shared.keys.everything();
+        let (from, to) = (&next, &end);
+        let counted = self.shared.endpoints.read(|connection| async move {
+            let options = GetOptions::new().with_range(to.clone()).with_count_only();
+            connection.kv.clone().get(from.clone(), Some(options)).await
+        });
+        let counted = counted.await.map_err(Failure::into_fault)?.0;
+        let at = super::header_revision(counted.header.map(|header| header.revision)).map_err(Failure::into_fault)?;
+        let count = u64::try_from(counted.count).unwrap_or(0);
+        let (page_records, ends) = (FIRST_PAGE_RECORDS, HashMap::new());
+        Ok(Box::new(EtcdRecords { shared: &self.shared, next: Some(next), end, at, count, page_records, ends }))
+    }
+}
+
+struct EtcdRecords<'a> {
+    shared: &'a Shared,
+    /// Where the next page begins; `None` when there is none.
+    next: Option<Vec<u8>>,
+    end: Vec<u8>,
+    at: Revision,
+    count: u64,
+    page_records: usize,
+    /// When each lease ends that was met.
+    ends: HashMap<i64, Instant>,
+}
+
+#[async_trait]
+impl Records for EtcdRecords<'_> {
+    fn revision(&self) -> Revision {
+        self.at
+    }
+
+    fn count(&self) -> Option<u64> {
+        Some(self.count)
+    }
+
+    async fn next_page(&mut self) -> Result<Vec<Record>, RecordsError> {
+        // A page may hold none but keys that are not ours.
+        while let Some(from) = self.next.take() {
+            let page = match self.page(from).await {
+                Ok(page) => page,
+                Err(failure) => return Err(self.shared.read_error(failure, self.at).await.into()),
+            };
+            let mut records = Vec::with_capacity(page.len());
+            for kv in page {
+                let ttl = match kv.lease {
+                    0 => None,
+                    lease => Some(self.left(lease).await.map_err(|failure| ReadError::Fault(failure.into_fault()))?),
+                };
+                records.extend(self.shared.keys.entry(kv).map(|entry| Record { entry, ttl }));
+            }
+            if !records.is_empty() {
+                return Ok(records);
+            }
+        }
+        Ok(Vec::new())
+    }
+}
+
+impl EtcdRecords<'_> {
+    async fn page(&mut self, from: Vec<u8>) -> Result<Vec<PbKeyValue>, Failure> {
+        let (start, end, at) = (&from, &self.end, number(self.at));
+        let limit = i64::try_from(self.page_records).unwrap_or(i64::MAX);
+        let response = self.shared.endpoints.read(|connection| async move {
+            let options = GetOptions::new().with_range(end.clone()).with_revision(at).with_limit(limit);
+            connection.kv.clone().get(start.clone(), Some(options)).await
+        });
+        let response = response.await?.0;
+        let bytes: usize = response.kvs.iter().map(|kv| kv.key.len() + kv.value.len()).sum();
+        let average = (bytes / response.kvs.len().max(1)).max(1);
+        self.page_records = (PAGE_BYTES / average).clamp(1, PAGE_RECORDS_MAX);
+        self.next = response.kvs.last().filter(|_| response.more).map(|last| {
+            let mut next = last.key.clone();
+            next.push(0);
+            next
+        });
+        Ok(response.kvs)
+    }
+
+    /// How much longer a lease lives. One that has ended meanwhile gives the least time there is: the
+    /// key was there at this revision, and goes at once where it is brought to.
+    async fn left(&mut self, lease: i64) -> Result<Duration, Failure> {
+        const LEAST: Duration = Duration::from_millis(1);
+        let ends = match self.ends.get(&lease) {
+            Some(ends) => *ends,
+            None => {
+                let answer = self
+                    .shared
+                    .endpoints
+                    .read(|connection| async move { connection.lease.clone().time_to_live(lease, None).await });
+                // etcd counts down whole seconds, and what it has begun is not over.
+                let seconds = u64::try_from(answer.await?.ttl()).map_or(0, |seconds| seconds + 1);
+                if self.ends.len() >= LEASES_MAX {
+                    self.ends.clear();
+                }
+                let ends = Instant::now() + Duration::from_secs(seconds);
+                self.ends.insert(lease, ends);
+                ends
+            }
+        };
+        Ok(ends.saturating_duration_since(Instant::now()).max(LEAST))
+    }
+}

@@ -1,0 +1,720 @@
+//! The export file's format: pure encoding and decoding. What reads and writes files is
+//! `transfer/file.rs`.
+//!
+//! ```text
+//!   file     magic 14 bytes │ version u16 │ header │ record … │ end
+//!   frame    kind u8 │ length u32 │ body, `length` bytes │ crc u32
+//!
+//!   header   revision u64 │ time u64 │ source …                                        kind 'H'
+//!   record   created u64 │ modified u64 │ ttl u64 │ key length u16 │ key … │ value …    kind 'R'
+//!   end      records u64 │ bytes u64 │ digest u32                                      kind 'E'
+//! ```
+//!
+//! Header, records and end are frames. Numbers are little-endian; `time` is in milliseconds since
+//! the epoch, `ttl` in milliseconds, 0 for none. Records stand in the order of their keys.
+//!
+//! A frame's checksum covers its place in the file too, so that a frame which was lost, repeated or
+//! moved is noticed where it happens; the end counts what was written, and its digest is the
+//! checksum of all checksums before it. So a file is whole or refused. The magic's odd bytes are
+//! there to be spoiled by whoever takes the file for text (as in PNG).
+
+use std::time::{Duration, SystemTime};
+
+use bytes::{Buf, Bytes, BytesMut};
+use listwatch_meta::{Key, Revision};
+
+use super::Record;
+use crate::types::KeyValue;
+
+/// The version of the format that this code writes. It reads this one.
+pub const FORMAT_VERSION: u16 = 1;
+
+/// The largest value that an export holds, in bytes. More than the stores take, because an etcd may
+/// have been told to take larger requests. A larger one is not exported, and says so.
+pub const EXPORT_VALUE_BYTES_MAX: usize = 16 << 20;
+
+/// The longest key that an export holds, in bytes.
+pub const EXPORT_KEY_BYTES_MAX: usize = u16::MAX as usize;
+
+const MAGIC: &[u8; 14] = b"\x89listwatch\r\n\x1a\n";
+/// Magic and version.
+const PREAMBLE: usize = MAGIC.len() + 2;
+
+const HEADER: u8 = b'H';
+const RECORD: u8 = b'R';
+const END: u8 = b'E';
+
+/// Kind and length of a frame.
+const HEAD: usize = 1 + 4;
+const CRC: usize = 4;
+/// A record's body around its key and value.
+const RECORD_FIXED: usize = 8 + 8 + 8 + 2;
+const END_BODY: usize = 8 + 8 + 4;
+const HEADER_FIXED: usize = 8 + 8;
+/// No description of a source is longer, in bytes.
+const SOURCE_BYTES_MAX: usize = 4 << 10;
+
+/// No frame's body is longer. What says that it is, is damaged, and no memory is taken for it.
+const BODY_BYTES_MAX: usize = RECORD_FIXED + EXPORT_KEY_BYTES_MAX + EXPORT_VALUE_BYTES_MAX;
+
+/// What an export says about itself before its records.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ExportHeader {
+    /// Where the records come from, for people.
+    pub source: String,
+    /// The source's clock: all records are as they were at this revision.
+    pub revision: Revision,
+    /// When it was made, to the millisecond.
+    pub time: SystemTime,
+}
+
+/// What an export says about itself after its records.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ExportEnd {
+    /// How many records there are.
+    pub records: u64,
+    /// Bytes of their keys and values.
+    pub bytes: u64,
+    /// The checksum of all checksums.
+    pub digest: u32,
+}
+
+/// Why bytes are no export, or cannot become one.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum FormatError {
+    /// Something else altogether.
+    #[error(
+        "this is no export of listwatch, it begins with {begins:?}; give a file that `listwatch storage export` wrote"
+    )]
+    Foreign {
+        /// The first bytes, as text.
+        begins: String,
+    },
+    /// An export of another version.
+    #[error(
+        "the export is of format {found}, this version reads format {FORMAT_VERSION}; use the version of listwatch that \
+         wrote it, or a newer one"
+    )]
+    Version {
+        /// Its version.
+        found: u16,
+    },
+    /// The end is missing: the export was interrupted, or cut on its way here.
+    #[error("the export ends too early, after {at} bytes: it is torn; copy it again, or take another one")]
+    Torn {
+        /// How many bytes there are.
+        at: u64,
+    },
+    /// What is there cannot have been written.
+    #[error("the export is damaged at byte {at}: {what}; copy it again, or take another one")]
+    Damaged {
+        /// Where, in bytes from the beginning.
+        at: u64,
+        /// What is wrong.
+        what: String,
+    },
+    /// A record does not fit into the format.
+    #[error("{key} cannot be exported: {what}")]
+    Unfit {
+        /// The record's key.
+        key: Key,
+        /// Why not.
+        what: String,
+    },
+}
+
+fn millis(duration: Duration) -> u64 {
+    u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
+}
+
+/// A TTL in the file: up to the next millisecond, so that no key goes early; never 0, which is none.
+fn ttl_millis(ttl: Duration) -> u64 {
+    u64::try_from(ttl.as_nanos().div_ceil(1_000_000)).unwrap_or(u64::MAX).max(1)
+}
+
+fn checksum(offset: u64, head_and_body: &[u8]) -> u32 {
+    let mut hasher = crc32fast::Hasher::new();
+    hasher.update(&offset.to_le_bytes());
+    hasher.update(head_and_body);
+    hasher.finalize()
+}
+
+/// Records in, bytes out. Call [`Encoder::begin`], [`Encoder::record`] for each record in the order
+/// of their keys, and [`Encoder::end`]; what each appends to `out` is the next part of the file.
+#[derive(Debug)]
+pub struct Encoder {
+    /// Where the next frame will lie in the file.
+    offset: u64,
+    digest: crc32fast::Hasher,
+    records: u64,
+    bytes: u64,
+    last_key: Option<Key>,
+    revision: Revision,
+}
+
+impl Encoder {
+    /// Begins an export. A source's description longer than 4 KiB is cut.
+    pub fn begin(header: &ExportHeader, out: &mut Vec<u8>) -> Self {
+        out.extend_from_slice(MAGIC);
+        out.extend_from_slice(&FORMAT_VERSION.to_le_bytes());
+        let mut encoder = Encoder {
+            offset: PREAMBLE as u64,
+            digest: crc32fast::Hasher::new(),
+            records: 0,
+            bytes: 0,
+            last_key: None,
+            revision: header.revision,
+        };
+        let time = header.time.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+        let mut cut = header.source.len().min(SOURCE_BYTES_MAX);
+        while !header.source.is_char_boundary(cut) {
+            cut -= 1;
+        }
+        let numbers = [header.revision.get().to_le_bytes(), millis(time).to_le_bytes()];
+        encoder.frame(HEADER, &[numbers.as_flattened(), &header.source.as_bytes()[..cut]], out);
+        encoder
+    }
+
+    /// Adds a record.
+    ///
+    /// # Errors
+    /// [`FormatError::Unfit`]: it is too large, not behind the one before it, or newer than the
+    /// export. Nothing was appended.
+    pub fn record(&mut self, record: &Record, out: &mut Vec<u8>) -> Result<(), FormatError> {
+        let KeyValue { key, value, created, modified } = &record.entry;
+        let unfit = |what: String| FormatError::Unfit { key: key.clone(), what };
+        if value.len() > EXPORT_VALUE_BYTES_MAX {
+            return Err(unfit(format!(
+                "its value has {} bytes, an export holds {EXPORT_VALUE_BYTES_MAX} at most",
+                value.len()
+            )));
+        }
+        let key_length = u16::try_from(key.as_str().len())
+            .map_err(|_| unfit(format!("a key has at most {EXPORT_KEY_BYTES_MAX} bytes")))?;
+        check_record(key, *created, *modified, self.last_key.as_ref(), self.revision).map_err(unfit)?;
+        let numbers = [created.get(), modified.get(), record.ttl.map_or(0, ttl_millis)].map(u64::to_le_bytes);
+        let parts = [numbers.as_flattened(), &key_length.to_le_bytes(), key.as_str().as_bytes(), value];
+        self.frame(RECORD, &parts, out);
+        self.records += 1;
+        self.bytes += (key.as_str().len() + value.len()) as u64;
+        self.last_key = Some(key.clone());
+        Ok(())
+    }
+
+    /// Ends the export.
+    pub fn end(mut self, out: &mut Vec<u8>) -> ExportEnd {
+        let end = ExportEnd { records: self.records, bytes: self.bytes, digest: self.digest.clone().finalize() };
+        let parts: [&[u8]; 3] = [&end.records.to_le_bytes(), &end.bytes.to_le_bytes(), &end.digest.to_le_bytes()];
+        self.frame(END, &parts, out);
+        end
+    }
+
+    fn frame(&mut self, kind: u8, parts: &[&[u8]], out: &mut Vec<u8>) {
+        let start = out.len();
+        let length: usize = parts.iter().map(|part| part.len()).sum();
+        out.push(kind);
+        // No part is longer than what was checked before it came here.
+        out.extend_from_slice(&u32::try_from(length).unwrap_or(u32::MAX).to_le_bytes());
+        parts.iter().for_each(|part| out.extend_from_slice(part));
+        let crc = checksum(self.offset, &out[start..]).to_le_bytes();
+        out.extend_from_slice(&crc);
+        self.digest.update(&crc);
+        self.offset += (out.len() - start) as u64;
+    }
+}
+
+/// What every record keeps; the writer refuses what the reader would.
+fn check_record(
+    key: &Key,
+    created: Revision,
+    modified: Revision,
+    last: Option<&Key>,
+    revision: Revision,
+) -> Result<(), String> {
+    if last.is_some_and(|last| last >= key) {
+        return Err("it does not stand behind the key before it".to_owned());
+    }
+    if created.is_zero() || created > modified || modified > revision {
+        return Err(format!("created at {created} and changed at {modified} cannot be, at revision {revision}"));
+    }
+    Ok(())
+}
+
+/// What a [`Decoder`] hands out.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Item {
+    /// First.
+    Header(ExportHeader),
+    /// The records, in the order of their keys.
+    Record {
+        /// Where its frame begins in the file.
+        offset: u64,
+        /// The record.
+        record: Record,
+    },
+    /// Last.
+    End(ExportEnd),
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum State {
+    Preamble,
+    Header,
+    Records,
+    Ended,
+}
+
+/// Bytes in, records out, however the bytes are cut. Hand in with [`Decoder::handle_bytes`], take
+/// out with [`Decoder::poll_item`] until it gives `None`, and when no bytes are left call
+/// [`Decoder::handle_eof`]. After an error nothing more may be asked.
+///
+/// It holds what was handed in and not taken out: at most one frame and what one call handed in.
+#[derive(Debug)]
+pub struct Decoder {
+    buffer: BytesMut,
+    /// Where the buffer begins in the file.
+    offset: u64,
+    state: State,
+    digest: crc32fast::Hasher,
+    records: u64,
+    bytes: u64,
+    last_key: Option<Key>,
+    revision: Revision,
+}
+
+impl Default for Decoder {
+    fn default() -> Self {
+        Decoder {
+            buffer: BytesMut::new(),
+            offset: 0,
+            state: State::Preamble,
+            digest: crc32fast::Hasher::new(),
+            records: 0,
+            bytes: 0,
+            last_key: None,
+            revision: Revision::ZERO,
+        }
+    }
+}
+
+impl Decoder {
+    /// Takes the next bytes of the file.
+    pub fn handle_bytes(&mut self, bytes: &[u8]) {
+        self.buffer.extend_from_slice(bytes);
+    }
+
+    /// How far the file has been understood, in bytes.
+    pub fn offset(&self) -> u64 {
+        self.offset
+    }
+
+    /// The next item; `None` when more bytes are needed.
+    ///
+    /// # Errors
+    /// [`FormatError::Foreign`], [`FormatError::Version`] and [`FormatError::Damaged`].
+    pub fn poll_item(&mut self) -> Result<Option<Item>, FormatError> {
+        if self.state == State::Preamble {
+            if !self.take_preamble()? {
+                return Ok(None);
+            }
+            self.state = State::Header;
+        }
+        if self.state == State::Ended {
+            if self.buffer.is_empty() {
+                return Ok(None);
+            }
+            return Err(damaged(self.offset, "something follows behind its end"));
+        }
+        let Some(length) = frame_length(self.offset, &self.buffer)? else { return Ok(None) };
+        if self.buffer.len() < length {
+            return Ok(None);
+        }
+        let at = self.offset;
+        let frame = self.buffer.split_to(length).freeze();
+        self.offset += length as u64;
+        let (kind, body, crc) = open_frame(at, &frame)?;
+        let before = self.digest.clone();
+        self.digest.update(&crc);
+        let item = match (self.state, kind) {
+            (State::Header, HEADER) => {
+                let header = decode_header(at, &body)?;
+                self.revision = header.revision;
+                self.state = State::Records;
+                Item::Header(header)
+            }
+            (State::Records, RECORD) => {
+                let record = decode_record(at, body)?;
+                let KeyValue { key, value, created, modified } = &record.entry;
+                check_record(key, *created, *modified, self.last_key.as_ref(), self.revision)
+                    .map_err(|what| damaged(at, &format!("{key}: {what}")))?;
+                self.records += 1;
+                self.bytes += (key.as_str().len() + value.len()) as u64;
+                self.last_key = Some(key.clone());
+                Item::Record { offset: at, record }
+            }
+            (State::Records, END) => {
+                let end = decode_end(at, &body)?;
+                let counted = ExportEnd { records: self.records, bytes: self.bytes, digest: before.finalize() };
+                if end != counted {
+                    let what = format!("its end tells of {} records, there are {}", end.records, counted.records);
+                    return Err(damaged(at, &what));
+                }
+                self.state = State::Ended;
+                Item::End(end)
+            }
+            _ => return Err(damaged(at, "a part stands where it does not belong")),
+        };
+        Ok(Some(item))
+    }
+
+    /// No bytes are left.
+    ///
+    /// # Errors
+    /// [`FormatError::Torn`] when the end was not reached; [`FormatError::Foreign`] when what little
+    /// there was is no export.
+    pub fn handle_eof(&self) -> Result<(), FormatError> {
+        match self.state {
+            State::Ended if self.buffer.is_empty() => Ok(()),
+            State::Ended => Err(damaged(self.offset, "something follows behind its end")),
+            _ if self.offset == 0 && self.buffer.is_empty() => Err(foreign(b"")),
+            _ => Err(FormatError::Torn { at: self.offset + self.buffer.len() as u64 }),
+        }
+    }
+
+    fn take_preamble(&mut self) -> Result<bool, FormatError> {
+        let common = self.buffer.len().min(MAGIC.len());
+        if self.buffer[..common] != MAGIC[..common] {
+            return Err(foreign(&self.buffer));
+        }
+        if self.buffer.len() < PREAMBLE {
+            return Ok(false);
+        }
+        let mut preamble = self.buffer.split_to(PREAMBLE);
+        preamble.advance(MAGIC.len());
+        let found = preamble.get_u16_le();
+        if found != FORMAT_VERSION {
+            return Err(FormatError::Version { found });
+        }
+        self.offset = PREAMBLE as u64;
+        Ok(true)
+    }
+}
+
+fn damaged(at: u64, what: &str) -> FormatError {
+    FormatError::Damaged { at, what: what.to_owned() }
+}
+
+fn foreign(bytes: &[u8]) -> FormatError {
+    const SHOWN: usize = 24;
+    FormatError::Foreign { begins: String::from_utf8_lossy(&bytes[..bytes.len().min(SHOWN)]).into_owned() }
+}
+
+/// How long the frame is that these bytes begin with; `None` when they do not tell yet.
+fn frame_length(at: u64, bytes: &[u8]) -> Result<Option<usize>, FormatError> {
+    let Some(head) = bytes.first_chunk::<HEAD>() else { return Ok(None) };
+    let [_, length @ ..] = *head;
+    let length = u32::from_le_bytes(length) as usize;
+    if length > BODY_BYTES_MAX {
+        return Err(damaged(at, &format!("a part of {length} bytes is longer than any")));
+    }
+    Ok(Some(HEAD + length + CRC))
+}
+
+/// A whole frame's kind, body and checksum.
+fn open_frame(at: u64, frame: &Bytes) -> Result<(u8, Bytes, [u8; CRC]), FormatError> {
+    let checked = frame.len().checked_sub(CRC).filter(|checked| *checked >= HEAD);
+    let checked = checked.ok_or_else(|| damaged(at, "a part is too short"))?;
+    let crc: [u8; CRC] = std::array::from_fn(|n| frame[checked + n]);
+    if u32::from_le_bytes(crc) != checksum(at, &frame[..checked]) {
+        return Err(damaged(at, "a part does not match its checksum"));
+    }
+    Ok((frame[0], frame.slice(HEAD..checked), crc))
+}
+
+fn decode_header(at: u64, body: &Bytes) -> Result<ExportHeader, FormatError> {
+    if body.len() < HEADER_FIXED {
+        return Err(damaged(at, "its header is too short"));
+    }
+    let mut numbers = &body[..HEADER_FIXED];
+    let revision = Revision::new(numbers.get_u64_le());
+    let time = SystemTime::UNIX_EPOCH.checked_add(Duration::from_millis(numbers.get_u64_le()));
+    let source = std::str::from_utf8(&body[HEADER_FIXED..]).ok();
+    match (time, source) {
+        (Some(time), Some(source)) => Ok(ExportHeader { source: source.to_owned(), revision, time }),
+        _ => Err(damaged(at, "its header makes no sense")),
+    }
+}
+
+fn decode_record(at: u64, mut body: Bytes) -> Result<Record, FormatError> {
+    if body.len() < RECORD_FIXED {
+        return Err(damaged(at, "a record is too short"));
+    }
+    let (created, modified) = (Revision::new(body.get_u64_le()), Revision::new(body.get_u64_le()));
+    let ttl = Some(body.get_u64_le()).filter(|ttl| *ttl > 0).map(Duration::from_millis);
+    let key_length = usize::from(body.get_u16_le());
+    if body.len() < key_length {
+        return Err(damaged(at, "a record is too short"));
+    }
+    let key = body.split_to(key_length);
+    let key = std::str::from_utf8(&key).ok().and_then(|key| Key::from_path(key).ok());
+    let key = key.ok_or_else(|| damaged(at, "a record holds no key"))?;
+    Ok(Record { entry: KeyValue { key, value: body, created, modified }, ttl })
+}
+
+fn decode_end(at: u64, body: &Bytes) -> Result<ExportEnd, FormatError> {
+    if body.len() != END_BODY {
+        return Err(damaged(at, "its end is of the wrong length"));
+    }
+    let mut body = &body[..];
+    Ok(ExportEnd { records: body.get_u64_le(), bytes: body.get_u64_le(), digest: body.get_u32_le() })
+}
+
+/// The record whose frame begins at `offset` of a file that was checked before. `read` fills a
+/// buffer from a place in the file, and says how much of it (less only at the end of the file).
+pub(super) fn record_at<E: From<FormatError>>(
+    offset: u64,
+    mut read: impl FnMut(u64, &mut [u8]) -> Result<usize, E>,
+) -> Result<Record, E> {
+    /// Most frames are shorter: one read for each.
+    const GUESS: usize = 4 << 10;
+    let mut frame = vec![0; GUESS];
+    let got = read(offset, &mut frame)?;
+    frame.truncate(got);
+    let torn = |got: usize| FormatError::Torn { at: offset + got as u64 };
+    let length = frame_length(offset, &frame)?.ok_or_else(|| torn(got))?;
+    if length > got {
+        frame.resize(length, 0);
+        let rest = read(offset + got as u64, &mut frame[got..])?;
+        if got + rest < length {
+            return Err(torn(got + rest).into());
+        }
+    }
+    frame.truncate(length);
+    match open_frame(offset, &frame.into())? {
+        (RECORD, body, _) => Ok(decode_record(offset, body)?),
+        _ => Err(damaged(offset, "a part stands where it does not belong").into()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::LazyLock;
+
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn header() -> ExportHeader {
+        let time = SystemTime::UNIX_EPOCH + Duration::from_millis(1_763_769_600_123);
+        ExportHeader { source: "embedded (redb) in listwatch-dätä".into(), revision: Revision::new(1_000), time }
+    }
+
+    fn record(key: &str, value: &[u8], created: u64, modified: u64, ttl: Option<u64>) -> Record {
+        let (created, modified) = (Revision::new(created), Revision::new(modified));
+        let entry =
+            KeyValue { key: Key::from_path(key).unwrap(), value: Bytes::copy_from_slice(value), created, modified };
+        Record { entry, ttl: ttl.map(Duration::from_millis) }
+    }
+
+    fn encode(header: &ExportHeader, records: &[Record]) -> Vec<u8> {
+        let mut out = Vec::new();
+        let mut encoder = Encoder::begin(header, &mut out);
+        records.iter().for_each(|record| encoder.record(record, &mut out).unwrap());
+        encoder.end(&mut out);
+        out
+    }
+
+    fn decode(parts: &[&[u8]]) -> Result<(ExportHeader, Vec<Record>, ExportEnd), FormatError> {
+        let mut decoder = Decoder::default();
+        let (mut header, mut records, mut end) = (None, Vec::new(), None);
+        for part in parts {
+            decoder.handle_bytes(part);
+            while let Some(item) = decoder.poll_item()? {
+                match item {
+                    Item::Header(found) => header = Some(found),
+                    Item::Record { record, .. } => records.push(record),
+                    Item::End(found) => end = Some(found),
+                }
+            }
+        }
+        decoder.handle_eof()?;
+        Ok((header.unwrap(), records, end.unwrap()))
+    }
+
+    fn some_records() -> Vec<Record> {
+        vec![
+            record("/configmaps/a/x", b"{}", 2, 900, None),
+            record("/configmaps/a/y", b"", 3, 3, Some(1)),
+            record("/events/a/z", &[7; 5_000], 4, 1_000, Some(3_600_000)),
+        ]
+    }
+
+    static FILE: LazyLock<Vec<u8>> = LazyLock::new(|| encode(&header(), &some_records()));
+
+    fn records() -> impl Strategy<Value = Vec<Record>> {
+        let one =
+            ("[a-z./ü]{0,40}x", any::<Vec<u8>>(), 1..=1_000_u64, 1..=1_000_u64, proptest::option::of(1..u64::MAX));
+        proptest::collection::vec(one, 0..20).prop_map(|records| {
+            let mut records: Vec<Record> = records
+                .into_iter()
+                .filter(|(key, ..)| Key::from_path(&format!("/{key}")).is_ok())
+                .map(|(key, value, a, b, ttl)| record(&format!("/{key}"), &value, a.min(b), a.max(b), ttl))
+                .collect();
+            records.sort_by(|a, b| a.entry.key.cmp(&b.entry.key));
+            records.dedup_by(|a, b| a.entry.key == b.entry.key);
+            records
+        })
+    }
+
+    proptest! {
+        #[test]
+        fn what_is_written_is_read_however_it_is_cut(
+            records in records(), cuts in proptest::collection::vec(any::<prop::sample::Index>(), 0..30),
+        ) {
+            let file = encode(&header(), &records);
+            let mut cuts: Vec<usize> = cuts.iter().map(|cut| cut.index(file.len() + 1)).chain([0, file.len()]).collect();
+            cuts.sort_unstable();
+            let parts: Vec<&[u8]> = cuts.windows(2).map(|cut| &file[cut[0]..cut[1]]).collect();
+            let (found, read, end) = decode(&parts).unwrap();
+            prop_assert_eq!(found, header());
+            prop_assert_eq!(end.records, records.len() as u64);
+            prop_assert_eq!(read, records);
+        }
+
+        #[test]
+        fn any_bytes_are_refused_without_a_panic(bytes in any::<Vec<u8>>(), keep in 0..200_usize) {
+            prop_assert!(decode(&[&bytes]).is_err());
+            // The same behind a good beginning.
+            let mut file = FILE[..keep.min(FILE.len() - 1)].to_vec();
+            file.extend_from_slice(&bytes);
+            prop_assert!(file == *FILE || decode(&[&file]).is_err());
+        }
+
+        #[test]
+        fn any_flipped_bit_is_noticed(records in records(), at in any::<prop::sample::Index>(), bit in 0..8_u8) {
+            let mut file = encode(&header(), &records);
+            let at = at.index(file.len());
+            file[at] ^= 1_u8 << bit;
+            prop_assert!(decode(&[&file]).is_err());
+        }
+    }
+
+    #[test]
+    fn every_truncation_is_refused_as_torn() {
+        for length in 1..FILE.len() {
+            assert_eq!(decode(&[&FILE[..length]]), Err(FormatError::Torn { at: length as u64 }));
+        }
+        assert!(decode(&[&FILE]).is_ok());
+    }
+
+    #[test]
+    fn every_flipped_bit_of_a_file_is_noticed() {
+        for at in 0..FILE.len() {
+            let mut file = FILE.clone();
+            file[at] ^= 1_u8 << (at % 8);
+            assert!(decode(&[&file]).is_err(), "byte {at}");
+        }
+    }
+
+    #[test]
+    fn what_is_no_export_is_refused_in_words() {
+        let newer = [&MAGIC[..], &2_u16.to_le_bytes()].concat();
+        let longer = [&FILE[..], b"!"].concat();
+        // As a transfer that takes the file for text leaves it.
+        let as_text = String::from_utf8_lossy(&FILE).replace("\r\n", "\n").into_bytes();
+        for (bytes, expected) in [
+            (&b""[..], "no export of listwatch, it begins with \"\""),
+            (b"{\"kind\":\"List\"}", "no export of listwatch, it begins with \"{\\\"kind\\\":\\\"List\\\"}\""),
+            (&as_text, "no export of listwatch"),
+            (&newer, "the export is of format 2, this version reads format 1"),
+            (&longer, "something follows behind its end"),
+            (&MAGIC[..5], "it is torn"),
+        ] {
+            let error = decode(&[bytes]).unwrap_err().to_string();
+            assert!(error.contains(expected), "{error}");
+        }
+    }
+
+    #[test]
+    fn a_record_that_is_lost_repeated_or_moved_is_noticed() {
+        let (mut file, mut cuts) = (Vec::new(), Vec::new());
+        let mut encoder = Encoder::begin(&header(), &mut file);
+        for name in ["a", "b", "c"] {
+            cuts.push(file.len());
+            encoder.record(&record(&format!("/pods/ns/{name}"), b"{}", 5, 5, None), &mut file).unwrap();
+        }
+        cuts.push(file.len());
+        encoder.end(&mut file);
+        let [a, b, c, end] = [cuts[0], cuts[1], cuts[2], cuts[3]];
+        let parts = |parts: &[std::ops::Range<usize>]| {
+            let whole: Vec<&[u8]> = parts.iter().map(|part| &file[part.clone()]).collect();
+            decode(&whole)
+        };
+        assert!(parts(&[0..a, a..file.len()]).is_ok());
+        assert!(parts(&[0..b, c..file.len()]).is_err(), "lost");
+        assert!(parts(&[0..end, c..file.len()]).is_err(), "repeated");
+        assert!(parts(&[0..a, b..c, a..b, c..file.len()]).is_err(), "moved");
+        assert!(parts(&[0..a, a..end - 1]).is_err(), "without its end");
+    }
+
+    #[test]
+    fn the_writer_refuses_what_the_reader_would() {
+        let check = |records: &[Record], expected: &str| {
+            let mut out = Vec::new();
+            let mut encoder = Encoder::begin(&header(), &mut out);
+            let mut refused = None;
+            for record in records {
+                let before = out.len();
+                refused = encoder.record(record, &mut out).err();
+                assert!(refused.is_none() || out.len() == before, "a refused record left something behind");
+            }
+            let refused = refused.map(|error| error.to_string()).unwrap_or_default();
+            assert!(refused.contains(expected), "{refused:?} should say {expected:?}");
+        };
+        let fine = record("/pods/b", b"", 1, 2, None);
+        check(&[fine.clone(), fine.clone()], "does not stand behind");
+        check(&[fine, record("/pods/a", b"", 1, 2, None)], "does not stand behind");
+        check(&[record("/pods/b", b"", 0, 2, None)], "created at 0");
+        check(&[record("/pods/b", b"", 3, 2, None)], "created at 3 and changed at 2");
+        check(&[record("/pods/b", b"", 3, 1_001, None)], "at revision 1000");
+        check(&[record("/pods/b", &vec![0; EXPORT_VALUE_BYTES_MAX + 1], 1, 2, None)], "16777217 bytes");
+        check(&[record(&format!("/{}", "p".repeat(1 << 16)), b"", 1, 2, None)], "at most 65535 bytes");
+    }
+
+    #[test]
+    fn a_length_that_cannot_be_takes_no_memory() {
+        let mut file = Vec::new();
+        Encoder::begin(&header(), &mut file);
+        let at = file.len() as u64;
+        file.extend_from_slice(&[RECORD, 0xff, 0xff, 0xff, 0xff]);
+        assert!(matches!(decode(&[&file]), Err(FormatError::Damaged { at: found, .. }) if found == at));
+    }
+
+    #[test]
+    fn a_record_is_found_by_its_place() {
+        let mut decoder = Decoder::default();
+        decoder.handle_bytes(&FILE);
+        let mut found = 0;
+        let read = |at: u64, buffer: &mut [u8]| -> Result<usize, FormatError> {
+            let rest = &FILE[at as usize..];
+            let length = rest.len().min(buffer.len());
+            buffer[..length].copy_from_slice(&rest[..length]);
+            Ok(length)
+        };
+        while let Some(item) = decoder.poll_item().unwrap() {
+            if let Item::Record { offset, record } = item {
+                assert_eq!(record_at(offset, read), Ok(record));
+                assert!(record_at(offset + 1, read).is_err());
+                found += 1;
+            }
+        }
+        assert_eq!(found, some_records().len());
+    }
+
+    #[test]
+    fn times_are_rounded_so_that_no_key_goes_early() {
+        for (nanos, expected) in [(0, 1), (1, 1), (1_000_000, 1), (1_000_001, 2), (u64::MAX, 18_446_744_073_710)] {
+            assert_eq!(ttl_millis(Duration::from_nanos(nanos)), expected, "{nanos} ns");
+        }
+    }
+}

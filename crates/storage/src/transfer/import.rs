@@ -1,0 +1,467 @@
+//! An export into a store: its records in the order in which they were last changed, above a clock
+//! that no client of the old store is ahead of.
+//!
+//! ```text
+//!   notes ─▶ empty? ─▶ clock raised to the source's ─▶ history forgotten ─▶ records ─▶ notes removed
+//!     │                (cheap writes of scratch keys)   (old versions are   (one write,
+//!     │                                                  Expired from here)  one revision each)
+//!     └── the same export once more: go on where it ended
+//! ```
+//!
+//! # Why the clock comes first
+//! A client of the old store holds resource versions up to the source's clock S, and asks the new store
+//! to go on from one of them. Were the clock below S, the store would refuse, or show an object at a
+//! lower version than the client has seen: time runs back. Were there history from before the import, the
+//! client would be given changes that have nothing to do with what it knows, and never hear of what was
+//! removed before S. So: every object gets a version above S, and every version below the import is
+//! `Expired`, which tells the client to list again. That is the one answer that is right for all of them.
+
+use std::io::{Read, Seek};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use bytes::Bytes;
+use listwatch_meta::{Key, Revision};
+use tokio::task::JoinSet;
+
+use super::file::{CheckedExport, FileError};
+use super::{Phase, Progress, ProgressFn, Record, SCRATCH, everything, is_scratch};
+use crate::error::{CreateError, DeleteError, ReadError, StoreFault, UpdateError};
+use crate::types::{KeyValue, ListQuery, Storage};
+
+/// So many writers raise the clock at once: enough to fill the batches of etcd's log.
+pub const CLOCK_LANES: usize = 64;
+
+/// The clock is raised by no more revisions than this: it would take hours.
+const CLOCK_RAISE_MAX: u64 = 100_000_000;
+
+/// While the clock is raised, history is forgotten after so many revisions, so that the scratch keys take
+/// no room.
+const CLOCK_HISTORY: u64 = 100_000;
+
+/// While the clock is raised, progress is told this often.
+const CLOCK_TICK: Duration = Duration::from_millis(200);
+
+/// A write that failed because the store could not be reached is tried this often.
+const WRITE_ATTEMPTS: u32 = 5;
+
+/// … and this long after the failure.
+const WRITE_PAUSE: Duration = Duration::from_secs(1);
+
+/// What an import does with a key that is in the target already, with another value.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum IfExists {
+    /// Nothing is imported into a store that holds anything (but what an interrupted import of the same
+    /// export has left there).
+    #[default]
+    Fail,
+    /// The target's value stays.
+    Skip,
+    /// The export's value takes its place. Keys that only the target has stay too.
+    Overwrite,
+}
+
+/// How an import is done.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ImportOptions {
+    /// What happens to keys that are there.
+    pub if_exists: IfExists,
+    /// The target's clock is raised to this revision at least, also where the source's is lower: for a
+    /// backup older than what clients have seen.
+    pub clock_at_least: Revision,
+    /// Leave the target's clock and history as they are. Right only where no client holds a resource
+    /// version of the source.
+    pub keep_clock: bool,
+}
+
+/// What an import did.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ImportSummary {
+    /// Keys that were created.
+    pub created: u64,
+    /// Keys that had the export's value already.
+    pub present: u64,
+    /// Keys whose other value stayed.
+    pub skipped: u64,
+    /// Keys whose other value was replaced.
+    pub replaced: u64,
+    /// Keys that got another revision than in the source although revisions were to be kept: another
+    /// key had it too.
+    pub moved: u64,
+    /// True when an interrupted import went on.
+    pub resumed: bool,
+    /// By how many revisions the clock was raised before the first record.
+    pub raised: u64,
+    /// The target's clock at the end.
+    pub revision: Revision,
+}
+
+/// Why an import failed.
+#[derive(Debug, thiserror::Error)]
+pub enum ImportError {
+    /// The export cannot be read on.
+    #[error(transparent)]
+    File(#[from] FileError),
+    /// The target holds something.
+    #[error(
+        "the target is not empty, it holds {example} for one; choose an empty one (another etcd prefix, a new data \
+         directory), or say what to do about keys that are there with --if-exists=skip or overwrite"
+    )]
+    NotEmpty {
+        /// A key that is there.
+        example: Key,
+    },
+    /// Another import into the target was interrupted.
+    #[error(
+        "an import of another export was interrupted here ({notes}): run that one again, or let this one go on above it \
+         with --if-exists=skip or overwrite"
+    )]
+    Interrupted {
+        /// What that import noted.
+        notes: String,
+    },
+    /// A key was written by somebody else meanwhile.
+    #[error(
+        "{key} was written by somebody else during the import; stop whoever writes to the target (a server on it?) and \
+         run it again with --if-exists=skip or overwrite"
+    )]
+    Disturbed {
+        /// The key.
+        key: Key,
+    },
+    /// The source's clock is too far ahead.
+    #[error(
+        "the target's clock is {behind} revisions behind the source's, and raising it takes hours; raise it with \
+         `etcdutl snapshot restore --bump-revision` first, or, where no client holds a resource version of the source, \
+         leave it with --keep-clock"
+    )]
+    TooFar {
+        /// By how much.
+        behind: u64,
+    },
+    /// The store failed.
+    #[error("{fault}; {done} records are imported: run the same command again, it goes on from there")]
+    Store {
+        /// What it says.
+        fault: StoreFault,
+        /// How many records were written or found.
+        done: u64,
+    },
+}
+
+/// Writes the records of an export into `target`, in the order in which they were last changed, each at
+/// a revision of its own. The first is written when the target's clock is not behind the source's and its
+/// history before is forgotten (see this file's head, and [`ImportOptions::keep_clock`]).
+///
+/// An import that was interrupted is run again: it goes on. Nobody else may write to the target
+/// meanwhile; a server may not run on it yet.
+///
+/// # Errors
+/// [`ImportError`].
+pub async fn import<S: Storage + ?Sized, F: Read + Seek>(
+    target: &Arc<S>,
+    export: &mut CheckedExport<F>,
+    options: ImportOptions,
+    progress: &mut ProgressFn<'_>,
+) -> Result<ImportSummary, ImportError> {
+    let identity = export.identity();
+    let goal = export.header().revision.max(options.clock_at_least);
+    let mut summary = ImportSummary::default();
+    let failed = |fault| ImportError::Store { fault, done: 0 };
+
+    let mut notes = Notes::find(&**target).await.map_err(failed)?;
+    let fresh = match notes.of(&identity) {
+        Some(stage) => {
+            summary.resumed = true;
+            stage == Stage::Clock
+        }
+        None => {
+            if options.if_exists == IfExists::Fail {
+                if let Some(notes) = notes.text() {
+                    return Err(ImportError::Interrupted { notes });
+                }
+                if let Some(example) = anything(&**target).await.map_err(failed)? {
+                    return Err(ImportError::NotEmpty { example });
+                }
+            }
+            notes.write(&**target, &identity, Stage::Clock).await.map_err(failed)?;
+            true
+        }
+    };
+    if fresh {
+        if !options.keep_clock {
+            summary.raised = raise(target, goal, progress).await?;
+            let floor = clock(&**target).await.map_err(failed)?;
+            forget(&**target, floor).await.map_err(failed)?;
+        }
+        notes.write(&**target, &identity, Stage::Write).await.map_err(failed)?;
+    }
+
+    let total = export.left();
+    let mut done = 0;
+    while let Some(record) = export.next_record()? {
+        let stopped = |fault| ImportError::Store { fault, done };
+        match put(&**target, &record, options.if_exists).await.map_err(stopped)? {
+            Put::Created => summary.created += 1,
+            Put::Present => summary.present += 1,
+            Put::Replaced => summary.replaced += 1,
+            Put::Other if options.if_exists == IfExists::Skip => summary.skipped += 1,
+            Put::Other => return Err(ImportError::Disturbed { key: record.entry.key }),
+        }
+        done += 1;
+        progress(Progress { phase: Phase::Write, done, total: Some(total) });
+    }
+    let stopped = |fault| ImportError::Store { fault, done };
+    notes.remove(&**target).await.map_err(stopped)?;
+    summary.revision = clock(&**target).await.map_err(stopped)?;
+    Ok(summary)
+}
+
+/// How far an import is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Stage {
+    /// The clock is being raised.
+    Clock,
+    /// Records are being written.
+    Write,
+}
+
+/// What an import keeps in the target while it runs, so that it can go on after an interruption.
+struct Notes {
+    key: Key,
+    found: Option<KeyValue>,
+}
+
+impl Notes {
+    async fn find(target: &(impl Storage + ?Sized)) -> Result<Self, StoreFault> {
+        let key = scratch("import");
+        let (found, _) = target.get(&key).await.map_err(read_fault)?;
+        Ok(Notes { key, found })
+    }
+
+    /// How far an import of this export is, when it is noted.
+    fn of(&self, identity: &str) -> Option<Stage> {
+        let found = &self.found.as_ref()?.value;
+        [Stage::Clock, Stage::Write].into_iter().find(|stage| *found == note(identity, *stage))
+    }
+
+    fn text(&self) -> Option<String> {
+        self.found.as_ref().map(|found| String::from_utf8_lossy(&found.value).into_owned())
+    }
+
+    async fn write(
+        &mut self,
+        target: &(impl Storage + ?Sized),
+        identity: &str,
+        stage: Stage,
+    ) -> Result<(), StoreFault> {
+        let value = note(identity, stage);
+        let modified = write(target, &self.key, value.clone(), self.found.as_ref().map(|found| found.modified)).await?;
+        self.found = Some(KeyValue { key: self.key.clone(), value, created: modified, modified });
+        Ok(())
+    }
+
+    async fn remove(self, target: &(impl Storage + ?Sized)) -> Result<(), StoreFault> {
+        match self.found {
+            Some(found) => remove(target, &self.key, found.modified).await,
+            None => Ok(()),
+        }
+    }
+}
+
+fn note(identity: &str, stage: Stage) -> Bytes {
+    let stage = match stage {
+        Stage::Clock => "clock",
+        Stage::Write => "write",
+    };
+    format!(r#"{{"kind":"ListwatchImport","metadata":{{"name":"import"}},"of":"{identity}","stage":"{stage}"}}"#).into()
+}
+
+fn scratch(name: &str) -> Key {
+    Key::new(SCRATCH, None, name).expect("a legal name")
+}
+
+/// A key of the target, when it holds any.
+async fn anything(target: &(impl Storage + ?Sized)) -> Result<Option<Key>, StoreFault> {
+    // One more than all scratch keys: among so many is another one, if there is any.
+    let query = ListQuery { range: everything(), at: None, limit: CLOCK_LANES + 2 };
+    let page = target.list(query).await.map_err(read_fault)?;
+    Ok(page.items.into_iter().map(|item| item.key).find(|key| !is_scratch(key)))
+}
+
+async fn clock(target: &(impl Storage + ?Sized)) -> Result<Revision, StoreFault> {
+    target.current_revision().await.map_err(read_fault)
+}
+
+async fn forget(target: &(impl Storage + ?Sized), before: Revision) -> Result<(), StoreFault> {
+    match target.compact(before).await {
+        // Somebody forgot more than that.
+        Ok(()) | Err(ReadError::Compacted { .. }) => Ok(()),
+        Err(error) => Err(read_fault(error)),
+    }
+}
+
+fn read_fault(error: ReadError) -> StoreFault {
+    match error {
+        ReadError::Fault(fault) => fault,
+        other => StoreFault::Unavailable(other.to_string()),
+    }
+}
+
+/// What became of a record.
+enum Put {
+    Created,
+    /// The key has this very value.
+    Present,
+    /// The key has another value.
+    Other,
+    Replaced,
+}
+
+/// Is it worth another try?
+fn passes(fault: &StoreFault, attempt: u32) -> bool {
+    matches!(fault, StoreFault::Unavailable(_)) && attempt < WRITE_ATTEMPTS
+}
+
+async fn pause(fault: &StoreFault, attempt: u32) {
+    tracing::warn!(%fault, attempt, "trying again");
+    tokio::time::sleep(WRITE_PAUSE).await;
+}
+
+async fn put(target: &(impl Storage + ?Sized), record: &Record, if_exists: IfExists) -> Result<Put, StoreFault> {
+    let KeyValue { key, value, .. } = &record.entry;
+    let mut attempt = 1;
+    loop {
+        let fault = match target.create(key, value.clone(), record.ttl).await {
+            Ok(_) => return Ok(Put::Created),
+            Err(CreateError::AlreadyExists { current, .. }) if current.value == *value => return Ok(Put::Present),
+            Err(CreateError::AlreadyExists { .. }) if if_exists != IfExists::Overwrite => return Ok(Put::Other),
+            Err(CreateError::AlreadyExists { current, .. }) => {
+                match target.update(key, current.modified, value.clone(), record.ttl).await {
+                    Ok(_) => return Ok(Put::Replaced),
+                    Err(UpdateError::Conflict { .. }) => continue,
+                    Err(UpdateError::Fault(fault)) => fault,
+                }
+            }
+            Err(CreateError::Fault(fault)) => fault,
+        };
+        // It may have happened all the same: then the next try finds it.
+        if !passes(&fault, attempt) {
+            return Err(fault);
+        }
+        pause(&fault, attempt).await;
+        attempt += 1;
+    }
+}
+
+/// Writes a key of our own: one that is at `at`, or none.
+async fn write(
+    target: &(impl Storage + ?Sized),
+    key: &Key,
+    value: Bytes,
+    mut at: Option<Revision>,
+) -> Result<Revision, StoreFault> {
+    let mut attempt = 1;
+    loop {
+        let fault = match at {
+            None => match target.create(key, value.clone(), None).await {
+                Ok(revision) => return Ok(revision),
+                Err(CreateError::AlreadyExists { current, .. }) => {
+                    at = Some(current.modified);
+                    continue;
+                }
+                Err(CreateError::Fault(fault)) => fault,
+            },
+            Some(expected) => match target.update(key, expected, value.clone(), None).await {
+                Ok(revision) => return Ok(revision),
+                Err(UpdateError::Conflict { current }) => {
+                    at = current.map(|current| current.modified);
+                    continue;
+                }
+                Err(UpdateError::Fault(fault)) => fault,
+            },
+        };
+        if !passes(&fault, attempt) {
+            return Err(fault);
+        }
+        pause(&fault, attempt).await;
+        attempt += 1;
+    }
+}
+
+/// Removes a key of our own.
+async fn remove(target: &(impl Storage + ?Sized), key: &Key, mut at: Revision) -> Result<(), StoreFault> {
+    let mut attempt = 1;
+    loop {
+        match target.delete(key, at).await {
+            Ok(_) | Err(DeleteError::Conflict { current: None }) => return Ok(()),
+            Err(DeleteError::Conflict { current: Some(current) }) => at = current.modified,
+            Err(DeleteError::Fault(fault)) if passes(&fault, attempt) => {
+                pause(&fault, attempt).await;
+                attempt += 1;
+            }
+            Err(DeleteError::Fault(fault)) => return Err(fault),
+        }
+    }
+}
+
+/// Raises the clock to `goal` by writing scratch keys, and removes them. Says by how much.
+async fn raise<S: Storage + ?Sized>(
+    target: &Arc<S>,
+    goal: Revision,
+    progress: &mut ProgressFn<'_>,
+) -> Result<u64, ImportError> {
+    let failed = |fault| ImportError::Store { fault, done: 0 };
+    let before = clock(&**target).await.map_err(failed)?;
+    let behind = goal.get().saturating_sub(before.get());
+    if behind > CLOCK_RAISE_MAX {
+        return Err(ImportError::TooFar { behind });
+    }
+    let now = Arc::new(AtomicU64::new(before.get()));
+    let mut lanes = JoinSet::new();
+    // Those of an interrupted import are found and removed, too.
+    for lane in 0..CLOCK_LANES {
+        lanes.spawn(run_lane(target.clone(), scratch(&format!("clock-{lane:02}")), goal, now.clone()));
+    }
+    let mut forgotten = before;
+    loop {
+        match tokio::time::timeout(CLOCK_TICK, lanes.join_next()).await {
+            Ok(None) => break,
+            Ok(Some(ended)) => {
+                let ended = ended.unwrap_or_else(|join| Err(StoreFault::Unavailable(join.to_string())));
+                ended.map_err(failed)?;
+            }
+            Err(_) => {
+                let at = Revision::new(now.load(Ordering::Relaxed));
+                let done = (at.get() - before.get()).min(behind);
+                progress(Progress { phase: Phase::Clock, done, total: Some(behind) });
+                if at.get() - forgotten.get() >= CLOCK_HISTORY {
+                    forget(&**target, at).await.map_err(failed)?;
+                    forgotten = at;
+                }
+            }
+        }
+    }
+    Ok(now.load(Ordering::Relaxed) - before.get())
+}
+
+/// Writes one scratch key until the clock has got there, then removes it.
+async fn run_lane<S: Storage + ?Sized>(
+    target: Arc<S>,
+    key: Key,
+    goal: Revision,
+    now: Arc<AtomicU64>,
+) -> Result<(), StoreFault> {
+    let (found, _) = target.get(&key).await.map_err(read_fault)?;
+    let mut at = found.map(|found| found.modified);
+    while now.load(Ordering::Relaxed) < goal.get() {
+        let revision = write(&*target, &key, Bytes::new(), at).await?;
+        now.fetch_max(revision.get(), Ordering::Relaxed);
+        at = Some(revision);
+    }
+    match at {
+        Some(at) => remove(&*target, &key, at).await,
+        None => Ok(()),
+    }
+}
