@@ -1,4 +1,4 @@
-//! The `listwatch` command: `serve` and `watch`.
+//! The `listwatch` command: `serve`, `watch` and `storage`.
 
 mod cli;
 
@@ -9,7 +9,7 @@ use clap::Parser as _;
 fn main() -> ExitCode {
     let command = cli::Cli::parse();
     match cli::run(command) {
-        Ok(()) => ExitCode::SUCCESS,
+        Ok(code) => code,
         Err(error) => {
             // One line that says what to do; the log has the rest.
             eprintln!("listwatch: {error}");

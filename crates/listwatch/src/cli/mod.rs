@@ -1,7 +1,10 @@
 //! The command line: what can be asked, and who does it.
 
 mod serve;
+mod storage;
 mod watch;
+
+use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
 
@@ -18,7 +21,8 @@ const EXAMPLES: &str = "\
 Examples:
   listwatch serve                                   an API server on https://127.0.0.1:6443
   listwatch serve --in-memory --bind 127.0.0.1:0    a throw-away one on a free port
-  listwatch watch pods -A                           print changes, also after the server restarts";
+  listwatch watch pods -A                           print changes, also after the server restarts
+  listwatch storage export backup.lwx               a copy of everything in the embedded store";
 
 #[derive(Debug, Subcommand)]
 enum Command {
@@ -26,16 +30,19 @@ enum Command {
     Serve(Box<serve::Serve>),
     /// Print the changes of a resource as they happen
     Watch(Box<watch::Watch>),
+    /// Back up, restore, move, check, compact and measure stores
+    Storage(Box<storage::Storage>),
 }
 
 /// Does what was asked.
 ///
 /// # Errors
 /// One line for the user.
-pub(crate) fn run(cli: Cli) -> Result<(), Box<dyn std::error::Error>> {
+pub(crate) fn run(cli: Cli) -> Result<ExitCode, Box<dyn std::error::Error>> {
     match cli.command {
-        Command::Serve(serve) => serve.run(),
-        Command::Watch(watch) => watch.run(),
+        Command::Serve(serve) => serve.run().map(|()| ExitCode::SUCCESS),
+        Command::Watch(watch) => watch.run().map(|()| ExitCode::SUCCESS),
+        Command::Storage(storage) => storage.run(),
     }
 }
 
