@@ -7,6 +7,7 @@ use std::task::{Context, Poll};
 use bytes::Bytes;
 use http_body::{Frame, SizeHint};
 
+use crate::gzip::{self, GZIP_BYTES_MIN};
 use crate::pretty::Indenter;
 use crate::watch::WatchStream;
 
@@ -29,6 +30,23 @@ pub struct Body {
     /// What is left of a piece that was larger than a chunk.
     rest: Bytes,
     source: Source,
+    gzip: bool,
+}
+
+/// What is done to a body besides encoding it.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Form {
+    /// Indented, for human eyes.
+    pub(crate) pretty: bool,
+    /// Compressed, if it is large.
+    pub(crate) gzip: bool,
+}
+
+fn indented(chunks: Chunks) -> Chunks {
+    let mut indenter = Indenter::default();
+    let indented = chunks.map(move |chunk| chunk.map(|chunk| indenter.chunk(&chunk)));
+    // A chunk of nothing but spaces indents to nothing; an empty frame would be waste.
+    Box::new(indented.filter(|chunk| chunk.as_ref().map_or(true, |chunk| !chunk.is_empty())))
 }
 
 enum Source {
@@ -36,8 +54,6 @@ enum Source {
     Over,
     /// A list, chunk by chunk.
     Chunks(Chunks),
-    /// The same, indented for human eyes.
-    Indented(Indenter, Chunks),
     Watch(Box<WatchStream>),
 }
 
@@ -49,27 +65,45 @@ impl Body {
 
     /// A body that is there already.
     pub(crate) fn full(bytes: impl Into<Bytes>) -> Self {
-        Body { rest: bytes.into(), source: Source::Over }
+        Body { rest: bytes.into(), source: Source::Over, gzip: false }
     }
 
-    /// A body made chunk by chunk, indented when `pretty`. What fits one chunk is sent whole, with
-    /// its length, as a small answer should be.
+    /// A body made chunk by chunk. What fits one chunk is sent whole, with its length, as a small
+    /// answer should be.
     ///
     /// # Errors
     /// [`BrokenOff`] when it breaks off before anything was sent.
-    pub(crate) fn chunks(mut chunks: Chunks, pretty: bool) -> Result<Self, BrokenOff> {
-        let first = chunks.next().transpose()?.unwrap_or_default();
-        let Some(second) = chunks.next().transpose()? else {
-            return Ok(Body::full(if pretty { Indenter::default().chunk(&first) } else { first }));
-        };
-        let chunks = Box::new([Ok(first), Ok(second)].into_iter().chain(chunks));
-        let source = if pretty { Source::Indented(Indenter::default(), chunks) } else { Source::Chunks(chunks) };
-        Ok(Body { rest: Bytes::new(), source })
+    pub(crate) fn chunks(chunks: Chunks, form: Form) -> Result<Self, BrokenOff> {
+        let mut chunks = if form.pretty { indented(chunks) } else { chunks };
+        // As much as has to be known: whether there is a second chunk, or enough for gzip.
+        let enough = if form.gzip { GZIP_BYTES_MIN } else { 1 };
+        let (mut first, mut bytes) = (Vec::new(), 0);
+        while first.len() < 2 || bytes < enough {
+            let Some(chunk) = chunks.next().transpose()? else {
+                let whole = match first.as_slice() {
+                    [single] => Bytes::clone(single),
+                    several => several.concat().into(),
+                };
+                let gzip = form.gzip && bytes >= GZIP_BYTES_MIN;
+                return Ok(Body { gzip, ..Body::full(if gzip { gzip::member(&whole) } else { whole }) });
+            };
+            bytes += chunk.len();
+            first.push(chunk);
+        }
+        let chunks: Chunks = Box::new(first.into_iter().map(Ok).chain(chunks));
+        let chunks = if form.gzip { gzip::compressed(chunks) } else { chunks };
+        Ok(Body { rest: Bytes::new(), source: Source::Chunks(chunks), gzip: form.gzip })
+    }
+
+    /// Is it compressed?
+    pub(crate) fn is_gzip(&self) -> bool {
+        self.gzip
     }
 
     /// A watch.
     pub(crate) fn watch(stream: WatchStream) -> Self {
-        Body { rest: Bytes::new(), source: Source::Watch(Box::new(stream)) }
+        let gzip = stream.is_gzip();
+        Body { rest: Bytes::new(), source: Source::Watch(Box::new(stream)), gzip }
     }
 }
 
@@ -82,11 +116,6 @@ impl http_body::Body for Body {
             let next = match &mut self.source {
                 Source::Over => None,
                 Source::Chunks(chunks) => chunks.next(),
-                Source::Indented(indenter, chunks) => {
-                    // A chunk of nothing but spaces indents to nothing; an empty frame would be waste.
-                    let indented = chunks.by_ref().map(|chunk| chunk.map(|chunk| indenter.chunk(&chunk)));
-                    indented.into_iter().find(|chunk| chunk.as_ref().map_or(true, |chunk| !chunk.is_empty()))
-                }
                 Source::Watch(stream) => std::task::ready!(stream.poll_chunk(cx)).map(Ok),
             };
             match next {
@@ -122,7 +151,7 @@ impl fmt::Debug for Body {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let kind = match &self.source {
             Source::Over => "full",
-            Source::Chunks(_) | Source::Indented(..) => "list",
+            Source::Chunks(_) => "list",
             Source::Watch(_) => "watch",
         };
         write!(f, "Body({kind})")
@@ -160,12 +189,12 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn a_body_that_breaks_off_is_no_whole_body() {
-        let mut body = Body::chunks(made(vec![Ok("a"), Ok("b"), Err("c"), Ok("d")]), false).unwrap();
+        let mut body = Body::chunks(made(vec![Ok("a"), Ok("b"), Err("c"), Ok("d")]), Form::default()).unwrap();
         let mut seen = Vec::new();
         while let Some(frame) = body.frame().await {
             seen.push(frame.map(|frame| frame.into_data().unwrap()).map_err(|error| error.to_string()));
         }
         assert_eq!(seen, [Ok("a".into()), Ok("b".into()), Err("the answer broke off: c".to_owned())]);
-        assert_eq!(Body::chunks(made(vec![Err("a")]), false).unwrap_err(), BrokenOff("a".to_owned()));
+        assert_eq!(Body::chunks(made(vec![Err("a")]), Form::default()).unwrap_err(), BrokenOff("a".to_owned()));
     }
 }

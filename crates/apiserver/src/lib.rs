@@ -49,6 +49,7 @@ mod body;
 pub mod discovery;
 mod documents;
 mod gather;
+mod gzip;
 mod health;
 mod list;
 mod namespaces;

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use http::Response;
 use listwatch_cacher::{ReadError, Scope};
-use listwatch_meta::{ListOptions, ResourceVersion, Status};
+use listwatch_meta::{ListOptions, ResourceVersion, Status, WatchFrom};
 use listwatch_wire::query::{Query, list_options};
 use rand::Rng as _;
 use tokio::time::Instant;
@@ -90,7 +90,9 @@ pub(crate) async fn watch(
     let watcher = cacher.watch(&scope, &request, deadline).await.map_err(|error| error.status(resource.gr()))?;
     let content_type = view.content_type();
     let farewell = Arc::clone(&shared.farewell);
-    let stream = WatchStream::new(watcher, Arc::clone(resource), view, farewell);
+    // Only a WatchList whose client is told where the state ends; other watches are never compressed.
+    let gzip = asker.gzip() && matches!(request.from, WatchFrom::InitialEvents { mark_end: true, .. });
+    let stream = WatchStream::new(watcher, Arc::clone(resource), view, farewell, gzip);
     Ok(respond::ok(content_type, Body::watch(stream)))
 }
 

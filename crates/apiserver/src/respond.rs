@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use http::header::CONTENT_TYPE;
+use http::header::{CONTENT_ENCODING, CONTENT_TYPE, VARY};
 use http::{HeaderValue, Response, StatusCode};
 use listwatch_meta::{Object, Status};
 use listwatch_wire::list::{ListBody, ListMeta, ListStyle};
@@ -16,7 +16,13 @@ use crate::write::{WriteBody, WriteResponse};
 /// A 200 with this body.
 pub(crate) fn ok(content_type: &'static str, body: Body) -> Response<Body> {
     let mut response = Response::new(body);
-    response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static(content_type));
+    let gzip = response.body().is_gzip();
+    let headers = response.headers_mut();
+    headers.insert(CONTENT_TYPE, HeaderValue::from_static(content_type));
+    if gzip {
+        headers.insert(CONTENT_ENCODING, HeaderValue::from_static("gzip"));
+        headers.insert(VARY, HeaderValue::from_static("Accept-Encoding"));
+    }
     response
 }
 

@@ -28,6 +28,7 @@ use listwatch_wire::query::{Extra, Query};
 use crate::Shared;
 use crate::body::Body;
 use crate::documents::{self, Answer, Asked};
+use crate::gzip;
 use crate::health;
 use crate::read;
 use crate::request::{NoRoute, ResourceRoute, Route, Verb, route};
@@ -131,7 +132,7 @@ impl ApiService {
         B::Error: Into<Box<dyn std::error::Error + Send + Sync>>,
     {
         let query = Query::parse(parts.uri.query().unwrap_or_default());
-        let asker = Asker::new(&parts.headers, &query);
+        let asker = Asker::new(&parts.method, &parts.headers, &query);
         let registry = self.shared.backend.registry();
         let routed = route(&registry, &parts.method, parts.uri.path());
 
@@ -267,17 +268,24 @@ pub(crate) struct Asker {
     user_agent: Option<String>,
     pretty: Option<String>,
     include_object: Option<String>,
+    gzip: bool,
 }
 
 impl Asker {
-    fn new(headers: &HeaderMap, query: &Query<'_>) -> Self {
+    fn new(method: &Method, headers: &HeaderMap, query: &Query<'_>) -> Self {
         let accept: Vec<&str> = headers.get_all(ACCEPT).iter().filter_map(|value| value.to_str().ok()).collect();
         Asker {
             accept: (!accept.is_empty()).then(|| accept.join(",")),
             user_agent: header(headers, &USER_AGENT).map(str::to_owned),
             pretty: query.get("pretty").map(str::to_owned),
             include_object: query.get("includeObject").map(str::to_owned),
+            gzip: method == Method::GET && gzip::is_accepted(headers),
         }
+    }
+
+    /// A read whose answer may be compressed.
+    pub(crate) fn gzip(&self) -> bool {
+        self.gzip
     }
 
     /// The `Accept` header, all its lines joined.

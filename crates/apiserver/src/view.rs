@@ -15,7 +15,7 @@ use listwatch_wire::media_type::{Encoding, Negotiated, Purpose, Served, View, ne
 use listwatch_wire::{Bookmark, protobuf};
 use time::OffsetDateTime;
 
-use crate::body::Body;
+use crate::body::{Body, Form};
 use crate::list::{self, Shown};
 use crate::pretty::Indenter;
 use crate::registry::Resource;
@@ -33,7 +33,7 @@ const PARTIAL: &str = "PartialObjectMetadata";
 /// How one object is shown.
 pub(crate) struct ObjectView {
     negotiated: Negotiated,
-    pretty: bool,
+    form: Form,
     include: IncludeObject,
 }
 
@@ -57,7 +57,8 @@ impl ObjectView {
     fn from(asker: &Asker, served: Served) -> Result<Self, Status> {
         let negotiated = negotiate(asker.accept(), Purpose::Object, &served)?;
         let pretty = wants_pretty(asker.pretty(), &negotiated, asker.user_agent());
-        Ok(ObjectView { negotiated, pretty, include: include(asker, negotiated.view)? })
+        let form = Form { pretty, gzip: asker.gzip() };
+        Ok(ObjectView { negotiated, form, include: include(asker, negotiated.view)? })
     }
 
     /// An object of the resource.
@@ -86,21 +87,22 @@ impl ObjectView {
     /// # Errors
     /// 500 when it has no form in the encoding that was asked for.
     pub(crate) fn json(&self, code: u16, json: Bytes) -> Result<Response<Body>, Status> {
-        let body = document(&json, self.negotiated.encoding, self.pretty)?;
-        let mut response = respond::ok(self.negotiated.content_type(Purpose::Object), Body::full(body));
+        let body = document(&json, self.negotiated.encoding)?;
+        let body = Body::chunks(Box::new(std::iter::once(Ok(body))), self.form).map_err(Status::internal)?;
+        let mut response = respond::ok(self.negotiated.content_type(Purpose::Object), body);
         *response.status_mut() = StatusCode::from_u16(code).unwrap_or(StatusCode::OK);
         Ok(response)
     }
 }
 
 /// A document, given as its JSON without a final newline, in an encoding.
-fn document(json: &[u8], encoding: Encoding, pretty: bool) -> Result<Bytes, Status> {
+fn document(json: &[u8], encoding: Encoding) -> Result<Bytes, Status> {
     match encoding {
         Encoding::Json => {
             let mut document = BytesMut::with_capacity(json.len() + 1);
             document.put_slice(json);
             document.put_u8(b'\n');
-            Ok(if pretty { Indenter::default().chunk(&document) } else { document.freeze() })
+            Ok(document.freeze())
         }
         Encoding::Yaml => yaml::from_json(json),
         Encoding::Protobuf => {
@@ -144,8 +146,9 @@ impl StatusView {
     pub(crate) fn status(&self, status: &Status) -> Response<Body> {
         let json = status.to_json();
         if let Some((encoding, pretty)) = self.0
-            && let Ok(body) = document(&json, encoding, pretty)
+            && let Ok(body) = document(&json, encoding)
         {
+            let body = if pretty { Indenter::default().chunk(&body) } else { body };
             return respond::ok(encoding.media_type(), Body::full(body));
         }
         respond::ok(Encoding::Json.media_type(), Body::full(Indenter::default().chunk(&json)))
@@ -155,7 +158,7 @@ impl StatusView {
 /// How a collection is shown.
 pub(crate) struct ListView {
     negotiated: Negotiated,
-    pretty: bool,
+    form: Form,
     include: IncludeObject,
 }
 
@@ -167,7 +170,8 @@ impl ListView {
     pub(crate) fn negotiate(asker: &Asker, resource: &Resource) -> Result<Self, Status> {
         let negotiated = negotiate(asker.accept(), Purpose::List, &served(resource))?;
         let pretty = wants_pretty(asker.pretty(), &negotiated, asker.user_agent());
-        Ok(ListView { negotiated, pretty, include: include(asker, negotiated.view)? })
+        let form = Form { pretty, gzip: asker.gzip() };
+        Ok(ListView { negotiated, form, include: include(asker, negotiated.view)? })
     }
 
     /// The response that shows a list, streamed.
@@ -177,7 +181,7 @@ impl ListView {
     pub(crate) async fn list(&self, resource: &Arc<Resource>, list: List) -> Result<Response<Body>, Status> {
         let Negotiated { encoding, view, .. } = self.negotiated;
         let chunks = list::chunks(resource, list, Shown { encoding, view, include: self.include }).await?;
-        let body = Body::chunks(chunks, self.pretty).map_err(Status::internal)?;
+        let body = Body::chunks(chunks, self.form).map_err(Status::internal)?;
         Ok(respond::ok(self.negotiated.content_type(Purpose::List), body))
     }
 }

@@ -21,6 +21,7 @@ use listwatch_cacher::{Delivery, Watcher};
 use parking_lot::Mutex;
 use tokio::time::{Instant, Sleep};
 
+use crate::gzip;
 use crate::registry::Resource;
 use crate::view::WatchView;
 
@@ -89,11 +90,24 @@ pub(crate) struct WatchStream {
     counted: Counted,
     /// The server stops and others leave first.
     leaving: Option<Pin<Box<Sleep>>>,
+    gzip: bool,
 }
 
 impl WatchStream {
-    pub(crate) fn new(watcher: Watcher, resource: Arc<Resource>, view: WatchView, farewell: Arc<Farewell>) -> Self {
-        WatchStream { watcher, resource, view, ended: false, counted: Counted::new(farewell), leaving: None }
+    pub(crate) fn new(
+        watcher: Watcher,
+        resource: Arc<Resource>,
+        view: WatchView,
+        farewell: Arc<Farewell>,
+        gzip: bool,
+    ) -> Self {
+        let counted = Counted::new(farewell);
+        WatchStream { watcher, resource, view, ended: false, counted, leaving: None, gzip }
+    }
+
+    /// Is every chunk a gzip member?
+    pub(crate) fn is_gzip(&self) -> bool {
+        self.gzip
     }
 
     /// The next chunk; `None` after the end.
@@ -112,6 +126,7 @@ impl WatchStream {
             }
         }
         match batch.finish() {
+            Some(chunk) if self.gzip => Poll::Ready(Some(gzip::member(&chunk))),
             Some(chunk) => Poll::Ready(Some(chunk)),
             None => self.poll_leave(cx).map(|()| None),
         }

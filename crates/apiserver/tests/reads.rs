@@ -493,6 +493,44 @@ async fn an_event_goes_out_without_waiting_for_any_timer() {
     }
 }
 
+fn gunzip(gzip: &[u8]) -> String {
+    let mut text = String::new();
+    std::io::Read::read_to_string(&mut flate2::read::MultiGzDecoder::new(gzip), &mut text).expect("gzip");
+    text
+}
+
+#[tokio::test(start_paused = true)]
+async fn large_reads_and_watch_lists_are_compressed_for_those_who_ask() {
+    let world = World::new().await;
+    for n in 0..1_000 {
+        world.create(&format!("c{n:04}"), &"x".repeat(60)).await;
+    }
+    let ask = async |path: &str, accept: &str| {
+        let request = Request::get(path).header("accept-encoding", "gzip").header("accept", accept);
+        let response = world.server.service().handle(request.body(Empty::<Bytes>::new()).expect("a request")).await;
+        let headers = response.headers();
+        let encoding = headers.get("content-encoding").map(|value| value.to_str().expect("text").to_owned());
+        assert_eq!(headers.get("vary").is_some(), encoding.is_some(), "{path}");
+        (encoding, response.into_body().collect().await.expect("a body").to_bytes())
+    };
+    for path in ["/api/v1/configmaps", "/api/v1/configmaps?pretty=true"] {
+        let (encoding, body) = ask(path, "application/json").await;
+        assert_eq!(encoding.as_deref(), Some("gzip"));
+        assert_eq!(gunzip(&body), world.get(path, "").await.2);
+    }
+    let (encoding, body) = ask("/api/v1/configmaps?limit=100", "application/json").await;
+    assert_eq!(encoding, None, "a small one is sent as it is");
+    assert!(body.starts_with(b"{"));
+    let watch = "/api/v1/configmaps?watch=true&timeoutSeconds=1&allowWatchBookmarks=true";
+    let (encoding, body) = ask(watch, "").await;
+    assert_eq!(encoding.as_deref(), Some("gzip"));
+    assert_eq!(gunzip(&body), world.get(watch, "").await.2);
+    for query in ["", "&resourceVersion=1&allowWatchBookmarks=true"] {
+        let (encoding, _) = ask(&format!("/api/v1/configmaps?watch=true&timeoutSeconds=1{query}"), "").await;
+        assert_eq!(encoding, None, "no WatchList that is told its end: {query}");
+    }
+}
+
 /// The main promise, on the whole path from store to response body.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_thousand_watchers_see_a_thousand_updates_in_one_order_with_none_missing() {
