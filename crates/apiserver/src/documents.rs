@@ -93,7 +93,7 @@ pub(crate) fn answer(registry: &Registry, route: &Route, asked: Asked<'_>) -> Re
             openapi::Answer::Moved(location) => Answer { location: Some(location), ..Answer::default() },
             openapi::Answer::Unknown => Answer::json(Bytes::new()),
         }),
-        Route::Resource(_) | Route::Health { .. } => Err(Status::internal("not a document")),
+        Route::Resource(_) | Route::Health { .. } | Route::Metrics => Err(Status::internal("not a document")),
     }
 }
 
@@ -149,7 +149,7 @@ fn discovery_form(accept: Option<&str>) -> Option<Form> {
 /// `/`: the paths that answer.
 fn index(registry: &Registry) -> Bytes {
     let mut paths: Vec<String> =
-        ["/api", "/apis", "/healthz", "/livez", "/openapi/v2", "/openapi/v3", "/readyz", "/version"]
+        ["/api", "/apis", "/healthz", "/livez", "/metrics", "/openapi/v2", "/openapi/v3", "/readyz", "/version"]
             .map(str::to_owned)
             .to_vec();
     for resource in registry.resources() {

@@ -52,6 +52,7 @@ mod gather;
 mod gzip;
 mod health;
 mod list;
+mod metrics;
 mod namespaces;
 pub mod openapi;
 mod peer;
@@ -85,6 +86,7 @@ pub use crate::auth::Auth;
 use crate::backend::Backend;
 pub use crate::body::{Body, BrokenOff};
 use crate::health::Finding;
+use crate::metrics::Metrics;
 use crate::pki::{Pki, PkiError};
 pub use crate::server::Serving;
 pub use crate::service::ApiService;
@@ -109,6 +111,7 @@ pub(crate) struct Shared {
     pub(crate) min_request_timeout: Duration,
     pub(crate) reads_in_flight: Semaphore,
     pub(crate) writes_in_flight: Semaphore,
+    pub(crate) metrics: Metrics,
     stopping: AtomicBool,
     /// How watches leave at the end.
     pub(crate) farewell: Arc<Farewell>,
@@ -233,6 +236,7 @@ impl Builder {
             min_request_timeout: self.min_request_timeout,
             reads_in_flight: Semaphore::new(service::READS_IN_FLIGHT_MAX),
             writes_in_flight: Semaphore::new(service::WRITES_IN_FLIGHT_MAX),
+            metrics: Metrics::default(),
             stopping: AtomicBool::new(false),
             farewell: Arc::default(),
             loops: Loops(loops),
@@ -333,6 +337,19 @@ impl Shared {
     /// Has the end begun?
     pub(crate) fn is_stopping(&self) -> bool {
         self.stopping.load(Ordering::Relaxed)
+    }
+
+    /// The text of `/metrics`.
+    pub(crate) async fn metrics_text(&self) -> String {
+        let caches: Vec<_> = self.backend.running_cachers().into_iter().map(|(_, cacher)| cacher.stats()).collect();
+        let store = self.backend.storage().stats().await.ok();
+        let found = metrics::Found {
+            reads_in_flight: service::READS_IN_FLIGHT_MAX - self.reads_in_flight.available_permits(),
+            writes_in_flight: service::WRITES_IN_FLIGHT_MAX - self.writes_in_flight.available_permits(),
+            caches: &caches,
+            store: store.as_ref(),
+        };
+        metrics::text(&self.metrics, &found)
     }
 
     /// What the health checks of an endpoint find.

@@ -24,6 +24,8 @@ pub(crate) enum Route {
     Resource(ResourceRoute),
     /// `/healthz`, `/livez`, `/readyz`, each with an optional single check.
     Health { endpoint: &'static str, check: Option<String> },
+    /// `/metrics`.
+    Metrics,
     /// `/version`.
     Version,
     /// `/` and `/index.html`: the list of paths.
@@ -96,6 +98,7 @@ pub(crate) fn route(registry: &Registry, method: &Method, path: &str) -> Result<
         ["healthz", check @ ..] => health(method, "healthz", check),
         ["livez", check @ ..] => health(method, "livez", check),
         ["readyz", check @ ..] => health(method, "readyz", check),
+        ["metrics"] => read_only(method, Route::Metrics),
         ["version"] => read_only(method, Route::Version),
         ["openapi", "v2"] => read_only(method, Route::OpenApiV2),
         ["openapi", "v3"] => read_only(method, Route::OpenApiV3Index),

@@ -12,7 +12,7 @@ use std::panic::AssertUnwindSafe;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use bytes::Buf;
 use futures_util::FutureExt as _;
@@ -30,6 +30,7 @@ use crate::body::Body;
 use crate::documents::{self, Answer, Asked};
 use crate::gzip;
 use crate::health;
+use crate::metrics::{self, Labels};
 use crate::read;
 use crate::request::{NoRoute, ResourceRoute, Route, Verb, route};
 use crate::respond;
@@ -141,7 +142,18 @@ impl ApiService {
             return asker.status(&Status::unauthorized());
         }
         match routed {
-            Ok(Route::Resource(route)) => self.resource(route, &parts.headers, &query, &asker, upload).await,
+            Ok(Route::Resource(route)) => {
+                let begun = Instant::now();
+                let labels = labels(&route, &parts.headers, &query);
+                let response = self.resource(route, &parts.headers, &query, &asker, upload).await;
+                self.shared.metrics.answered(labels, response.status().as_u16(), begun.elapsed());
+                response
+            }
+            Ok(Route::Metrics) => {
+                let mut response = text(StatusCode::OK, self.shared.metrics_text().await);
+                insert(response.headers_mut(), CONTENT_TYPE, metrics::CONTENT_TYPE);
+                response
+            }
             Ok(Route::Health { endpoint, check }) => self.health(endpoint, check.as_deref(), &query).await,
             Ok(route) => self.document(route, &parts.headers, &query, &asker),
             Err(NoRoute::Status(status)) => asker.status(&status),
@@ -163,7 +175,7 @@ impl ApiService {
         B::Data: Buf + Send,
         B::Error: Into<Box<dyn std::error::Error + Send + Sync>>,
     {
-        if route.verb == Verb::Collection && (route.legacy_watch || query.bool("watch") == Some(true)) {
+        if is_watch(&route, query) {
             if self.shared.is_stopping() {
                 return asker.status(&Status::unavailable("apiserver is shutting down").retry_after(1));
             }
@@ -233,6 +245,15 @@ impl ApiService {
         };
         document_response(answer, headers)
     }
+}
+
+fn is_watch(route: &ResourceRoute, query: &Query<'_>) -> bool {
+    route.verb == Verb::Collection && (route.legacy_watch || query.bool("watch") == Some(true))
+}
+
+fn labels(route: &ResourceRoute, headers: &HeaderMap, query: &Query<'_>) -> Labels {
+    let apply = header(headers, &CONTENT_TYPE).is_some_and(|sent| sent.starts_with("application/apply-patch"));
+    Labels::new(route, is_watch(route, query), apply, query.get("dryRun") == Some("All"))
 }
 
 fn document_response(answer: Answer, headers: &HeaderMap) -> Response<Body> {

@@ -531,6 +531,32 @@ async fn large_reads_and_watch_lists_are_compressed_for_those_who_ask() {
     }
 }
 
+#[tokio::test(start_paused = true)]
+async fn metrics_tell_what_was_asked_and_what_the_caches_hold() {
+    let world = World::new().await;
+    world.create("a", "web").await;
+    world.get("/api/v1/configmaps", "").await;
+    world.get("/api/v1/configmaps?limit=nonsense", "").await;
+    world.watch("timeoutSeconds=1", "").await;
+    let (code, content_type, text) = world.get("/metrics", "").await;
+    assert_eq!((code, content_type.as_str()), (200, "text/plain; version=0.0.4; charset=utf-8"));
+    let labels = |scope: &str, verb: &str| {
+        format!(
+            "component=\"apiserver\",dry_run=\"\",group=\"\",resource=\"configmaps\",scope=\"{scope}\",subresource=\"\",verb=\"{verb}\",version=\"v1\""
+        )
+    };
+    for line in [
+        format!("apiserver_request_total{{code=\"200\",{}}} 1", labels("cluster", "LIST")),
+        format!("apiserver_request_total{{code=\"400\",{}}} 1", labels("cluster", "LIST")),
+        format!("apiserver_request_total{{code=\"200\",{}}} 1", labels("namespace", "WATCH")),
+        "apiserver_resource_objects{group=\"\",resource=\"configmaps\"} 1".to_owned(),
+        "apiserver_init_events_total{group=\"\",resource=\"configmaps\"} 1".to_owned(),
+        "listwatch_store_up 1".to_owned(),
+    ] {
+        assert!(text.lines().any(|found| found == line), "{line} is missing in\n{text}");
+    }
+}
+
 /// The main promise, on the whole path from store to response body.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_thousand_watchers_see_a_thousand_updates_in_one_order_with_none_missing() {

@@ -1,0 +1,427 @@
+//! `/metrics`: the server in figures, in Prometheus' text format.
+//!
+//! Where kube-apiserver has a figure of the same meaning it goes by the same name and labels, so that
+//! dashboards and alerts work; what only this server has begins with `listwatch_`.
+
+use std::collections::HashMap;
+use std::fmt::{Display, Write as _};
+use std::hash::{Hash, Hasher};
+use std::sync::Arc;
+use std::time::Duration;
+
+use listwatch_cacher::CacherStats;
+use listwatch_storage::StoreStats;
+use parking_lot::Mutex;
+
+use crate::registry::Resource;
+use crate::request::{ResourceRoute, Verb};
+use crate::write::WriteVerb;
+
+/// The media type of the text format.
+pub(crate) const CONTENT_TYPE: &str = "text/plain; version=0.0.4; charset=utf-8";
+
+/// Upper bounds of the classes of durations, in seconds: those of kube-apiserver.
+const BUCKETS: [f64; 23] = [
+    0.005, 0.025, 0.05, 0.1, 0.2, 0.4, 0.6, 0.8, 1.0, 1.25, 1.5, 2.0, 3.0, 4.0, 5.0, 6.0, 8.0, 10.0, 15.0, 20.0, 30.0,
+    45.0, 60.0,
+];
+
+/// Resource versions are shown without the digits that a double cannot hold.
+const VERSION_MODULO: u64 = 1_000_000_000_000_000;
+
+/// What requests are counted by. There are as many as resources, verbs and codes: a client cannot
+/// make more of them.
+#[derive(Clone, Debug)]
+pub(crate) struct Labels {
+    resource: Arc<Resource>,
+    verb: &'static str,
+    subresource: Option<&'static str>,
+    scope: &'static str,
+    dry_run: bool,
+}
+
+impl Labels {
+    /// The labels of a request. `watch` tells a watch from a list, `apply` a server-side apply from
+    /// other patches.
+    pub(crate) fn new(route: &ResourceRoute, watch: bool, apply: bool, dry_run: bool) -> Self {
+        let verb = match route.verb {
+            Verb::Get => "GET",
+            Verb::Collection if watch => "WATCH",
+            Verb::Collection => "LIST",
+            Verb::Write(WriteVerb::Create) => "POST",
+            Verb::Write(WriteVerb::Update) => "PUT",
+            Verb::Write(WriteVerb::Patch) if apply => "APPLY",
+            Verb::Write(WriteVerb::Patch) => "PATCH",
+            Verb::Write(WriteVerb::Delete) => "DELETE",
+            Verb::Write(WriteVerb::DeleteCollection) => "DELETECOLLECTION",
+        };
+        let scope = match (&route.name, verb, &route.namespace) {
+            (Some(_), ..) | (None, "POST", _) => "resource",
+            (None, _, Some(_)) => "namespace",
+            (None, _, None) => "cluster",
+        };
+        let subresource =
+            route.subresource.as_deref().and_then(|name| route.resource.subresource(name)).map(|sub| sub.name());
+        Labels { resource: Arc::clone(&route.resource), verb, subresource, scope, dry_run }
+    }
+
+    fn key(&self) -> (&str, &str, &str, &str, Option<&str>, &str, bool) {
+        let Resource { group, version, plural, .. } = &*self.resource;
+        (group, version, plural, self.verb, self.subresource, self.scope, self.dry_run)
+    }
+
+    fn text(&self) -> String {
+        let Resource { group, version, plural, .. } = &*self.resource;
+        let dry_run = if self.dry_run { "All" } else { "" };
+        let (verb, scope, subresource) = (self.verb, self.scope, self.subresource.unwrap_or_default());
+        format!(
+            "component=\"apiserver\",dry_run=\"{dry_run}\",group=\"{group}\",resource=\"{plural}\",scope=\"{scope}\",\
+             subresource=\"{subresource}\",verb=\"{verb}\",version=\"{version}\""
+        )
+    }
+}
+
+impl PartialEq for Labels {
+    fn eq(&self, other: &Self) -> bool {
+        self.key() == other.key()
+    }
+}
+
+impl Eq for Labels {}
+
+impl Hash for Labels {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        self.key().hash(state);
+    }
+}
+
+/// Requests with the same labels.
+#[derive(Debug, Default)]
+struct Served {
+    /// By response code.
+    codes: Vec<(u16, u64)>,
+    /// How many were at most as long as each of [`BUCKETS`], and not as the one before.
+    buckets: [u64; BUCKETS.len()],
+    count: u64,
+    seconds: f64,
+}
+
+/// What is counted while the server runs; the rest is looked up when it is asked for.
+#[derive(Debug, Default)]
+pub(crate) struct Metrics(Mutex<HashMap<Labels, Served>>);
+
+impl Metrics {
+    /// A request was answered, up to its headers, after `took`.
+    pub(crate) fn answered(&self, labels: Labels, code: u16, took: Duration) {
+        let mut served = self.0.lock();
+        let served = served.entry(labels).or_default();
+        match served.codes.iter_mut().find(|(known, _)| *known == code) {
+            Some((_, count)) => *count += 1,
+            None => served.codes.push((code, 1)),
+        }
+        let seconds = took.as_secs_f64();
+        if let Some(bucket) = BUCKETS.iter().position(|bound| seconds <= *bound) {
+            served.buckets[bucket] += 1;
+        }
+        served.count += 1;
+        served.seconds += seconds;
+    }
+}
+
+/// What is looked up when it is asked for.
+pub(crate) struct Found<'a> {
+    pub(crate) reads_in_flight: usize,
+    pub(crate) writes_in_flight: usize,
+    pub(crate) caches: &'a [CacherStats],
+    /// `None` when the store does not answer.
+    pub(crate) store: Option<&'a StoreStats>,
+}
+
+/// The whole text.
+pub(crate) fn text(metrics: &Metrics, found: &Found<'_>) -> String {
+    let mut out = Text::default();
+    requests(&mut out, metrics);
+    out.family(
+        "apiserver_current_inflight_requests",
+        "gauge",
+        "Requests that are being answered, watches not counted.",
+    );
+    out.sample("request_kind=\"readOnly\"", found.reads_in_flight);
+    out.sample("request_kind=\"mutating\"", found.writes_in_flight);
+    caches(&mut out, found.caches);
+    store(&mut out, found.store);
+    out.out
+}
+
+fn requests(out: &mut Text, metrics: &Metrics) {
+    let served = metrics.0.lock();
+    let mut served: Vec<(String, &Served)> = served.iter().map(|(labels, served)| (labels.text(), served)).collect();
+    served.sort_unstable_by(|a, b| a.0.cmp(&b.0));
+    out.family("apiserver_request_total", "counter", "Requests for resources that were answered.");
+    for (labels, served) in &served {
+        for (code, count) in &served.codes {
+            out.sample(&format!("code=\"{code}\",{labels}"), count);
+        }
+    }
+    out.family(
+        "apiserver_request_duration_seconds",
+        "histogram",
+        "How long requests for resources took, up to the headers of the answer.",
+    );
+    for (labels, served) in &served {
+        let mut below = 0;
+        for (bound, count) in BUCKETS.iter().zip(&served.buckets) {
+            below += count;
+            out.member("_bucket", &format!("{labels},le=\"{bound}\""), below);
+        }
+        out.member("_bucket", &format!("{labels},le=\"+Inf\""), served.count);
+        out.member("_sum", labels, served.seconds);
+        out.member("_count", labels, served.count);
+    }
+}
+
+/// Name, type, meaning, and where the figure is.
+type CacheFamily = (&'static str, &'static str, &'static str, fn(&CacherStats) -> f64);
+
+const CACHE_FAMILIES: &[CacheFamily] = &[
+    ("apiserver_resource_objects", "gauge", "Objects in the current state.", |cache| cache.objects as f64),
+    (
+        "apiserver_watch_cache_events_received_total",
+        "counter",
+        "Events that a watch cache took from the store.",
+        |cache| cache.events_received as f64,
+    ),
+    (
+        "apiserver_watch_cache_resource_version",
+        "gauge",
+        "The newest resource version that a watch cache knows to be complete, modulo 10^15.",
+        |cache| (cache.revision.get() % VERSION_MODULO) as f64,
+    ),
+    (
+        "apiserver_watch_cache_initializations_total",
+        "counter",
+        "How often the store was listed to fill a watch cache.",
+        |cache| cache.generation as f64,
+    ),
+    ("apiserver_init_events_total", "counter", "Objects handed out as initial events.", |cache| {
+        cache.initial_events as f64
+    }),
+    (
+        "apiserver_terminated_watchers_total",
+        "counter",
+        "Watches that were ended because their place in the history was gone.",
+        |cache| cache.expired_watches as f64,
+    ),
+    ("listwatch_cache_ready", "gauge", "1 while the cache is filled.", |cache| f64::from(u8::from(cache.ready))),
+    ("listwatch_cache_object_bytes", "gauge", "Bytes of the current state.", |cache| cache.object_bytes as f64),
+    ("listwatch_cache_history_events", "gauge", "Events in the history.", |cache| cache.history_events as f64),
+    ("listwatch_cache_history_bytes", "gauge", "Bytes that only the history keeps.", |cache| {
+        cache.history_bytes as f64
+    }),
+    ("listwatch_cache_history_seconds", "gauge", "How far back the history reaches.", |cache| {
+        cache.history_span.as_secs_f64()
+    }),
+    ("listwatch_cache_oldest_resource_version", "gauge", "The oldest version a watch can begin after.", |cache| {
+        (cache.oldest.get() % VERSION_MODULO) as f64
+    }),
+    ("listwatch_cache_pinned_snapshots", "gauge", "Former states that are kept for paged lists.", |cache| {
+        cache.pinned_snapshots as f64
+    }),
+    ("listwatch_cache_waiting_reads", "gauge", "Reads that wait for a revision.", |cache| cache.waiting_reads as f64),
+    ("listwatch_cache_encodings_total", "counter", "Encodings made of events.", |cache| cache.encodings as f64),
+    ("listwatch_cache_encodings_bytes", "gauge", "Bytes of encodings that are kept beside events.", |cache| {
+        cache.encodings_bytes as f64
+    }),
+    ("listwatch_cache_fallbacks_total", "counter", "Consistent lists that the store had to answer.", |cache| {
+        cache.consistent_fallbacks as f64
+    }),
+    ("listwatch_cache_rebuilt_snapshots_total", "counter", "Former states rebuilt from the history.", |cache| {
+        cache.rebuilt_snapshots as f64
+    }),
+    ("listwatch_cache_progress_requests_total", "counter", "Times the store was asked for progress.", |cache| {
+        cache.progress_requests as f64
+    }),
+    (
+        "listwatch_cache_resumed_watches_total",
+        "counter",
+        "Watches of the store that were lost and taken up again where they stood.",
+        |cache| cache.resumed_watches as f64,
+    ),
+    ("listwatch_cache_undecodable_objects", "gauge", "Stored values that are no objects, up to 100.", |cache| {
+        cache.undecodable.len() as f64
+    }),
+    ("listwatch_cache_audits_total", "counter", "Comparisons of cache and store.", |cache| cache.audits as f64),
+    ("listwatch_cache_audit_mismatches_total", "counter", "Comparisons that found a difference.", |cache| {
+        cache.audit_mismatches as f64
+    }),
+    ("listwatch_watches_started_total", "counter", "Watches that were begun.", |cache| cache.watches_started as f64),
+    ("listwatch_watch_events_queued_total", "counter", "Events put into the queues of live watchers.", |cache| {
+        cache.events_queued as f64
+    }),
+    (
+        "listwatch_watch_events_caught_up_total",
+        "counter",
+        "Events that late watchers took from the history.",
+        |cache| cache.events_caught_up as f64,
+    ),
+    ("listwatch_watch_bookmarks_total", "counter", "Bookmarks handed out.", |cache| cache.bookmarks as f64),
+    ("listwatch_watch_wake_ups_total", "counter", "Wake-ups of watchers.", |cache| cache.wake_ups as f64),
+    ("listwatch_watch_overflows_total", "counter", "Queues that ran over: a watcher began to lag.", |cache| {
+        cache.overflows as f64
+    }),
+    ("listwatch_watch_slowest_lag_seconds", "gauge", "How long the slowest watcher's next event waits.", |cache| {
+        cache.watchers.slowest_lag.as_secs_f64()
+    }),
+];
+
+fn caches(out: &mut Text, caches: &[CacherStats]) {
+    let labels = |cache: &CacherStats| {
+        let (resource, group) = cache.name.split_once('.').unwrap_or((&cache.name, ""));
+        format!("group=\"{group}\",resource=\"{resource}\"")
+    };
+    for (name, kind, help, value) in CACHE_FAMILIES {
+        out.family(name, kind, help);
+        for cache in caches {
+            out.sample(&labels(cache), value(cache));
+        }
+    }
+    out.family("apiserver_storage_list_total", "counter", "Lists, by who answered them.");
+    for cache in caches {
+        for (storage, count) in [("watchcache", cache.cache_lists), ("etcd", cache.store_lists)] {
+            out.sample(&format!("{},storage=\"{storage}\"", labels(cache)), count);
+        }
+    }
+    out.family("listwatch_watchers", "gauge", "Open watches, by state.");
+    for cache in caches {
+        let watchers = &cache.watchers;
+        for (state, count) in
+            [("replaying", watchers.replaying), ("live", watchers.live), ("lagging", watchers.lagging)]
+        {
+            out.sample(&format!("{},state=\"{state}\"", labels(cache)), count);
+        }
+    }
+}
+
+fn store(out: &mut Text, store: Option<&StoreStats>) {
+    out.family("listwatch_store_up", "gauge", "1 while the store answers.");
+    out.sample("", u8::from(store.is_some()));
+    let Some(store) = store else { return };
+    out.family("listwatch_store_resource_version", "gauge", "The version of the last write, modulo 10^15.");
+    out.sample("", store.revision.get() % VERSION_MODULO);
+    out.family("listwatch_store_oldest_resource_version", "gauge", "The oldest version that can be read.");
+    out.sample("", store.oldest.get() % VERSION_MODULO);
+    if let Some(keys) = store.keys {
+        out.family("listwatch_store_keys", "gauge", "Live keys.");
+        out.sample("", keys);
+    }
+    if let Some(bytes) = store.disk_bytes {
+        out.family("apiserver_storage_size_bytes", "gauge", "Bytes of the store on disk.");
+        out.sample("storage_cluster_id=\"\"", bytes);
+    }
+}
+
+/// The text format: a family's head, then its samples.
+#[derive(Default)]
+struct Text {
+    out: String,
+    family: &'static str,
+}
+
+impl Text {
+    fn family(&mut self, name: &'static str, kind: &str, help: &str) {
+        self.family = name;
+        let _ = write!(self.out, "# HELP {name} {help}\n# TYPE {name} {kind}\n");
+    }
+
+    fn sample(&mut self, labels: &str, value: impl Display) {
+        self.member("", labels, value);
+    }
+
+    /// A sample whose name has a suffix.
+    fn member(&mut self, suffix: &str, labels: &str, value: impl Display) {
+        let name = self.family;
+        let _ = match labels {
+            "" => writeln!(self.out, "{name}{suffix} {value}"),
+            labels => writeln!(self.out, "{name}{suffix}{{{labels}}} {value}"),
+        };
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::HashSet;
+
+    use http::Method;
+
+    use super::*;
+    use crate::registry::Registry;
+    use crate::request::{Route, route};
+
+    fn labels(method: &Method, path: &str, watch: bool) -> Labels {
+        let Ok(Route::Resource(route)) = route(&Registry::builtin(), method, path) else { panic!("{path}") };
+        Labels::new(&route, watch, false, false)
+    }
+
+    #[test]
+    fn requests_are_counted_under_kube_apiservers_labels() {
+        let metrics = Metrics::default();
+        let pods = "/api/v1/namespaces/a/pods";
+        for (method, path, watch, code, millis) in [
+            (Method::GET, "/api/v1/pods", false, 200, 1),
+            (Method::GET, "/api/v1/pods", false, 200, 30),
+            (Method::GET, "/api/v1/pods", false, 410, 70_000),
+            (Method::GET, pods, true, 200, 1),
+            (Method::POST, pods, false, 201, 1),
+            (Method::PUT, "/apis/apps/v1/namespaces/a/deployments/d/scale", false, 409, 1),
+        ] {
+            metrics.answered(labels(&method, path, watch), code, Duration::from_millis(millis));
+        }
+        let caches = [CacherStats { name: "deployments.apps".to_owned(), objects: 7, ..CacherStats::default() }];
+        let found = Found { reads_in_flight: 1, writes_in_flight: 2, caches: &caches, store: None };
+        let text = text(&metrics, &found);
+        let rest = "group=\"\",resource=\"pods\",scope=\"cluster\",subresource=\"\",verb=\"LIST\",version=\"v1\"";
+        let list = format!("component=\"apiserver\",dry_run=\"\",{rest}");
+        for line in [
+            format!("apiserver_request_total{{code=\"200\",{list}}} 2"),
+            format!("apiserver_request_total{{code=\"410\",{list}}} 1"),
+            format!("apiserver_request_duration_seconds_bucket{{{list},le=\"0.005\"}} 1"),
+            format!("apiserver_request_duration_seconds_bucket{{{list},le=\"0.05\"}} 2"),
+            format!("apiserver_request_duration_seconds_bucket{{{list},le=\"60\"}} 2"),
+            format!("apiserver_request_duration_seconds_bucket{{{list},le=\"+Inf\"}} 3"),
+            format!("apiserver_request_duration_seconds_count{{{list}}} 3"),
+            "apiserver_current_inflight_requests{request_kind=\"mutating\"} 2".to_owned(),
+            "apiserver_resource_objects{group=\"apps\",resource=\"deployments\"} 7".to_owned(),
+            "listwatch_store_up 0".to_owned(),
+        ] {
+            assert!(text.lines().any(|found| found == line), "{line} is missing in\n{text}");
+        }
+        for part in [
+            "scope=\"namespace\",subresource=\"\",verb=\"WATCH\"",
+            "scope=\"resource\",subresource=\"\",verb=\"POST\"",
+            "scope=\"resource\",subresource=\"scale\",verb=\"PUT\"",
+        ] {
+            assert!(text.contains(part), "{part} is missing in\n{text}");
+        }
+    }
+
+    #[test]
+    fn the_text_is_what_prometheus_reads() {
+        let metrics = Metrics::default();
+        metrics.answered(labels(&Method::GET, "/api/v1/pods", false), 200, Duration::ZERO);
+        let caches = ["pods", "nodes"].map(|name| CacherStats { name: name.to_owned(), ..CacherStats::default() });
+        let text = text(&metrics, &Found { reads_in_flight: 0, writes_in_flight: 0, caches: &caches, store: None });
+        let (mut families, mut seen, mut family) = (HashSet::new(), HashSet::new(), "");
+        for line in text.lines() {
+            if let Some(head) = line.strip_prefix("# TYPE ") {
+                family = head.split(' ').next().unwrap();
+                assert!(families.insert(family), "a family stands twice: {family}");
+            } else if !line.starts_with('#') {
+                let (name, value) = line.rsplit_once(' ').unwrap();
+                let bare = name.split('{').next().unwrap();
+                assert!(bare.starts_with(family), "{line} stands below {family}");
+                assert!(value.parse::<f64>().is_ok(), "{line}");
+                assert!(seen.insert(name), "a sample stands twice: {name}");
+            }
+        }
+    }
+}
