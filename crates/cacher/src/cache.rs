@@ -28,7 +28,7 @@ use listwatch_storage::{KeyValue, StoreEvent, WatchItem};
 use crate::delivery::SharedEvent;
 use crate::encodings::Encodings;
 use crate::history::History;
-use crate::limits::{Limits, UNDECODABLE_KEYS_MAX};
+use crate::limits::{Limits, UNDECODABLE_LOGGED_MAX};
 use crate::snapshot::Snapshot;
 use crate::stats::Counters;
 
@@ -56,7 +56,7 @@ pub(crate) enum Input {
     /// An object was written.
     Put(Object),
     /// Something was written that is no object.
-    Undecodable(Key, Revision, Malformed),
+    Undecodable(Key, Revision, NoObject),
     /// A key is gone.
     Delete(Key, Revision),
     /// Nothing more up to this revision.
@@ -71,7 +71,7 @@ impl Input {
                 let change = if current.created == current.modified { Change::Added } else { Change::Modified };
                 Some(match decode(&current, change, shape) {
                     Ok(object) => Input::Put(object),
-                    Err(malformed) => Input::Undecodable(current.key, current.modified, malformed),
+                    Err(why) => Input::Undecodable(current.key, current.modified, why),
                 })
             }
             WatchItem::Event(StoreEvent::Delete { key, revision, .. }) => Some(Input::Delete(key, revision)),
@@ -86,7 +86,7 @@ impl Input {
 pub(crate) struct Listing {
     /// In key order.
     pub(crate) objects: Vec<Object>,
-    pub(crate) undecodable: Vec<(Key, Revision, Malformed)>,
+    pub(crate) undecodable: Vec<(Key, Revision, NoObject)>,
     pub(crate) revision: Revision,
 }
 
@@ -96,15 +96,34 @@ impl Listing {
         for entry in page {
             match decode(&entry, Change::Added, shape) {
                 Ok(object) => self.objects.push(object),
-                Err(malformed) => self.undecodable.push((entry.key, entry.modified, malformed)),
+                Err(why) => self.undecodable.push((entry.key, entry.modified, why)),
             }
         }
     }
 }
 
 /// Reads what the store holds.
-pub(crate) fn decode(entry: &KeyValue, change: Change, shape: &ObjectShape) -> Result<Object, Malformed> {
-    Object::from_stored(entry.key.clone(), entry.modified, change, &entry.value, shape)
+pub(crate) fn decode(entry: &KeyValue, change: Change, shape: &ObjectShape) -> Result<Object, NoObject> {
+    Object::from_stored(entry.key.clone(), entry.modified, change, &entry.value, shape).map_err(|malformed| {
+        if entry.value.starts_with(KUBE_PROTOBUF) { NoObject::Protobuf } else { NoObject::Malformed(malformed) }
+    })
+}
+
+/// What kube-apiserver puts before every object that it stores as protobuf.
+const KUBE_PROTOBUF: &[u8] = b"k8s\0";
+
+/// Why a stored value is no object.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub(crate) enum NoObject {
+    /// A built-in kind, written by a kube-apiserver.
+    #[error(
+        "it is protobuf, as kube-apiserver stores built-in kinds; this server stores and reads JSON, which \
+         kube-apiserver writes with --storage-media-type=application/json"
+    )]
+    Protobuf,
+    /// Nothing that was an object once.
+    #[error("{0}")]
+    Malformed(Malformed),
 }
 
 /// What a list meant for those who watch.
@@ -171,10 +190,10 @@ impl Cache {
                     told.push(self.put(now, object));
                 }
             }
-            Input::Undecodable(key, revision, malformed) => {
+            Input::Undecodable(key, revision, why) => {
                 if self.admit(&key, revision) {
                     told.extend(self.remove(now, &key, revision));
-                    self.note_undecodable(key, revision, malformed);
+                    self.note_undecodable(key, revision, why);
                 }
             }
             Input::Delete(key, revision) => {
@@ -222,8 +241,8 @@ impl Cache {
         self.filled = true;
         self.revision = revision;
         self.undecodable.clear();
-        for (key, revision, malformed) in undecodable {
-            self.note_undecodable(key, revision, malformed);
+        for (key, revision, why) in undecodable {
+            self.note_undecodable(key, revision, why);
         }
         (if started_over { Relist::StartedOver } else { Relist::Continued }, replaced)
     }
@@ -328,9 +347,16 @@ impl Cache {
         Some(self.history.append(now, event, &self.limits).clone())
     }
 
-    fn note_undecodable(&mut self, key: Key, revision: Revision, malformed: Malformed) {
-        if self.undecodable.len() < UNDECODABLE_KEYS_MAX {
-            tracing::error!(%key, %revision, "the stored value is no object and is left out: {malformed}");
+    fn note_undecodable(&mut self, key: Key, revision: Revision, why: NoObject) {
+        // A store that somebody else has filled may hold a hundred thousand of them.
+        match self.undecodable.len() {
+            0..UNDECODABLE_LOGGED_MAX => {
+                tracing::error!(%key, %revision, "the stored value is no object, and lists that cover it fail: {why}");
+            }
+            UNDECODABLE_LOGGED_MAX => {
+                tracing::error!(%key, %revision, "and more such values of this resource, which are not logged: {why}");
+            }
+            _ => {}
         }
         self.undecodable.insert(key, revision);
     }
@@ -346,6 +372,6 @@ impl Cache {
 pub(crate) struct Plan {
     /// The state to put in place of the present one, and its size; `None` when it is the same.
     state: Option<(Snapshot, usize)>,
-    undecodable: Vec<(Key, Revision, Malformed)>,
+    undecodable: Vec<(Key, Revision, NoObject)>,
     revision: Revision,
 }

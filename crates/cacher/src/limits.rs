@@ -140,3 +140,6 @@ pub(crate) const RETRY_MAX: Duration = Duration::from_secs(5);
 /// [`ReadError::Undecodable`](crate::ReadError::Undecodable) and the statistics name at most this
 /// many keys.
 pub(crate) const UNDECODABLE_KEYS_MAX: usize = 100;
+
+/// So many stored values of one resource that are no objects are logged by key.
+pub(crate) const UNDECODABLE_LOGGED_MAX: usize = 10;

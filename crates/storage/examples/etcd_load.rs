@@ -25,9 +25,12 @@ fn key(resource: &str, n: usize) -> Key {
     Key::new(resource, Some("default"), &format!("object-{n:07}")).expect("a valid key")
 }
 
+/// An object that a server can read, so that what `create` leaves can be served too.
 fn value(n: usize) -> Bytes {
-    let mut value = format!("{n:010}").into_bytes();
-    value.resize(VALUE_BYTES, b'x');
+    let mut value = format!(r#"{{"metadata":{{"name":"object-{n:07}","namespace":"default"}},"data":{{"x":""#);
+    let padding = VALUE_BYTES.saturating_sub(value.len() + r#""}}"#.len());
+    value.extend(std::iter::repeat_n('x', padding));
+    value.push_str(r#""}}"#);
     value.into()
 }
 

@@ -111,7 +111,8 @@ pub enum WatchItem {
     Event(StoreEvent),
     /// Everything of this range up to and including this revision has been handed out.
     Progress(Revision),
-    /// The watch's place is no longer held by the store (compacted): list again. Last item.
+    /// The watch's place is no longer held by the store (compacted, or of a history that was
+    /// replaced by another one): list again. Last item.
     Expired {
         /// The oldest revision that can be watched from, where the store tells.
         oldest: Option<Revision>,

@@ -156,6 +156,12 @@ impl Endpoints {
         self.handle_failed(connection.index);
     }
 
+    /// A member did not answer in time: whatever connection it has now is taken for a dead one.
+    pub(super) fn handle_silent(&self, index: usize) {
+        *self.members[index].connection.write() = None;
+        self.handle_failed(index);
+    }
+
     /// A member failed.
     pub(super) fn handle_failed(&self, index: usize) {
         self.picker.lock().handle_failed(index, Instant::now());

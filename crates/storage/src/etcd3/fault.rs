@@ -25,6 +25,9 @@ pub(super) enum Cause {
     /// etcd's history is no longer the one that was read before, and why that is known. The next
     /// request is served from the new one.
     Replaced(String),
+    /// What this member says does not fit to what the others say: it is behind them, or of another
+    /// cluster.
+    Astray(String),
     /// The store failed.
     Fault(StoreFault),
 }
@@ -67,6 +70,12 @@ impl Failure {
         Failure { cause: Cause::Replaced(how.to_string()), unsent: false, elsewhere: false }
     }
 
+    /// One member answers from another history than the others.
+    pub(super) fn astray(endpoint: &str, how: &Replaced) -> Self {
+        let reason = format!("etcd at {endpoint} is not one with the other members: {how}");
+        Failure { cause: Cause::Astray(reason), unsent: false, elsewhere: true }
+    }
+
     /// Reads an error of the client library.
     pub(super) fn from_client(endpoint: &str, error: &etcd_client::Error) -> Self {
         match error {
@@ -100,6 +109,7 @@ impl Failure {
             Cause::Future => StoreFault::Unavailable("etcd says that the revision is ahead of it".into()),
             Cause::LeaseGone => StoreFault::Unavailable("the lease ran out before the write".into()),
             Cause::Replaced(how) => StoreFault::Corrupt(how),
+            Cause::Astray(reason) => StoreFault::Unavailable(reason),
         }
     }
 }
@@ -178,6 +188,7 @@ mod tests {
             Cause::Future => "future",
             Cause::LeaseGone => "lease",
             Cause::Replaced(_) => "replaced",
+            Cause::Astray(_) => "astray",
             Cause::Fault(StoreFault::Unavailable(_)) => "unavailable",
             Cause::Fault(StoreFault::NoSpace(_)) => "no space",
             Cause::Fault(StoreFault::TooLarge(_)) => "too large",

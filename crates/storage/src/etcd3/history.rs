@@ -12,8 +12,9 @@
 //! - a watch that is resumed reads the last object that it handed out at the revision that it had.
 //!   Where something else is there, the history was replaced, however far it has grown since.
 //!
-//! Who notices reports it with [`History::handle_replaced`]: it is said once, every watch of the
-//! store ends with [`Expired`](crate::WatchItem::Expired), and from then on the new history counts.
+//! One member may be behind the others or astray, so all are asked before it is believed
+//! (`Shared::judge`). Then it is reported with [`History::handle_replaced`]: it is said once, every
+//! watch of the store ends with [`Expired`](crate::WatchItem::Expired), and from then on the new history counts.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 

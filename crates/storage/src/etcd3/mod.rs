@@ -97,6 +97,10 @@ const HEALTH_TIMEOUT: Duration = Duration::from_secs(2);
 /// After the first member has answered, the others get this much longer to tell their versions.
 const OTHERS_TIMEOUT: Duration = Duration::from_secs(1);
 
+/// An answer that shows another history is looked into again after this time: somebody may just be
+/// a little behind.
+const RECONSIDER_AFTER: Duration = Duration::from_millis(100);
+
 /// Members that could not be reached at start are asked for their version this often.
 const LEARN_INTERVAL: Duration = Duration::from_secs(10);
 
@@ -212,14 +216,12 @@ async fn meet(shared: &Arc<Shared>, dial_timeout: Duration) -> Result<(), Connec
                 deadline = Instant::now() + OTHERS_TIMEOUT;
             }
             Ok((_, Ok(_))) => {}
-            Ok((index, Err(failure))) => match failure.into_fault() {
-                // Of a server that has just met etcd: two members that are not of one cluster.
-                StoreFault::Corrupt(reason) => {
-                    let endpoint = shared.endpoints.url(index).to_owned();
-                    return Err(ConnectError::Endpoint { endpoint, reason });
-                }
-                fault => faults.push(fault),
-            },
+            // To a server that meets etcd for the first time: two members that are not of one cluster.
+            Ok((index, Err(Failure { cause: Cause::Replaced(reason) | Cause::Astray(reason), .. }))) => {
+                let endpoint = shared.endpoints.url(index).to_owned();
+                return Err(ConnectError::Endpoint { endpoint, reason });
+            }
+            Ok((_, Err(failure))) => faults.push(failure.into_fault()),
             Err(join) => faults.push(StoreFault::Unavailable(join.to_string())),
         }
     }
@@ -266,31 +268,66 @@ impl Shared {
 
     /// A linearizable read, and the store's revision when it was answered.
     async fn range(&self, key: Vec<u8>, options: GetOptions) -> Result<(PbRangeResponse, Revision), Failure> {
-        let floor = self.history.floor();
         let (key, options) = (&key, &options);
-        let request = |connection: Arc<Connection>| async move {
-            connection.kv.clone().get(key.clone(), Some(options.clone())).await
-        };
-        let response = self.endpoints.read(request).await?.0;
-        let revision = self.check_header(floor, response.header.as_ref())?;
-        Ok((response, revision))
-    }
-
-    /// The revision of a linearizable answer to a request sent at `floor`; an error where it shows
-    /// that etcd's history was replaced.
-    fn check_header(&self, floor: Floor, header: Option<&PbResponseHeader>) -> Result<Revision, Failure> {
-        let header = header.ok_or_else(|| Failure::nonsense("a response without a header"))?;
-        let now = revision(header.revision);
-        match self.history.handle_header(floor, header.cluster_id, now) {
-            Ok(()) => Ok(now),
-            Err(replaced) => Err(self.handle_replaced(floor, &replaced)),
+        let mut astray = 0;
+        loop {
+            let floor = self.history.floor();
+            let request = |connection: Arc<Connection>| async move {
+                let answer = connection.kv.clone().get(key.clone(), Some(options.clone())).await?;
+                Ok::<_, etcd_client::Error>((connection.index, answer.0))
+            };
+            let (index, response) = self.endpoints.read(request).await?;
+            let failure = match self.check_header(floor, response.header.as_ref())? {
+                Ok(revision) => return Ok((response, revision)),
+                Err(replaced) => Box::pin(self.judge(floor, index, replaced)).await,
+            };
+            astray += 1;
+            if !matches!(failure.cause, Cause::Astray(_)) || astray > self.endpoints.len() {
+                return Err(failure);
+            }
         }
     }
 
-    /// The same for a write: it has happened, whatever else that shows.
-    fn note_header(&self, floor: Floor, header: Option<&PbResponseHeader>) {
-        // A missing header is complained of by who needs its revision.
-        let _ = self.check_header(floor, header);
+    /// The revision of a linearizable answer to a request sent at `floor`, or how it shows that
+    /// etcd's history was replaced.
+    fn check_header(
+        &self,
+        floor: Floor,
+        header: Option<&PbResponseHeader>,
+    ) -> Result<Result<Revision, Replaced>, Failure> {
+        let header = header.ok_or_else(|| Failure::nonsense("a response without a header"))?;
+        let now = revision(header.revision);
+        Ok(self.history.handle_header(floor, header.cluster_id, now).map(|()| now))
+    }
+
+    /// The same for a write. One that another cluster carried out is not acknowledged; one that a
+    /// replaced history holds has happened, and the next read finds out the rest.
+    async fn check_write(&self, floor: Floor, index: usize, header: Option<&PbResponseHeader>) -> Result<(), Failure> {
+        match self.check_header(floor, header)? {
+            Err(replaced @ Replaced::Cluster { .. }) => Err(Box::pin(self.judge(floor, index, replaced)).await),
+            _ => Ok(()),
+        }
+    }
+
+    /// What member `suspect` said shows another history. Was the store's replaced, or is it this one
+    /// member that is astray: behind the others, or of another cluster? Only what no member
+    /// remembers is gone.
+    async fn judge(&self, floor: Floor, suspect: usize, replaced: Replaced) -> Failure {
+        tokio::time::sleep(RECONSIDER_AFTER).await;
+        for index in 0..self.endpoints.len() {
+            let request = |connection: Arc<Connection>| async move {
+                let options = GetOptions::new().with_keys_only().with_limit(1);
+                connection.kv.clone().get(self.keys.never(), Some(options)).await
+            };
+            let Ok(answer) = self.endpoints.try_call(index, HEALTH_TIMEOUT, request).await else { continue };
+            if let Ok(Ok(_)) = self.check_header(floor, answer.0.header.as_ref()) {
+                self.endpoints.handle_failed(suspect);
+                let failure = Failure::astray(self.endpoints.url(suspect), &replaced);
+                tracing::warn!(?failure, "a member of etcd is not one with the others");
+                return failure;
+            }
+        }
+        self.handle_replaced(floor, &replaced)
     }
 
     /// Says aloud that etcd's history was replaced, and ends every watch of the former one.
@@ -315,7 +352,7 @@ impl Shared {
         if let Some(header) = header
             && let Err(replaced) = self.history.handle_cluster(header.cluster_id(), revision(header.revision()))
         {
-            return Err(self.handle_replaced(floor, &replaced));
+            return Err(Box::pin(self.judge(floor, index, replaced)).await);
         }
         Ok(version)
     }
@@ -338,7 +375,10 @@ impl Shared {
                 connection.kv.clone().get(key.clone(), Some(options.clone())).await
             };
             let response = self.endpoints.try_call(index, limit, request).await?.0;
-            let now = self.check_header(floor, response.header.as_ref())?;
+            let now = match self.check_header(floor, response.header.as_ref())? {
+                Ok(now) => now,
+                Err(replaced) => return Err(Box::pin(self.judge(floor, index, replaced)).await),
+            };
             Ok::<_, Failure>((response.kvs.first().map(|kv| revision(kv.mod_revision)), now))
         };
         let (_, now) = read(self.keys.never(), Revision::ZERO).await?;
@@ -419,7 +459,10 @@ impl Shared {
                         .when([Compare::mod_revision(full.clone(), CompareOp::Equal, expected)])
                         .and_then([TxnOp::put(full.clone(), &value[..], Some(PutOptions::new().with_lease(lease)))])
                         .or_else([TxnOp::get(full.clone(), None)]);
-                    async move { connection.kv.clone().txn(txn).await }
+                    async move {
+                        let answer = connection.kv.clone().txn(txn).await?;
+                        Ok::<_, etcd_client::Error>((connection.index, answer.0))
+                    }
                 })
                 .await;
             match result {
@@ -427,9 +470,9 @@ impl Shared {
                     self.leases.lock().handle_gone(lease);
                     renewed = true;
                 }
-                Ok(response) => {
-                    self.note_header(floor, response.0.header.as_ref());
-                    return Ok(response.0);
+                Ok((index, response)) => {
+                    self.check_write(floor, index, response.header.as_ref()).await?;
+                    return Ok(response);
                 }
                 Err(failure) => return Err(failure),
             }
@@ -440,18 +483,20 @@ impl Shared {
     async fn delete_if(&self, key: &Key, expected: i64) -> Result<PbTxnResponse, Failure> {
         let full = self.keys.full(key.as_str());
         let floor = self.history.floor();
-        let response = self
+        let (index, response) = self
             .endpoints
             .write(|connection| {
                 let txn = Txn::new()
                     .when([Compare::mod_revision(full.clone(), CompareOp::Equal, expected)])
                     .and_then([TxnOp::delete(full.clone(), None)])
                     .or_else([TxnOp::get(full.clone(), None)]);
-                async move { connection.kv.clone().txn(txn).await }
+                async move {
+                    let answer = connection.kv.clone().txn(txn).await?;
+                    Ok::<_, etcd_client::Error>((connection.index, answer.0))
+                }
             })
-            .await?
-            .0;
-        self.note_header(floor, response.header.as_ref());
+            .await?;
+        self.check_write(floor, index, response.header.as_ref()).await?;
         Ok(response)
     }
 

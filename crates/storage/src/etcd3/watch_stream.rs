@@ -338,9 +338,14 @@ impl Driver {
                 .map_err(|error| Failure::from_client(&connection.url, &error))?;
             Ok((connection, stream, version.is_some_and(Version::answers_progress_truly)))
         };
-        let opened = match tokio::time::timeout(OPEN_TIMEOUT, opened).await {
+        // On the heap, and gone when the watch stands: a watch's task is small for the rest of its life.
+        let opened = match tokio::time::timeout(OPEN_TIMEOUT, Box::pin(opened)).await {
             Ok(opened) => opened,
-            Err(_) => Err(Failure::timeout(endpoints.url(index), OPEN_TIMEOUT)),
+            Err(_) => {
+                // Whatever of it was under way can no longer say so itself.
+                endpoints.handle_silent(index);
+                Err(Failure::timeout(endpoints.url(index), OPEN_TIMEOUT))
+            }
         };
         let (connection, stream, truthful) = opened.inspect_err(|failure| {
             if failure.elsewhere {

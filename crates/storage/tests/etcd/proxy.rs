@@ -12,6 +12,7 @@ use tokio::task::JoinHandle;
 pub(crate) struct Proxy {
     /// `http://127.0.0.1:port`.
     pub(crate) url: String,
+    target: watch::Sender<String>,
     faults: Arc<Faults>,
     task: JoinHandle<()>,
 }
@@ -44,17 +45,22 @@ pub(crate) enum Door {
 impl Proxy {
     /// A proxy in front of `target` (`http://host:port`) that does no harm yet.
     pub(crate) async fn start(target: &str) -> Proxy {
-        let target = target.split("//").nth(1).expect("a URL").to_owned();
+        let target = watch::Sender::new(address(target));
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
         let url = format!("http://{}", listener.local_addr().expect("a bound socket"));
         let faults = Arc::new(Faults { cut_after: AtomicI64::new(-1), ..Faults::default() });
-        let shared = faults.clone();
+        let (shared, targets) = (faults.clone(), target.subscribe());
         let task = tokio::spawn(async move {
             while let Ok((client, _)) = listener.accept().await {
-                tokio::spawn(carry(client, target.clone(), shared.clone()));
+                tokio::spawn(carry(client, targets.borrow().clone(), shared.clone()));
             }
         });
-        Proxy { url, faults, task }
+        Proxy { url, target, faults, task }
+    }
+
+    /// From now on new connections lead elsewhere.
+    pub(crate) fn redirect(&self, target: &str) {
+        self.target.send_replace(address(target));
     }
 
     /// From now on every new connection is cut after so many bytes towards the client, wherever
@@ -88,6 +94,11 @@ impl Drop for Proxy {
     fn drop(&mut self) {
         self.task.abort();
     }
+}
+
+/// `host:port` of a URL.
+fn address(url: &str) -> String {
+    url.split("//").nth(1).expect("a URL").to_owned()
 }
 
 async fn carry(client: TcpStream, target: String, faults: Arc<Faults>) {

@@ -1,0 +1,191 @@
+//! The cache on a real etcd: how much of etcd it takes, what it makes of values that are no objects,
+//! and of an etcd that was put back to an older state.
+//!
+//! Needs an etcd binary, as `crates/storage/tests/etcd.rs` does, which says more about that.
+
+#[allow(dead_code, unreachable_pub, reason = "another test's helper, of which this one needs a part")]
+#[path = "../../storage/tests/etcd/server.rs"]
+mod server;
+mod support;
+
+use std::io::{Read as _, Write as _};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use listwatch_cacher::{Cacher, Delivery, List, ReadError, ResourceConfig, Scope, Watcher};
+use listwatch_meta::{Key, ReadAt};
+use listwatch_storage::Storage;
+use listwatch_storage::etcd3::{Etcd3, Etcd3Options};
+use server::{Etcd, Member};
+use support::{config, key, options, quiet};
+
+/// What must come, comes within this time.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+async fn start() -> Option<(Member, Arc<Etcd3>)> {
+    let Etcd::Binary(binary) = server::find() else {
+        eprintln!("skipped: LISTWATCH_SKIP_ETCD=1");
+        return None;
+    };
+    let member = Member::start_one(&binary, &[]);
+    let store = Etcd3::connect(Etcd3Options::new([&*member.url])).await.expect("etcd answers");
+    Some((member, store))
+}
+
+async fn list(cacher: &Cacher, scope: &Scope, words: &[&str]) -> Result<List, ReadError> {
+    cacher.list(scope, &options(words).list(cacher.shape()).expect("valid options")).await
+}
+
+fn names(list: List) -> Vec<String> {
+    assert!(list.undecodable.is_empty(), "{:?}", list.undecodable);
+    list.items.map(|object| object.key().name().to_owned()).collect()
+}
+
+/// One of etcd's figures.
+fn metric(member: &Member, name: &str) -> f64 {
+    let address = member.url.split("//").nth(1).expect("a URL");
+    let mut stream = std::net::TcpStream::connect(address).expect("etcd listens");
+    stream.write_all(b"GET /metrics HTTP/1.0\r\n\r\n").expect("a request");
+    let mut body = String::new();
+    stream.read_to_string(&mut body).expect("an answer");
+    let line = body.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' '));
+    line.expect("etcd has this figure").trim().parse().expect("a number")
+}
+
+/// The next event or error of a watch, in short.
+async fn next(watcher: &mut Watcher) -> String {
+    loop {
+        let next = std::future::poll_fn(|cx| futures_core::Stream::poll_next(std::pin::Pin::new(&mut *watcher), cx));
+        match tokio::time::timeout(PATIENCE, next).await.expect("something comes in time") {
+            Some(Delivery::Event(event)) => return format!("{:?} {}", event.change(), event.object().key().name()),
+            Some(Delivery::Error(status)) => return format!("{} {}", status.code, status.reason),
+            Some(Delivery::Bookmark { .. }) => {}
+            None => return "end".to_owned(),
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn etcd_has_one_watch_per_resource_however_many_clients_there_are() {
+    const CLIENTS: usize = 200;
+    const WATCHERS: &str = "etcd_debugging_mvcc_watcher_total";
+    let Some((member, store)) = start().await else { return };
+    let before = metric(&member, WATCHERS);
+    let resources = ["pods", "nodes", "leases"];
+    let mut cachers = Vec::new();
+    let mut watchers = Vec::new();
+    for resource in resources {
+        let named = ResourceConfig { name: resource.into(), prefix: resource.into(), ..config(quiet()) };
+        let cacher = Cacher::start(store.clone(), named);
+        cacher.wait_ready().await.unwrap();
+        for _ in 0..CLIENTS {
+            watchers.push(support::watch(&cacher, &Scope::All, &["rv=0"], PATIENCE).await);
+        }
+        cachers.push(cacher);
+    }
+    for resource in resources {
+        let key = Key::new(resource, Some("a"), "x").unwrap();
+        store.create(&key, r#"{"metadata":{"name":"x"}}"#.into(), None).await.unwrap();
+    }
+    for watcher in &mut watchers {
+        assert_eq!(next(watcher).await, "Added x");
+    }
+    let watches = metric(&member, WATCHERS) - before;
+    assert_eq!(watches, resources.len() as f64, "bounded: {CLIENTS} clients share one watch of etcd");
+    drop((watchers, cachers));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_value_that_is_no_object_is_named_and_hides_nothing_else() {
+    let Some((member, store)) = start().await else { return };
+    let mut raw = etcd_client::Client::connect([&member.url], None).await.unwrap();
+    let good = |name: &str| format!(r#"{{"metadata":{{"name":"{name}"}}}}"#);
+    for (path, value) in [
+        ("a/good", good("good").into_bytes()),
+        ("a/protobuf", b"k8s\0\n\x0f\n\x02v1\x12\x03Pod".to_vec()),
+        ("a/rubbish", b"{\"metadata\":".to_vec()),
+        ("b/good", good("good").into_bytes()),
+    ] {
+        raw.put(format!("/registry/pods/{path}"), value, None).await.unwrap();
+    }
+    let cached = Cacher::start(store.clone(), config(quiet()));
+    cached.wait_ready().await.unwrap();
+    let cachers = [("cached", cached), ("direct", Cacher::direct(store.clone(), config(quiet())))];
+    let (in_a, in_b) = (Scope::Namespace("a".into()), Scope::Namespace("b".into()));
+    for (what, cacher) in &cachers {
+        // Whoever is handed a list without them would take them for deleted; so the list says which
+        // they are, and its server refuses it.
+        let listed = list(cacher, &in_a, &[]).await.unwrap();
+        assert_eq!(listed.undecodable, [key("a/protobuf"), key("a/rubbish")], "{what}: by key");
+        assert_eq!(listed.items.count(), 1, "{what}");
+        assert_eq!(names(list(cacher, &in_b, &[]).await.unwrap()), ["good"], "{what}: other lists are whole");
+        let refused = cacher.get(&key("a/protobuf"), ReadAt::MostRecent).await;
+        assert!(matches!(refused, Err(ReadError::Undecodable { .. })), "{what}: {refused:?}");
+        assert!(cacher.get(&key("a/good"), ReadAt::Any).await.unwrap().is_some(), "{what}: its neighbour is read");
+    }
+    let mut watchers = Vec::new();
+    for (_, cacher) in &cachers {
+        watchers.push(support::watch(cacher, &in_a, &["rv="], PATIENCE).await);
+    }
+    // Mended, they are objects like any other; broken again, they are gone for who watches.
+    raw.put("/registry/pods/a/protobuf", good("protobuf"), None).await.unwrap();
+    raw.put("/registry/pods/a/good", "k8s\0", None).await.unwrap();
+    raw.delete("/registry/pods/a/rubbish", None).await.unwrap();
+    raw.put("/registry/pods/a/last", good("last"), None).await.unwrap();
+    for ((what, cacher), watcher) in cachers.iter().zip(&mut watchers) {
+        let mut told = Vec::new();
+        while told.last().is_none_or(|last| last != "Added last") {
+            told.push(next(watcher).await);
+        }
+        told.retain(|event| event != "Added good"); // The initial state.
+        assert_eq!(told, ["Added protobuf", "Deleted good", "Added last"], "{what}");
+        let listed = list(cacher, &in_a, &[]).await.unwrap();
+        assert_eq!(listed.undecodable, [key("a/good")], "{what}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_etcd_that_went_back_is_told_to_everyone_and_then_served() {
+    let Some((mut member, store)) = start().await else { return };
+    let create = async |path: &str| {
+        let begun = Instant::now();
+        while let Err(error) = store.create(&key(path), r#"{"metadata":{}}"#.into(), None).await {
+            assert!(begun.elapsed() < PATIENCE, "{error}");
+            tokio::time::sleep(Duration::from_millis(50)).await;
+        }
+    };
+    create("a/old").await;
+    member.kill();
+    let backup = member.backup();
+    member.start();
+    let cacher = Cacher::start(store.clone(), config(quiet()));
+    cacher.wait_ready().await.unwrap();
+    for n in 0..20 {
+        create(&format!("a/new{n}")).await;
+    }
+    assert_eq!(list(&cacher, &Scope::All, &[]).await.unwrap().items.count(), 21);
+    let mut watcher = support::watch(&cacher, &Scope::All, &[], PATIENCE).await;
+    for _ in 0..21 {
+        next(&mut watcher).await;
+    }
+
+    member.kill();
+    member.restore(&backup);
+    member.start();
+    let begun = Instant::now();
+    assert_eq!(next(&mut watcher).await, "410 Expired", "a client is told that its copy is of no more use");
+    println!("recovery: etcd was put back to an older state: clients told after {:?}", begun.elapsed());
+    // What the client does then.
+    let listed = loop {
+        match list(&cacher, &Scope::All, &[]).await {
+            Ok(listed) => break listed,
+            Err(error) => assert!(begun.elapsed() < PATIENCE, "{error}"),
+        }
+    };
+    let from = format!("rv={}", listed.revision);
+    assert_eq!(names(listed), ["old"], "and gets what etcd holds");
+    let mut watcher = support::watch(&cacher, &Scope::All, &[&from], PATIENCE).await;
+    create("a/after").await;
+    assert_eq!(next(&mut watcher).await, "Added after");
+    assert_eq!(names(list(&cacher, &Scope::All, &[]).await.unwrap()), ["after", "old"]);
+}
