@@ -371,6 +371,9 @@ mod tests {
         check(b"\x00\x81\x1c", &[b"\x00"], Err(FrameError::Malformed { at: 2 }));
         check(b"\x4f012345678901234", &[b"\x4f012345678901234"], Ok(()));
         check(b"\x81\x4f", &[], Err(FrameError::TooLarge { limit_bytes: 16 }));
+        for pieces in [&[&b"\xf8\x00\x00"[..]][..], &[b"\xf8", b"\x00\x00"], &[b"\xf8", b"\x00", b"\x00"]] {
+            assert_eq!(read(cbor(1), pieces), (vec![], Err(FrameError::TooLarge { limit_bytes: 1 })), "{pieces:x?}");
+        }
         check(b"\x5b\xff\xff\xff\xff\xff\xff\xff\xff", &[], Err(FrameError::TooLarge { limit_bytes: 16 }));
         let deep = |depth: usize| {
             let mut frames = CborFrames::new();

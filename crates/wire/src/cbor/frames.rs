@@ -145,9 +145,16 @@ impl ItemScan {
                     return Err(ScanError::TooLarge);
                 }
             } else {
+                // What the first byte decides is decided before the others are looked at, or the verdict
+                // would depend on how many of them have come.
+                match rest.first().map(|first| Head::bytes_of(*first)) {
+                    None => return Ok(None),
+                    Some(None) => return malformed,
+                    Some(Some(head_bytes)) if self.at + head_bytes > limit => return Err(ScanError::TooLarge),
+                    Some(Some(_)) => {}
+                }
                 let head = match Head::read(rest) {
                     Ok(head) => head,
-                    Err(HeadError::Truncated) if bytes.len() > limit => return Err(ScanError::TooLarge),
                     Err(HeadError::Truncated) => return Ok(None),
                     Err(HeadError::Malformed) => return malformed,
                 };

@@ -101,16 +101,20 @@ enum HeadError {
 }
 
 impl Head {
-    /// The head that `bytes` begin with. A [`BREAK`] is none.
+    /// How long a head is, by its first byte; `None` if no item begins so. A [`BREAK`] is none.
+    fn bytes_of(first: u8) -> Option<usize> {
+        match (first & 31, first >> 5) {
+            (0..=23, _) | (INDEFINITE, BYTES..=MAP) => Some(1),
+            (info @ 24..=27, _) => Some(1 + (1 << (info - 24))),
+            _ => None,
+        }
+    }
+
+    /// The head that `bytes` begin with.
     fn read(bytes: &[u8]) -> Result<Head, HeadError> {
         let first = *bytes.first().ok_or(HeadError::Truncated)?;
         let (major, info) = (first >> 5, first & 31);
-        let more = match info {
-            0..=23 => 0,
-            24..=27 => 1 << (info - 24),
-            INDEFINITE if (BYTES..=MAP).contains(&major) => 0,
-            _ => return Err(HeadError::Malformed),
-        };
+        let more = Head::bytes_of(first).ok_or(HeadError::Malformed)? - 1;
         let rest = bytes.get(1..1 + more).ok_or(HeadError::Truncated)?;
         let argument = match info {
             0..=23 => u64::from(info),
