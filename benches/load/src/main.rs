@@ -68,6 +68,10 @@ enum Load {
     Floor(floor::Floor),
     /// Tables of earlier runs, as Markdown
     Tables {
+        /// Only these columns, by their name in the JSON
+        #[arg(long, value_delimiter = ',')]
+        metrics: Vec<String>,
+
         /// What --json wrote
         #[arg(required = true)]
         files: Vec<PathBuf>,
@@ -100,8 +104,8 @@ async fn run(cli: Cli) -> Outcome<ExitCode> {
     allow_many_connections();
     let report = match cli.load {
         Load::Floor(floor) => return floor.run().await.map(|()| ExitCode::SUCCESS),
-        Load::Tables { files } => {
-            print!("{}", Report::read(&files)?.markdown());
+        Load::Tables { files, metrics } => {
+            print!("{}", Report::read(&files)?.only(&metrics).markdown());
             return Ok(ExitCode::SUCCESS);
         }
         Load::Plot { files } => {

@@ -82,10 +82,12 @@ impl Objects {
         format!("{}/{}", self.items(object), self.name(object))
     }
 
-    /// The payload: letters that differ from turn to turn, as little compressible as text mostly is.
-    fn payload(&self, turn: u64) -> String {
+    /// The payload: hexadecimal digits that differ from object to object and from turn to turn, so
+    /// that compression has something to do.
+    fn payload(&self, object: usize, turn: u64) -> String {
         let bytes = (self.kib * 1024).saturating_sub(METADATA_BYTES);
-        let mut state = turn.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
+        let seed = turn.rotate_left(32) ^ object as u64;
+        let mut state = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15);
         let mut text = String::with_capacity(bytes);
         while text.len() < bytes {
             state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
@@ -95,7 +97,7 @@ impl Objects {
     }
 
     fn body(&self, object: usize, turn: u64) -> Bytes {
-        let (name, group, payload) = (self.name(object), self.group(object), self.payload(turn));
+        let (name, group, payload) = (self.name(object), self.group(object), self.payload(object, turn));
         let metadata = format!(
             "\"name\":\"{name}\",\"namespace\":\"{}\",\"labels\":{{\"app\":\"load\",\"group\":\"g{group}\"}}",
             namespace(object)
@@ -118,7 +120,8 @@ impl Objects {
     pub(crate) async fn update(&self, client: &mut Client<'_>, object: usize, turn: u64) -> Outcome<Bytes> {
         let group = Some(self.group(object));
         if self.select == Select::Node {
-            let body = format!("{{\"metadata\":{{\"annotations\":{{\"payload\":\"{}\"}}}}}}", self.payload(turn));
+            let body =
+                format!("{{\"metadata\":{{\"annotations\":{{\"payload\":\"{}\"}}}}}}", self.payload(object, turn));
             let content_type = Some("application/merge-patch+json");
             let extras = Extras { content_type, group, body: body.into(), ..Extras::default() };
             return client.expect(Method::PATCH, &self.path(object), extras).await;

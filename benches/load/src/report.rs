@@ -72,6 +72,14 @@ impl Report {
         self.rows.push(Row { table: table.to_owned(), parameters, server: server.to_owned(), metrics });
     }
 
+    /// The same with these metrics alone; with all of them where none is named.
+    pub(crate) fn only(mut self, metrics: &[String]) -> Self {
+        for row in &mut self.rows {
+            row.metrics.retain(|(name, _)| metrics.is_empty() || metrics.contains(name));
+        }
+        self
+    }
+
     /// Whether any watcher missed something, got it twice, or in the wrong order.
     pub(crate) fn broken(&self) -> bool {
         self.rows.iter().flat_map(|row| &row.metrics).any(|(name, value)| SUMS.contains(&name.as_str()) && *value > 0.0)
@@ -289,6 +297,7 @@ mod tests {
         let again = Report::read(&[file.path()]).unwrap();
         assert_eq!(again.markdown(), report.markdown());
         assert!(!again.broken());
+        assert!(!Report::read(&[file.path()]).unwrap().only(&["lost".to_owned()]).markdown().contains("CPU"));
         let markdown = "\n### Fan-out\n\n\
             | watchers | server    | CPU µs/event | lost |\n\
             |----------|-----------|-------------:|-----:|\n\

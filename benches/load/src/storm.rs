@@ -43,7 +43,8 @@ impl Storm {
     pub(crate) async fn run(&self, common: &Common) -> Outcome<Report> {
         let mut report = Report::new();
         let targets = common.start()?;
-        let objects = Objects { count: self.objects, kib: self.kib, select: Select::All, groups: 1 };
+        // The same objects as those of `list`, so that both find them on one server.
+        let objects = Objects { count: self.objects, kib: self.kib, select: Select::Label, groups: 10 };
         for target in &targets {
             eprintln!("{}: making {} objects", target.name, objects.count);
             objects.make(target).await?;
