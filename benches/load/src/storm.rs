@@ -5,7 +5,7 @@ use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use crate::Outcome;
-use crate::http::Http;
+use crate::http::{Client, Http};
 use crate::objects::{Objects, Select};
 use crate::report::{Metrics, Report};
 use crate::run::Common;
@@ -83,6 +83,8 @@ impl Storm {
         if let Some(bytes) = floor_bytes {
             path += &format!("&bytes={bytes}");
         }
+        // A server may read a resource from its store when it is first asked for it.
+        Client::connect(target, Http::H1).await?.version(objects.collection()).await?;
         target.reset_peak();
         let requests = vec![Request { path, group: 0, initial: true }; informers];
         let (before, begun) = (target.usage(), Instant::now());
