@@ -42,6 +42,14 @@ impl Auth {
         };
         scheme.eq_ignore_ascii_case("bearer") && same_secret(token.trim(), expected)
     }
+
+    /// Is this bearer token known here?
+    pub(crate) fn allows_token(&self, token: &str) -> bool {
+        match self {
+            Auth::Open => true,
+            Auth::Token(expected) => same_secret(token, expected),
+        }
+    }
 }
 
 /// Compares in a time that depends on the length only, so that a guess learns nothing from it.

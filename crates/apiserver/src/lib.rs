@@ -68,6 +68,7 @@ pub mod table;
 mod upload;
 mod view;
 mod watch;
+mod websocket;
 mod write;
 mod yaml;
 
@@ -112,6 +113,10 @@ pub(crate) struct Shared {
     pub(crate) reads_in_flight: Semaphore,
     pub(crate) writes_in_flight: Semaphore,
     pub(crate) metrics: Metrics,
+    /// Places for watches over WebSocket, whose connections nobody else counts.
+    pub(crate) websockets: Arc<Semaphore>,
+    /// CBOR is served.
+    pub(crate) cbor: bool,
     stopping: AtomicBool,
     /// How watches leave at the end.
     pub(crate) farewell: Arc<Farewell>,
@@ -141,6 +146,7 @@ pub struct Builder {
     watch_cache: bool,
     min_request_timeout: Duration,
     limits: Limits,
+    cbor: bool,
 }
 
 impl std::fmt::Debug for Builder {
@@ -206,6 +212,14 @@ impl Builder {
         self
     }
 
+    /// Serve CBOR too (kube-apiserver's gate `CBORServingAndStorage`, which is off there as here by
+    /// default).
+    #[must_use]
+    pub fn cbor(mut self, on: bool) -> Self {
+        self.cbor = on;
+        self
+    }
+
     /// The bounds of every watch cache.
     #[must_use]
     pub fn cache_limits(mut self, limits: Limits) -> Self {
@@ -237,6 +251,8 @@ impl Builder {
             reads_in_flight: Semaphore::new(service::READS_IN_FLIGHT_MAX),
             writes_in_flight: Semaphore::new(service::WRITES_IN_FLIGHT_MAX),
             metrics: Metrics::default(),
+            websockets: Arc::new(Semaphore::new(websocket::WEBSOCKETS_MAX)),
+            cbor: self.cbor,
             stopping: AtomicBool::new(false),
             farewell: Arc::default(),
             loops: Loops(loops),
@@ -273,6 +289,7 @@ impl ApiServer {
             watch_cache: true,
             min_request_timeout: MIN_REQUEST_TIMEOUT,
             limits: Limits::default(),
+            cbor: false,
         }
     }
 

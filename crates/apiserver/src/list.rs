@@ -16,7 +16,7 @@ use listwatch_cacher::{List, ListItems};
 use listwatch_meta::{Object, ResourceVersion, Status};
 use listwatch_wire::list::{CHUNK_BYTES, ListBody, ListMeta, ListStyle};
 use listwatch_wire::media_type::{Encoding, View};
-use listwatch_wire::protobuf;
+use listwatch_wire::{cbor, protobuf};
 use time::OffsetDateTime;
 
 use crate::body::{BrokenOff, Chunks};
@@ -56,7 +56,7 @@ pub(crate) async fn chunks(resource: &Arc<Resource>, list: List, shown: Shown) -
         Encoding::Json => Ok(json(resource, &meta, items, shown)),
         Encoding::Yaml => yaml(resource, &meta, items, shown),
         Encoding::Protobuf => protobuf(&meta, items).await,
-        Encoding::Cbor => Err(Status::internal("CBOR is not served")),
+        Encoding::Cbor => cbor(resource, &meta, items, shown),
     }
 }
 
@@ -159,6 +159,20 @@ async fn protobuf(meta: &ListMeta, items: ListItems) -> Result<Chunks, Status> {
         tokio::task::yield_now().await;
     }
     Ok(Box::new(body.map(|chunk| chunk.map_err(|error| BrokenOff(error.to_string())))))
+}
+
+/// The metadata of a list is first made as JSON, whole; everything else is streamed.
+fn cbor(resource: &Arc<Resource>, meta: &ListMeta, items: ListItems, shown: Shown) -> Result<Chunks, Status> {
+    let broken = |error: cbor::EncodeError| BrokenOff(error.to_string());
+    if shown.view == View::Full {
+        return Ok(Box::new(cbor::ListBody::new(meta, style(resource), items).map(move |chunk| chunk.map_err(broken))));
+    }
+    let mut whole = Vec::new();
+    for chunk in json(resource, meta, items, shown) {
+        whole.extend_from_slice(&chunk.map_err(Status::internal)?);
+    }
+    let body = cbor::encode(&whole).map_err(Status::internal)?;
+    Ok(Box::new(std::iter::once(Ok(body.into()))))
 }
 
 /// Items between a head and a tail, in chunks of about [`CHUNK_BYTES`].

@@ -70,13 +70,25 @@ pub(crate) async fn list(
     view.list(resource, list).await
 }
 
-/// GET of a collection that asks for changes.
+/// GET of a collection that asks for changes: the answer to it.
 pub(crate) async fn watch(
     shared: &Shared,
     route: &ResourceRoute,
     query: &Query<'_>,
     asker: &Asker,
 ) -> Result<Response<Body>, Status> {
+    let stream = watch_stream(shared, route, query, asker).await?;
+    let content_type = stream.content_type();
+    Ok(respond::ok(content_type, Body::watch(stream)))
+}
+
+/// GET of a collection that asks for changes: what is sent, whichever way.
+pub(crate) async fn watch_stream(
+    shared: &Shared,
+    route: &ResourceRoute,
+    query: &Query<'_>,
+    asker: &Asker,
+) -> Result<WatchStream, Status> {
     let resource = &route.resource;
     let view = WatchView::negotiate(asker, resource)?;
     let (options, _) = list_options(query)?;
@@ -88,12 +100,10 @@ pub(crate) async fn watch(
     let deadline = Instant::now() + timeout(request.timeout_seconds, shared.min_request_timeout);
     let cacher = shared.backend.cacher(resource);
     let watcher = cacher.watch(&scope, &request, deadline).await.map_err(|error| error.status(resource.gr()))?;
-    let content_type = view.content_type();
     let farewell = Arc::clone(&shared.farewell);
     // Only a WatchList whose client is told where the state ends; other watches are never compressed.
     let gzip = asker.gzip() && matches!(request.from, WatchFrom::InitialEvents { mark_end: true, .. });
-    let stream = WatchStream::new(watcher, Arc::clone(resource), view, farewell, gzip);
-    Ok(respond::ok(content_type, Body::watch(stream)))
+    Ok(WatchStream::new(watcher, Arc::clone(resource), view, farewell, gzip))
 }
 
 /// How long a watch lasts: what the client asked, or a random time between the server's minimum

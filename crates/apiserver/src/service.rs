@@ -14,7 +14,7 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
 
-use bytes::Buf;
+use bytes::{Buf, Bytes};
 use futures_util::FutureExt as _;
 use http::header::{
     ACCEPT, ALLOW, CACHE_CONTROL, CONNECTION, CONTENT_LENGTH, CONTENT_TYPE, ETAG, EXPIRES, HOST, HeaderName,
@@ -22,7 +22,10 @@ use http::header::{
 };
 use http::request::Parts;
 use http::{HeaderMap, Method, Request, Response, StatusCode, Version};
+use hyper::upgrade::OnUpgrade;
 use listwatch_meta::Status;
+use listwatch_wire::cbor;
+use listwatch_wire::media_type;
 use listwatch_wire::query::{Extra, Query};
 
 use crate::Shared;
@@ -36,6 +39,7 @@ use crate::request::{NoRoute, ResourceRoute, Route, Verb, route};
 use crate::respond;
 use crate::upload::Upload;
 use crate::view::{ObjectView, StatusView};
+use crate::websocket;
 use crate::write::{self, WriteRequest};
 
 /// How long anything but a watch may take, unless the request asks for less (`--request-timeout`).
@@ -133,19 +137,23 @@ impl ApiService {
         B::Error: Into<Box<dyn std::error::Error + Send + Sync>>,
     {
         let query = Query::parse(parts.uri.query().unwrap_or_default());
-        let asker = Asker::new(&parts.method, &parts.headers, &query);
+        let asker = Asker::new(&parts.method, &parts.headers, &query, self.shared.cbor);
         let registry = self.shared.backend.registry();
         let routed = route(&registry, &parts.method, parts.uri.path());
 
         let open = matches!(routed, Ok(Route::Health { .. } | Route::Version));
-        if !open && !self.shared.auth.allows(&parts.headers) {
+        if !open && !self.is_allowed(parts) {
             return asker.status(&Status::unauthorized());
         }
         match routed {
             Ok(Route::Resource(route)) => {
                 let begun = Instant::now();
                 let labels = labels(&route, &parts.headers, &query);
-                let response = self.resource(route, &parts.headers, &query, &asker, upload).await;
+                let response = if websocket::is_asked(parts) && is_watch(&route, &query) {
+                    self.websocket(&route, parts, &query, &asker).await
+                } else {
+                    self.resource(route, &parts.headers, &query, &asker, upload).await
+                };
                 self.shared.metrics.answered(labels, response.status().as_u16(), begun.elapsed());
                 response
             }
@@ -160,6 +168,44 @@ impl ApiService {
             Err(NoRoute::PageNotFound) => text(StatusCode::NOT_FOUND, "404 page not found\n".to_owned()),
             Err(NoRoute::Unparsable(why)) => text(StatusCode::INTERNAL_SERVER_ERROR, format!("{why}\n")),
         }
+    }
+
+    fn is_allowed(&self, parts: &Parts) -> bool {
+        if self.shared.auth.allows(&parts.headers) {
+            return true;
+        }
+        let token = if websocket::is_asked(parts) { websocket::bearer(&parts.headers) } else { Ok(None) };
+        matches!(token, Ok(Some(token)) if self.shared.auth.allows_token(&token))
+    }
+
+    /// A watch whose connection becomes a WebSocket.
+    async fn websocket(
+        &self,
+        route: &ResourceRoute,
+        parts: &Parts,
+        query: &Query<'_>,
+        asker: &Asker,
+    ) -> Response<Body> {
+        if self.shared.is_stopping() {
+            return asker.status(&Status::unavailable("apiserver is shutting down").retry_after(1));
+        }
+        let Ok(place) = Arc::clone(&self.shared.websockets).try_acquire_owned() else {
+            return too_many_requests();
+        };
+        let stream = match read::watch_stream(&self.shared, route, query, asker).await {
+            Ok(stream) => stream,
+            Err(status) => return asker.status(&status),
+        };
+        let response = match websocket::accept(&parts.headers) {
+            Ok(response) => response,
+            Err(refusal) => return refusal,
+        };
+        let Some(upgrade) = parts.extensions.get::<OnUpgrade>().cloned() else {
+            return asker.status(&Status::bad_request("this connection cannot become a WebSocket"));
+        };
+        let encoding = stream.encoding();
+        tokio::spawn(websocket::run(upgrade, stream, encoding, place));
+        response
     }
 
     async fn resource<B>(
@@ -200,6 +246,11 @@ impl ApiService {
                 Verb::Collection => read::list(&self.shared, &route, query, asker).await,
                 Verb::Write(verb) => {
                     let body = upload.collect().await?;
+                    let content_type = header(headers, &CONTENT_TYPE);
+                    let (content_type, body) = match self.shared.cbor {
+                        true => from_cbor(content_type, body)?,
+                        false => (content_type, body),
+                    };
                     let request = WriteRequest {
                         verb,
                         resource: &route.resource,
@@ -207,7 +258,7 @@ impl ApiService {
                         name: route.name.as_deref(),
                         subresource: route.subresource.as_deref(),
                         query,
-                        content_type: header(headers, &CONTENT_TYPE),
+                        content_type,
                         user_agent: header(headers, &USER_AGENT),
                         body,
                     };
@@ -245,6 +296,18 @@ impl ApiService {
         };
         document_response(answer, headers)
     }
+}
+
+/// A body in CBOR as the same in JSON, with the media type that it has then.
+fn from_cbor(content_type: Option<&str>, body: Bytes) -> Result<(Option<&str>, Bytes), Status> {
+    let bare = content_type.unwrap_or_default().split(';').next().unwrap_or_default().trim();
+    let json = match bare {
+        media_type::CBOR => "application/json",
+        "application/apply-patch+cbor" => "application/apply-patch+yaml",
+        _ => return Ok((content_type, body)),
+    };
+    let decoded = cbor::decode(&body).map_err(|error| Status::bad_request(format!("error decoding CBOR: {error}")))?;
+    Ok((Some(json), decoded.into()))
 }
 
 fn is_watch(route: &ResourceRoute, query: &Query<'_>) -> bool {
@@ -290,10 +353,11 @@ pub(crate) struct Asker {
     pretty: Option<String>,
     include_object: Option<String>,
     gzip: bool,
+    cbor: bool,
 }
 
 impl Asker {
-    fn new(method: &Method, headers: &HeaderMap, query: &Query<'_>) -> Self {
+    fn new(method: &Method, headers: &HeaderMap, query: &Query<'_>, cbor: bool) -> Self {
         let accept: Vec<&str> = headers.get_all(ACCEPT).iter().filter_map(|value| value.to_str().ok()).collect();
         Asker {
             accept: (!accept.is_empty()).then(|| accept.join(",")),
@@ -301,7 +365,13 @@ impl Asker {
             pretty: query.get("pretty").map(str::to_owned),
             include_object: query.get("includeObject").map(str::to_owned),
             gzip: method == Method::GET && gzip::is_accepted(headers),
+            cbor,
         }
+    }
+
+    /// CBOR is served.
+    pub(crate) fn cbor(&self) -> bool {
+        self.cbor
     }
 
     /// A read whose answer may be compressed.

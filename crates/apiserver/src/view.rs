@@ -12,7 +12,7 @@ use listwatch_cacher::{Delivered, EncodingId, List};
 use listwatch_meta::scan::{self, PathSet, Span};
 use listwatch_meta::{Change, Object, Revision, Status};
 use listwatch_wire::media_type::{Encoding, Negotiated, Purpose, Served, View, negotiate, wants_pretty};
-use listwatch_wire::{Bookmark, protobuf};
+use listwatch_wire::{Bookmark, EventKind, cbor, protobuf};
 use time::OffsetDateTime;
 
 use crate::body::{Body, Form};
@@ -24,8 +24,8 @@ use crate::service::Asker;
 use crate::table::{IncludeObject, MetaVersion, TableView, partial};
 use crate::yaml;
 
-fn served(resource: &Resource) -> Served {
-    if resource.custom { Served::CUSTOM_JSON } else { Served::BUILTIN }
+fn served(asker: &Asker, resource: &Resource) -> Served {
+    Served { cbor: asker.cbor(), ..if resource.custom { Served::CUSTOM_JSON } else { Served::BUILTIN } }
 }
 
 const PARTIAL: &str = "PartialObjectMetadata";
@@ -43,7 +43,7 @@ impl ObjectView {
     /// # Errors
     /// 406 when it accepts nothing this server has; 400 for a bad `includeObject`.
     pub(crate) fn negotiate(asker: &Asker, resource: &Resource) -> Result<Self, Status> {
-        Self::from(asker, served(resource))
+        Self::from(asker, served(asker, resource))
     }
 
     /// What the client accepts for an object that has no other views, such as a Scale.
@@ -51,7 +51,7 @@ impl ObjectView {
     /// # Errors
     /// 406 when it accepts nothing this server has.
     pub(crate) fn plain(asker: &Asker) -> Result<Self, Status> {
-        Self::from(asker, Served { table: false, partial: false, ..Served::BUILTIN })
+        Self::from(asker, Served { table: false, partial: false, cbor: asker.cbor(), ..Served::BUILTIN })
     }
 
     fn from(asker: &Asker, served: Served) -> Result<Self, Status> {
@@ -109,7 +109,7 @@ fn document(json: &[u8], encoding: Encoding) -> Result<Bytes, Status> {
             let (api_version, kind) = type_of(json);
             Ok(protobuf::encode(&api_version, &kind, json).map_err(Status::internal)?.into())
         }
-        Encoding::Cbor => Err(Status::internal("CBOR is not served")),
+        Encoding::Cbor => Ok(cbor::encode(json).map_err(Status::internal)?.into()),
     }
 }
 
@@ -135,7 +135,8 @@ pub(crate) struct StatusView(Option<(Encoding, bool)>);
 
 impl StatusView {
     pub(crate) fn negotiate(asker: &Asker) -> Self {
-        let negotiated = negotiate(asker.accept(), Purpose::Object, &Served::STATUS).ok();
+        let negotiated =
+            negotiate(asker.accept(), Purpose::Object, &Served { cbor: asker.cbor(), ..Served::STATUS }).ok();
         StatusView(
             negotiated
                 .map(|negotiated| (negotiated.encoding, wants_pretty(asker.pretty(), &negotiated, asker.user_agent()))),
@@ -168,7 +169,7 @@ impl ListView {
     /// # Errors
     /// 406 when it accepts nothing this server has; 400 for a bad `includeObject`.
     pub(crate) fn negotiate(asker: &Asker, resource: &Resource) -> Result<Self, Status> {
-        let negotiated = negotiate(asker.accept(), Purpose::List, &served(resource))?;
+        let negotiated = negotiate(asker.accept(), Purpose::List, &served(asker, resource))?;
         let pretty = wants_pretty(asker.pretty(), &negotiated, asker.user_agent());
         let form = Form { pretty, gzip: asker.gzip() };
         Ok(ListView { negotiated, form, include: include(asker, negotiated.view)? })
@@ -200,21 +201,18 @@ pub(crate) struct WatchView {
 }
 
 enum EventsShown {
-    Json,
+    /// The object, as JSON or CBOR.
+    Whole,
     Table {
         view: Box<TableView>,
         id: EncodingId,
         /// The next event is the first: it says what the columns are.
         first: bool,
     },
-    /// The metadata, as JSON.
+    /// The metadata, as JSON or CBOR.
     Partial(MetaVersion),
     /// Protobuf of a kind: of the object, or of its metadata.
-    Protobuf {
-        api_version: String,
-        kind: String,
-        id: EncodingId,
-    },
+    Protobuf { api_version: String, kind: String, id: EncodingId },
 }
 
 /// Names the encodings that are shared by all watchers of an event.
@@ -227,6 +225,10 @@ mod encoding_ids {
     pub(super) const PROTOBUF: u64 = 0x300;
     /// `PartialObjectMetadata` in protobuf: one per version.
     pub(super) const PROTOBUF_PARTIAL: u64 = 0x400;
+    /// Whole objects in CBOR.
+    pub(super) const CBOR: u64 = 0x500;
+    /// `PartialObjectMetadata` in CBOR: one per version.
+    pub(super) const CBOR_PARTIAL: u64 = 0x600;
 }
 
 impl WatchView {
@@ -235,7 +237,7 @@ impl WatchView {
     /// # Errors
     /// 406 when it accepts no encoding that can stream; 400 for a bad `includeObject`.
     pub(crate) fn negotiate(asker: &Asker, resource: &Arc<Resource>) -> Result<Self, Status> {
-        let negotiated = negotiate(asker.accept(), Purpose::Watch, &served(resource))?;
+        let negotiated = negotiate(asker.accept(), Purpose::Watch, &served(asker, resource))?;
         let protobuf = negotiated.encoding == Encoding::Protobuf;
         let shown = match negotiated.view {
             View::Full if protobuf => EventsShown::Protobuf {
@@ -243,7 +245,7 @@ impl WatchView {
                 kind: resource.kind.clone(),
                 id: EncodingId::new(encoding_ids::PROTOBUF),
             },
-            View::Full => EventsShown::Json,
+            View::Full => EventsShown::Whole,
             View::Table { v1beta1 } => {
                 let (include, version) = (include(asker, negotiated.view)?, v1beta1.into());
                 let id = EncodingId::new(encoding_ids::TABLE + 8 * u64::from(v1beta1) + include as u64);
@@ -264,13 +266,26 @@ impl WatchView {
         self.negotiated.content_type(Purpose::Watch)
     }
 
+    /// How the events are encoded.
+    pub(crate) fn encoding(&self) -> Encoding {
+        self.negotiated.encoding
+    }
+
     /// The frame of an event. Encoded at most once per view, shared by all watchers.
     ///
     /// # Errors
     /// A 500 when the object has no form in the encoding that was asked for.
     pub(crate) fn event(&mut self, event: &Delivered) -> Result<Bytes, Status> {
+        let encoding = self.negotiated.encoding;
+        let unencodable =
+            |error| Status::internal(format!("{} cannot be encoded: {error}", event.object().key().as_str()));
         match &mut self.shown {
-            EventsShown::Json => Ok(event.json_frame()),
+            EventsShown::Whole if encoding == Encoding::Cbor => {
+                let id = EncodingId::new(encoding_ids::CBOR);
+                let encode = |change: Change, object: &Object| cbor::event_frame(change.into(), object.json_slice());
+                event.try_encoded(id, encode).map_err(|error| unencodable(error.to_string()))
+            }
+            EventsShown::Whole => Ok(event.json_frame()),
             EventsShown::Table { view, id, first } => {
                 // Ages are as of the moment of the event; a second's difference between watchers
                 // is not worth a second encoding.
@@ -285,6 +300,13 @@ impl WatchView {
                     false => event.encoded(*id, |change, object| encode(change, object, false)),
                 })
             }
+            EventsShown::Partial(version) if encoding == Encoding::Cbor => {
+                let id = EncodingId::new(encoding_ids::CBOR_PARTIAL + u64::from(*version == MetaVersion::V1Beta1));
+                let encode = |change: Change, object: &Object| {
+                    cbor::event_frame(change.into(), &partial::object(object.json_slice(), *version))
+                };
+                event.try_encoded(id, encode).map_err(|error| unencodable(error.to_string()))
+            }
             EventsShown::Partial(version) => {
                 let id = EncodingId::new(encoding_ids::PARTIAL + u64::from(*version == MetaVersion::V1Beta1));
                 Ok(event.encoded(id, |change, object| {
@@ -295,9 +317,7 @@ impl WatchView {
                 let encode = |change: Change, object: &Object| {
                     protobuf::event_frame(change.into(), api_version, kind, object.json_slice())
                 };
-                event.try_encoded(*id, encode).map_err(|error| {
-                    Status::internal(format!("{} cannot be encoded: {error}", event.object().key().as_str()))
-                })
+                event.try_encoded(*id, encode).map_err(|error| unencodable(error.to_string()))
             }
         }
     }
@@ -321,8 +341,12 @@ impl WatchView {
             zero_members: zero_members(resource),
         };
         let head = b"{\"type\":\"BOOKMARK\",\"object\":";
+        let cbor = |json: &[u8]| cbor::event_frame(EventKind::Bookmark, json).map_err(Status::internal);
+        let is_cbor = self.negotiated.encoding == Encoding::Cbor;
         Ok(match &mut self.shown {
-            EventsShown::Json => bookmark.encode(),
+            EventsShown::Whole if is_cbor => cbor(&bookmark.object())?,
+            EventsShown::Whole => bookmark.encode(),
+            EventsShown::Partial(version) if is_cbor => cbor(&partial::object(&bookmark.object(), *version))?,
             EventsShown::Table { view, first, .. } => {
                 let first = std::mem::take(first);
                 frame(head, &view.event_object(&bookmark.object(), first, OffsetDateTime::now_utc()))
@@ -340,6 +364,7 @@ impl WatchView {
     pub(crate) fn error(&self, status: &Status) -> Bytes {
         match self.negotiated.encoding {
             Encoding::Protobuf => protobuf::error_frame(status),
+            Encoding::Cbor => cbor::error_frame(status),
             _ => listwatch_wire::error_frame(status),
         }
     }

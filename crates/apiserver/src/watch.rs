@@ -18,6 +18,7 @@ use std::time::Duration;
 use bytes::{Bytes, BytesMut};
 use futures_core::Stream as _;
 use listwatch_cacher::{Delivery, Watcher};
+use listwatch_wire::media_type::Encoding;
 use parking_lot::Mutex;
 use tokio::time::{Instant, Sleep};
 
@@ -103,6 +104,27 @@ impl WatchStream {
     ) -> Self {
         let counted = Counted::new(farewell);
         WatchStream { watcher, resource, view, ended: false, counted, leaving: None, gzip }
+    }
+
+    /// The `Content-Type` of the stream.
+    pub(crate) fn content_type(&self) -> &'static str {
+        self.view.content_type()
+    }
+
+    /// How its events are encoded.
+    pub(crate) fn encoding(&self) -> Encoding {
+        self.view.encoding()
+    }
+
+    /// The next frame, by itself; `None` after the end.
+    pub(crate) fn poll_message(&mut self, cx: &mut Context<'_>) -> Poll<Option<Bytes>> {
+        if !self.ended {
+            match std::task::ready!(Pin::new(&mut self.watcher).poll_next(cx)) {
+                Some(delivery) => return Poll::Ready(Some(self.encode(delivery))),
+                None => self.ended = true,
+            }
+        }
+        self.poll_leave(cx).map(|()| None)
     }
 
     /// Is every chunk a gzip member?

@@ -557,6 +557,70 @@ async fn metrics_tell_what_was_asked_and_what_the_caches_hold() {
     }
 }
 
+#[tokio::test(start_paused = true)]
+async fn cbor_shows_what_json_shows_where_it_is_served() {
+    use listwatch_wire::cbor::{self, CborFrames, WatchMessage};
+    const CBOR: &str = "application/cbor";
+    let plain = World::new().await;
+    assert_eq!(plain.bytes("/api/v1/configmaps", CBOR).await.0, 406, "behind a gate");
+    let store = MemoryStorage::new();
+    let server = ApiServer::builder().storage(store.clone()).cbor(true).build().await.expect("a server");
+    let world = World { server, store };
+    world.create("a", "web").await;
+    world.create("b", "db").await;
+    let json =
+        |cbor: &[u8]| serde_json::from_slice::<serde_json::Value>(&cbor::decode(cbor).expect("CBOR")).expect("JSON");
+    let partial = |media: &str, kind: &str| format!("{media};as={kind};g=meta.k8s.io;v=v1");
+    for (path, kind) in [
+        ("/api/v1/namespaces/shop/configmaps/a", "PartialObjectMetadata"),
+        ("/api/v1/configmaps", "PartialObjectMetadataList"),
+        ("/api/v1/configmaps?limit=1", "PartialObjectMetadataList"),
+    ] {
+        for (accept, same) in
+            [(CBOR.to_owned(), String::new()), (partial(CBOR, kind), partial("application/json", kind))]
+        {
+            let (code, content_type, body) = world.bytes(path, &accept).await;
+            assert_eq!((code, content_type.as_str()), (200, CBOR), "{path}");
+            assert_eq!(
+                json(&body),
+                serde_json::from_str::<serde_json::Value>(&world.get(path, &same).await.2).expect("JSON")
+            );
+        }
+    }
+    let (code, content_type, body) =
+        world.bytes("/api/v1/configmaps/", "application/cbor;as=Table;v=v1;g=meta.k8s.io").await;
+    assert_eq!((code, content_type.as_str()), (406, "application/json"), "{body:?}");
+    let (code, content_type, body) = world.bytes("/api/v1/namespaces/shop/configmaps/none", CBOR).await;
+    assert_eq!((code, content_type.as_str(), &json(&body)["reason"]), (404, CBOR, &"NotFound".into()));
+
+    let query = "timeoutSeconds=1&allowWatchBookmarks=true";
+    let path = format!("/api/v1/namespaces/shop/configmaps?watch=true&{query}");
+    for (accept, same) in [
+        (CBOR.to_owned(), String::new()),
+        (partial(CBOR, "PartialObjectMetadata"), partial("application/json", "PartialObjectMetadata")),
+    ] {
+        let (code, content_type, body) = world.bytes(&path, &accept).await;
+        assert_eq!((code, content_type.as_str()), (200, "application/cbor-seq"));
+        let mut frames = CborFrames::new();
+        frames.feed(body);
+        let mut events = Vec::new();
+        while let Some(frame) = frames.next_frame().expect("items") {
+            let message = WatchMessage::parse(&frame).expect("an event");
+            events.push(serde_json::json!({ "type": message.kind.as_str(), "object": json(&message.object) }));
+        }
+        let expected: Vec<serde_json::Value> =
+            world.watch(query, &same).await.iter().map(|line| serde_json::from_str(line).expect("JSON")).collect();
+        assert_eq!(events, expected);
+    }
+
+    let object = br#"{"kind":"ConfigMap","apiVersion":"v1","metadata":{"name":"new"},"data":{"a":"b"}}"#;
+    for (body, code) in [(cbor::encode(object).expect("CBOR"), 201), (b"nonsense".to_vec(), 400)] {
+        let request = Request::post("/api/v1/namespaces/default/configmaps").header("content-type", CBOR);
+        let request = request.body(http_body_util::Full::new(Bytes::from(body))).expect("a request");
+        assert_eq!(world.server.service().handle(request).await.status(), code);
+    }
+}
+
 /// The main promise, on the whole path from store to response body.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_thousand_watchers_see_a_thousand_updates_in_one_order_with_none_missing() {

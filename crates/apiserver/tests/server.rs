@@ -133,6 +133,115 @@ async fn a_watch_is_chunked_over_http1_and_an_event_arrives_at_once() {
     assert!(read_until(&mut watch, "0\r\n\r\n").await.ends_with("0\r\n\r\n"));
 }
 
+/// The client's half of a WebSocket.
+struct Socket {
+    stream: TlsStream<TcpStream>,
+    decoder: listwatch_wire::websocket::Decoder,
+}
+
+impl Socket {
+    /// Asks for a watch; what the server answers up to the end of its headers.
+    async fn open(world: &World, path: &str, headers: &str) -> (String, Self) {
+        let mut stream = world.connect(b"http/1.1").await;
+        let request = format!(
+            "GET {path} HTTP/1.1\r\nHost: x\r\nConnection: Upgrade\r\nUpgrade: websocket\r\nSec-WebSocket-Version: 13\r\nSec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n{headers}\r\n"
+        );
+        stream.write_all(request.as_bytes()).await.expect("sent");
+        let (mut head, mut byte) = (String::new(), [0]);
+        while !head.ends_with("\r\n\r\n") {
+            let read = tokio::time::timeout(PATIENCE, stream.read_exact(&mut byte)).await;
+            read.expect("an answer in time").expect("open");
+            head.push(char::from(byte[0]));
+        }
+        let decoder = listwatch_wire::websocket::Decoder::new(listwatch_wire::websocket::Role::Client);
+        (head, Socket { stream, decoder })
+    }
+
+    async fn next(&mut self) -> listwatch_wire::websocket::Message {
+        let mut buffer = [0_u8; 4096];
+        loop {
+            if let Some(message) = self.decoder.next_message().expect("frames") {
+                return message;
+            }
+            let read = tokio::time::timeout(PATIENCE, self.stream.read(&mut buffer)).await;
+            let bytes = read.expect("a message in time").expect("open");
+            assert_ne!(bytes, 0, "closed without a word");
+            self.decoder.feed(&buffer[..bytes]);
+        }
+    }
+
+    async fn send(&mut self, kind: listwatch_wire::websocket::Kind, payload: &[u8]) {
+        let frame = listwatch_wire::websocket::frame(kind, payload, Some([1, 2, 3, 4]));
+        self.stream.write_all(&frame).await.expect("sent");
+    }
+}
+
+#[tokio::test]
+async fn a_watch_goes_over_a_websocket() {
+    use listwatch_wire::websocket::{Kind, Message};
+    let world = World::new().await;
+    let path = "/api/v1/namespaces?watch=true&allowWatchBookmarks=true";
+    let bearer = format!("Origin: http://x\r\n{}", world.bearer());
+    let (head, mut socket) = Socket::open(&world, path, &bearer).await;
+    assert!(head.starts_with("HTTP/1.1 101 "), "{head}");
+    assert!(head.to_ascii_lowercase().contains("sec-websocket-accept: s3pplmbitxaq9kygzzhzrbk+xoo=\r\n"), "{head}");
+    let mut names = 0;
+    loop {
+        let Message::Text(event) = socket.next().await else { panic!("JSON is text") };
+        let event: serde_json::Value = serde_json::from_slice(&event).expect("one document");
+        if event["type"] == "BOOKMARK" {
+            break;
+        }
+        assert_eq!(event["type"], "ADDED");
+        names += 1;
+    }
+    assert_eq!(names, 4, "every namespace there is, one message each");
+    socket.send(Kind::Text, b"whatever a browser says").await;
+    socket.send(Kind::Ping, b"there?").await;
+    assert_eq!(socket.next().await, Message::Pong("there?".into()));
+
+    // Protobuf without its length, the token among the subprotocols, and a close that is answered.
+    let token = base64::Engine::encode(&base64::engine::general_purpose::URL_SAFE_NO_PAD, world.pki.token());
+    let headers = format!(
+        "Origin: http://x\r\nAccept: application/vnd.kubernetes.protobuf\r\nSec-WebSocket-Protocol: base64url.bearer.authorization.k8s.io.{token}, chat\r\n"
+    );
+    let (head, mut binary) = Socket::open(&world, "/api/v1/watch/namespaces", &headers).await;
+    assert!(head.starts_with("HTTP/1.1 101 "), "{head}");
+    assert!(head.to_ascii_lowercase().contains("sec-websocket-protocol: chat\r\n"), "{head}");
+    let Message::Binary(event) = binary.next().await else { panic!("protobuf is binary") };
+    let event = listwatch_wire::protobuf::WatchMessage::parse(&event).expect("an event");
+    assert_eq!(listwatch_wire::protobuf::decode(&event.envelope).expect("an object").kind, "Namespace");
+    binary.send(Kind::Close, &1000_u16.to_be_bytes()).await;
+    let code = loop {
+        if let Message::Close(close) = binary.next().await {
+            break close.expect("a code").code;
+        }
+    };
+    assert_eq!(code, 1000);
+
+    // The end of the server is a close, too.
+    world.server.shutdown();
+    let Message::Close(Some(close)) = socket.next().await else { panic!("a close") };
+    assert_eq!(close.code, 1000);
+}
+
+#[tokio::test]
+async fn a_websocket_that_is_no_good_is_refused() {
+    let world = World::new().await;
+    let bearer = world.bearer();
+    let good = format!("{bearer}Origin: http://x\r\n");
+    for (path, headers, expected) in [
+        ("/api/v1/namespaces?watch=true", bearer.clone(), "403"),
+        ("/api/v1/namespaces?watch=true", "Origin: http://x\r\n".to_owned(), "401"),
+        ("/api/v1/namespaces?watch=true", format!("{good}Sec-WebSocket-Protocol: a, b\r\n"), "400"),
+        ("/api/v1/namespaces?watch=true&resourceVersionMatch=x", good.clone(), "422"),
+        ("/api/v1/namespaces", good, "200"),
+    ] {
+        let (head, _) = Socket::open(&world, path, &headers).await;
+        assert!(head.starts_with(&format!("HTTP/1.1 {expected} ")), "{path}: {head}");
+    }
+}
+
 #[tokio::test]
 async fn http2_is_chosen_by_alpn() {
     let world = World::new().await;

@@ -63,6 +63,10 @@ pub(crate) struct Serve {
     #[arg(long, value_name = "BOOL", default_value = "true", value_parser = BoolishValueParser::new(), action = clap::ArgAction::Set)]
     watch_cache: bool,
 
+    /// Serve CBOR as well (kube-apiserver's feature gate CBORServingAndStorage)
+    #[arg(long)]
+    cbor: bool,
+
     /// What to log on standard error: error, warn, info, debug, trace, or a filter such as
     /// info,listwatch_cacher=debug
     #[arg(long, value_name = "LEVEL", default_value = "info")]
@@ -99,6 +103,7 @@ impl Serve {
             .storage(storage)
             .auth(Auth::Token(pki.token().to_owned()))
             .watch_cache(self.watch_cache)
+            .cbor(self.cbor)
             .build()
             .await?;
         let serving = server.serve(listener, &pki)?;
