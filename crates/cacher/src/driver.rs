@@ -274,6 +274,7 @@ impl Driver {
         drop(replaced); // not under the lock
         if relist == Relist::Continued || !shared.is_ready() {
             self.tell();
+            self.close_ahead();
         } else {
             let (revision, floor, end) = {
                 let cache = shared.cache.read();
@@ -307,6 +308,27 @@ impl Driver {
             self.progress_at = now() + IDLE_PROGRESS_INTERVAL;
             self.shared.readiness.send_if_modified(Readiness::after_list);
         }
+    }
+
+    /// Ends the watches that were shown more than the store has. A store that went back may now show
+    /// what the cache held, when the cache was behind: nothing is new then, but who was shown a
+    /// later state by the store itself would wait in silence until the store has grown past it.
+    fn close_ahead(&mut self) {
+        let Driver { shared, wakers, .. } = self;
+        let (revision, floor) = {
+            let cache = shared.cache.read();
+            (cache.revision(), cache.history().floor())
+        };
+        let mut unneeded = Vec::new();
+        shared.hub.lock().for_each(|cell| {
+            let mut mailbox = cell.lock();
+            if mailbox.last() > revision {
+                let goodbye = shared.expired(mailbox.last(), floor);
+                unneeded.extend(mailbox.handle_close(Some(goodbye)));
+                wakers.extend(mailbox.take_waker());
+            }
+        });
+        shared.wake(wakers);
     }
 
     /// Hands a burst to the core and tells everyone; `Some` when the watch is over.

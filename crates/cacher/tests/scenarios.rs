@@ -771,6 +771,29 @@ fn when_nothing_was_written_meanwhile_watches_go_on() {
 }
 
 #[test]
+fn a_watch_ahead_of_a_store_that_was_listed_again_is_expired() {
+    check(
+        "
+        put a/x
+        > r2
+        start
+        watch ahead all rv=9
+        watch w all rv=2
+        expire
+        advance 1
+        read ahead
+        > ERROR too old resource version: 9 (1) (410 Expired)
+        > ∎
+        read w
+        put a/x
+        > r3
+        read w
+        > MODIFIED a/x@3
+        ",
+    );
+}
+
+#[test]
 fn bookmarks_come_about_every_minute_and_before_the_end_and_only_with_news() {
     check(
         "
