@@ -40,6 +40,7 @@ enum Flaw {
     WatchMatchesNeighbours,
     WatchFromNow,
     ProgressTooEarly,
+    RevisionTorn,
     TtlIgnored,
     TtlTooShort,
 }
@@ -147,7 +148,7 @@ impl Storage for Flawed {
         let after = if self.has(Flaw::WatchFromNow) { now.max(after) } else { after };
         let (items, progress) = self.inner.watch(range, after).await?.into_parts();
         let (inner, flaw) = (self.inner.clone(), self.flaw);
-        let items = FlawedWatch { items, flaw, seen: 0, again: None, inner };
+        let items = FlawedWatch { items, flaw, seen: 0, again: None, torn: None, inner };
         Ok(Watch::new(items, progress))
     }
 
@@ -178,6 +179,7 @@ struct FlawedWatch {
     flaw: Flaw,
     seen: usize,
     again: Option<WatchItem>,
+    torn: Option<Revision>,
     inner: Arc<MemoryStorage>,
 }
 
@@ -198,6 +200,20 @@ impl Stream for FlawedWatch {
                 Flaw::WatchWithoutPrevious => {
                     let (StoreEvent::Put { previous, .. } | StoreEvent::Delete { previous, .. }) = &mut event;
                     *previous = None;
+                }
+                // Two removals are of one revision, and between them the watch is pending.
+                Flaw::RevisionTorn => {
+                    if let StoreEvent::Delete { revision, .. } = &mut event {
+                        match self.torn.take() {
+                            None => self.torn = Some(*revision),
+                            Some(first) => {
+                                *revision = first;
+                                self.again = Some(WatchItem::Event(event));
+                                cx.waker().wake_by_ref();
+                                return Poll::Pending;
+                            }
+                        }
+                    }
                 }
                 Flaw::ProgressTooEarly => {
                     self.again = Some(WatchItem::Event(event.clone()));
@@ -264,6 +280,7 @@ fn each_broken_promise_is_noticed_by_its_case() {
     check(Flaw::WatchMatchesNeighbours, "a_watch_does_not_match_neighbours");
     check(Flaw::WatchFromNow, "a_watch_from_any_revision_misses_nothing");
     check(Flaw::ProgressTooEarly, "progress_is_never_ahead_of_events");
+    check(Flaw::RevisionTorn, "the_changes_of_one_revision_are_ready_together");
     check(Flaw::TtlIgnored, "a_key_removes_itself_after_its_ttl");
     check(Flaw::TtlTooShort, "a_key_removes_itself_after_its_ttl");
 }

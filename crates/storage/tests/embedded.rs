@@ -86,15 +86,15 @@ async fn compaction_reaches_the_disk_in_small_steps() {
     let store = EmbeddedStorage::open(directory.path(), options).unwrap();
     let mut at = store.create(&key("a"), Bytes::new(), None).await.unwrap();
     let start = at;
-    for n in 0..400_u32 {
+    for n in 0..800_u32 {
         at = store.update(&key("a"), at, vec![n as u8; 10_000].into(), None).await.unwrap();
     }
     let mut gone = store.watch(KeyRange::resource("pods"), start).await.unwrap();
     assert!(matches!(gone.next().await, Some(WatchItem::Expired { oldest: Some(_) })));
     let stats = store.stats().await.unwrap();
     assert_eq!(at.get() - stats.oldest.get(), 50, "the window holds 50 revisions");
-    // 4 MB were written, 0.5 MB of them are within the window; redb reuses what was freed.
-    assert!(stats.disk_bytes.unwrap() < 3 << 20, "{:?} bytes on disk", stats.disk_bytes);
+    // 8 MB were written, 0.5 MB of them are within the window; redb reuses what was freed.
+    assert!(stats.disk_bytes.unwrap() < 5 << 20, "{:?} bytes on disk", stats.disk_bytes);
     store.close().await;
 
     let store = EmbeddedStorage::open(directory.path(), options).unwrap();

@@ -11,8 +11,10 @@ use bytes::Bytes;
 use listwatch_meta::{Key, KeyRange, Revision};
 use listwatch_storage::{EmbeddedOptions, EmbeddedStorage, ListQuery, Retention, Storage};
 
-/// So often the child is killed.
+/// So often the child is killed, unless the environment says how often.
 const ROUNDS: u64 = 12;
+/// The environment's word for it.
+const ROUNDS_SET: &str = "LISTWATCH_CRASH_ROUNDS";
 const WRITERS: usize = 8;
 /// Tells the child where the store is.
 const CHILD: &str = "LISTWATCH_CRASH_TEST_STORE";
@@ -76,7 +78,8 @@ fn nothing_acknowledged_is_lost_by_sigkill() {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     let mut acknowledged: BTreeMap<Key, (Revision, Option<Bytes>)> = BTreeMap::new();
     let mut last = Revision::ZERO;
-    for round in 0..ROUNDS {
+    let rounds = std::env::var(ROUNDS_SET).map_or(ROUNDS, |rounds| rounds.parse().expect("a number of rounds"));
+    for round in 0..rounds {
         let mut child = Command::new(std::env::current_exe().unwrap())
             .args(["--exact", "nothing_acknowledged_is_lost_by_sigkill", "--nocapture"])
             .env(CHILD, &path)
@@ -85,7 +88,7 @@ fn nothing_acknowledged_is_lost_by_sigkill() {
             .unwrap();
         let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
         // The moment is given in writes, not in time: it does not depend on the machine.
-        let kill_after = 20 + round * 97 % 400;
+        let kill_after = 20 + round * 97 % 401;
         let mut seen = 0;
         while let Some(Ok(line)) = lines.next() {
             let words: Vec<&str> = line.split(' ').collect();
@@ -132,6 +135,8 @@ fn nothing_acknowledged_is_lost_by_sigkill() {
             }
             let all = ListQuery { range: KeyRange::resource("pods"), at: None, limit: 0 };
             assert!(store.list(all).await.is_ok(), "every value can be read");
+            let seen = store.verify().await.unwrap();
+            assert!(seen.is_clean() && seen.index_compared, "what is on disk contradicts itself: {seen:?}");
         });
     }
 }

@@ -169,6 +169,7 @@ macro_rules! conformance_tests {
             a_watch_that_is_current_survives_compaction
             progress_is_never_ahead_of_events
             progress_covers_what_was_acknowledged
+            the_changes_of_one_revision_are_ready_together
             a_watch_reports_large_values
             a_key_removes_itself_after_its_ttl
         }

@@ -1,12 +1,15 @@
 //! Promises about watches: ordered, unique, complete, resumable or told so, and true progress.
 
 use std::collections::BTreeMap;
+use std::pin::Pin;
+use std::time::Duration;
 
 use bytes::Bytes;
+use futures_core::Stream;
 use listwatch_meta::{Key, KeyRange, Revision};
 use tokio::task::JoinSet;
 
-use super::{Broken, Subject, Verdict, previous, value};
+use super::{Broken, PATIENCE, Subject, Verdict, previous, value};
 use crate::types::{StoreEvent, VALUE_BYTES_MAX, WatchItem};
 
 super::case_table! {
@@ -22,6 +25,7 @@ super::case_table! {
     a_watch_that_is_current_survives_compaction (compacts): "compaction does not disturb a watch that has seen everything",
     progress_is_never_ahead_of_events: "after progress at a revision no change at or below it follows",
     progress_covers_what_was_acknowledged: "progress asked for after a write was acknowledged comes, at or above it, behind the write's event",
+    the_changes_of_one_revision_are_ready_together: "once the first change of a revision was handed out, the watch is not pending before the last one was",
     a_watch_reports_large_values: "a watch hands out large values, before and after",
 }
 
@@ -356,6 +360,43 @@ async fn progress_covers_what_was_acknowledged(subject: Subject) -> Verdict {
         let seen = events.iter().any(|event| event.revision() == written);
         subject.require(seen, || format!("progress covers {written:?}, whose event did not come"))?;
         elsewhere.quiet().await?;
+    }
+    Ok(())
+}
+
+/// Through [`Storage`](crate::Storage) alone a store writes several keys at one revision only where
+/// keys run out together, and not every store does so then. What it does is looked at here.
+async fn the_changes_of_one_revision_are_ready_together(subject: Subject) -> Verdict {
+    const KEYS: usize = 24;
+    const TTL: Duration = Duration::from_secs(2);
+    let mut watch = subject.watch(subject.range(), subject.now().await?).await?.watch;
+    let ttl = Some(TTL);
+    for n in 0..KEYS {
+        let created = subject.store.create(&subject.key(&format!("k{n}")), "".into(), ttl).await;
+        created.map_err(|error| subject.broken(format!("creating fails: {error}")))?;
+    }
+    let (mut removed, mut last) = (0, Revision::ZERO);
+    while removed < KEYS {
+        let mut pended = false;
+        let next = std::future::poll_fn(|cx| {
+            let next = Pin::new(&mut watch).poll_next(cx);
+            pended |= next.is_pending();
+            next
+        });
+        match tokio::time::timeout(PATIENCE, next).await {
+            Ok(Some(WatchItem::Event(event))) => {
+                let at = event.revision();
+                subject.require(at >= last, || format!("an event at {at:?} after {last:?}"))?;
+                subject.require(at > last || !pended, || {
+                    format!("the watch was pending between two changes of revision {at:?}")
+                })?;
+                removed += usize::from(matches!(event, StoreEvent::Delete { .. }));
+                last = at;
+            }
+            Ok(Some(WatchItem::Progress(_))) => {}
+            Ok(other) => return Err(subject.broken(format!("{other:?} instead of an event"))),
+            Err(_) => return Err(subject.broken(format!("{removed} of {KEYS} keys were removed within {PATIENCE:?}"))),
+        }
     }
     Ok(())
 }

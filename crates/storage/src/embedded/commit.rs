@@ -14,6 +14,8 @@
 
 use std::collections::VecDeque;
 use std::sync::Arc;
+#[cfg(test)]
+use std::sync::atomic::Ordering;
 use std::task::Waker;
 use std::time::{Duration, Instant, SystemTime};
 
@@ -21,9 +23,9 @@ use bytes::Bytes;
 use listwatch_meta::Revision;
 use tokio::sync::oneshot;
 
-use super::engine::{Change, Disk, Engine, EngineError};
+use super::engine::{Change, Disk, Engine, EngineError, Unsynced};
 use super::plan::{Index, Length, Lost, Plan, Record};
-use super::queue::{Denial, Request, Taken, Wish};
+use super::queue::{Crowd, Denial, Request, Taken, Wish};
 use super::record::Header;
 use super::repack::Copy;
 use super::{EmbeddedOptions, Inner, State};
@@ -35,12 +37,26 @@ use crate::ttl::{self, Millis};
 /// Each commit removes at most this many keys whose TTL ran out.
 const EXPIRE_PER_COMMIT: usize = 256;
 
-/// Each commit removes at most this many dead revisions from the disk, plus
+/// A commit of writes removes at most this many dead revisions from the disk, plus
 /// [`DEAD_PER_WRITE`] for each write, so that removing keeps up with writing and no commit is slow.
+/// It removes none while there are fewer: removing touches other pages than writing does.
 const DEAD_PER_COMMIT: usize = 64;
 
 /// See [`DEAD_PER_COMMIT`].
 const DEAD_PER_WRITE: usize = 2;
+
+/// When nobody writes a commit removes this many: a writer that comes waits for one such commit.
+const DEAD_WHEN_IDLE: usize = 256;
+
+/// When nobody writes, this many entries of history are dropped from memory at a time.
+const TRIM_WHEN_IDLE: usize = 1024;
+
+/// The committer waits at most this part of the last commit's time, and at most
+/// [`CROWD_PATIENCE_MAX`], for the writers that it has just answered.
+const CROWD_PATIENCE_PART: u32 = 4;
+
+/// See [`CROWD_PATIENCE_PART`].
+const CROWD_PATIENCE_MAX: Duration = Duration::from_millis(1);
 
 /// After this long without a commit the engine is told to make the file ready for a crash, so that
 /// opening it again needs no repair. Under a steady load a crash costs the repair.
@@ -48,16 +64,20 @@ const QUIET: Duration = Duration::from_millis(500);
 
 /// After a failed commit the store's own work (TTLs, removal of old revisions) rests this long.
 /// Writers may try at any time.
-const REST_AFTER_FAILURE: Duration = Duration::from_secs(1);
+const REST_AFTER_FAILURE: Duration = if cfg!(test) { Duration::from_millis(5) } else { Duration::from_secs(1) };
 
 /// An engine that could not be opened again is tried at most this often.
-const REOPEN_EVERY: Duration = Duration::from_secs(1);
+const REOPEN_EVERY: Duration = if cfg!(test) { Duration::from_millis(5) } else { Duration::from_secs(1) };
 
 /// How often the age of history is looked at when nobody writes.
 const RETENTION_EVERY: Duration = Duration::from_secs(30);
 
 /// A write needs about this many times its size in free space: the copies of the engine's pages.
 const SPACE_PER_BYTE: u64 = 4;
+
+/// Values take at most about this many times their size in the file: the engine's pages are of sizes
+/// that double.
+const FILE_PER_BYTE: u64 = 2;
 
 /// The clock that deadlines are kept on: the wall clock's milliseconds since the epoch as they
 /// were when the store was opened, and a steady clock from there.
@@ -106,12 +126,30 @@ pub(super) struct Committer {
     pub oldest_on_disk: Revision,
     /// When the last commit was made that a crash would leave for repair.
     pub unrepaired: Option<Instant>,
+    /// The writers that are likely to come back.
+    pub crowd: Crowd,
+    /// What has to be settled when the engine is opened again.
+    pub unsynced: Arc<Unsynced>,
+    #[cfg(test)]
+    pub planted: Option<Bug>,
     /// When the last commit failed, if none succeeded since.
     pub failed: Option<Instant>,
     /// When the engine was last opened again after a failure.
     pub reopened: Option<Instant>,
     /// What is stored contradicts itself: the store serves nothing any more.
     pub broken: bool,
+}
+
+/// A bug that tests plant, to see that it is caught.
+#[cfg(test)]
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(super) enum Bug {
+    /// A writer is answered before its write is synced.
+    AnswersTooEarly,
+    /// What a failed sync left behind counts as written.
+    TrustsFailedSync,
+    /// A write that is in doubt is denied without a look at the disk.
+    DeniesWithoutLooking,
 }
 
 /// What a request comes to, told when the batch is durable.
@@ -125,11 +163,14 @@ impl Committer {
     /// Serves until the queue is closed.
     pub(super) fn run(mut self) {
         loop {
-            let requests = match self.inner.queue.take(self.wake_at()) {
+            let requests = match self.inner.queue.take(self.wake_at(), self.crowd) {
                 Taken::Requests(requests) => requests,
                 Taken::Nothing => Vec::new(),
                 Taken::Closed => return,
             };
+            if !self.broken && self.engine.as_ref().is_some_and(Engine::has_failed) {
+                self.reopen();
+            }
             if self.broken || self.engine.is_none() && !self.reopen() {
                 let fault = self.inner.state.read().fault();
                 requests.into_iter().for_each(|request| request.fail(fault.clone()));
@@ -148,9 +189,12 @@ impl Committer {
         if self.engine.is_none() {
             return self.reopened.map_or(now, |at| at + REOPEN_EVERY);
         }
+        if self.engine.as_ref().is_some_and(Engine::has_failed) {
+            return self.reopened.map_or(now, |at| at + REOPEN_EVERY);
+        }
         let resting = self.failed.map(|at| at + REST_AFTER_FAILURE).filter(|until| *until > now);
         let state = self.inner.state.read();
-        let idle = if !self.dead.is_empty() || state.index.mvcc.has_untrimmed() {
+        let idle = if self.dead.len() >= DEAD_WHEN_IDLE || state.index.mvcc.has_untrimmed() {
             now
         } else {
             let expiry = state.index.deadlines.next().map(|at| self.clock.instant(at));
@@ -205,11 +249,19 @@ impl Committer {
             plan.into_records()
         };
 
+        #[cfg(test)]
+        if self.planted == Some(Bug::AnswersTooEarly) {
+            pending.drain(..).for_each(|asker| self.answer(asker, &Ok(())));
+        }
+        let began = Instant::now();
         let result = self.write(&records, compact_to, resting);
+        let patience = (began.elapsed() / CROWD_PATIENCE_PART).min(CROWD_PATIENCE_MAX);
         match &result {
             Ok(()) => self.show(&records, compact_to, now),
             Err(_) => self.failed = Some(Instant::now()),
         }
+        self.crowd = Crowd { requests: pending.len() + self.inner.queue.len(), patience };
+        drop(rooms);
         for asker in pending {
             self.answer(asker, &result);
         }
@@ -242,8 +294,8 @@ impl Committer {
                 drop(snapshot);
                 copy.engine.close();
                 self.engine = Some(former);
-                let inner = self.inner.clone();
-                let _ = self.exchange_engine(&mut inner.state.write());
+                let _ = self.exchange_engine();
+                self.let_readers_in();
                 Err(EngineError::from(error).into())
             }
         }
@@ -257,9 +309,16 @@ impl Committer {
         let bytes: u64 = requests.iter().map(|request| request.bytes() as u64).sum();
         let free = self.disk.free_bytes()?;
         let needed = self.options.reserve_bytes + bytes * SPACE_PER_BYTE;
-        (free < needed).then(|| {
+        if free >= needed {
+            return None;
+        }
+        // What deletes and compaction made free is room within the file.
+        let held = self.inner.state.read().index.bytes() * FILE_PER_BYTE;
+        let within = self.disk.used_bytes().unwrap_or(0).saturating_sub(held);
+        (free + within < needed).then(|| {
             StoreFault::NoSpace(format!(
-                "{free} bytes are free where the store is, and it keeps {} in reserve for deletes and compaction",
+                "{free} bytes are free where the store is and about {within} within its file, and it keeps {} in \
+                 reserve for deletes and compaction",
                 self.options.reserve_bytes
             ))
         })
@@ -268,7 +327,12 @@ impl Committer {
     /// Writes a batch, and dead revisions and the quiet-time preparation as they come. After a
     /// failure the engine is opened again, and what the disk says about the batch counts.
     fn write(&mut self, records: &[Record], compact_to: Revision, resting: bool) -> Result<(), StoreFault> {
-        let dead = if resting { 0 } else { DEAD_PER_COMMIT + DEAD_PER_WRITE * records.len() };
+        let dead = match records.len() {
+            _ if resting => 0,
+            0 => DEAD_WHEN_IDLE,
+            _ if self.dead.len() < DEAD_PER_COMMIT => 0,
+            writes => DEAD_PER_COMMIT + DEAD_PER_WRITE * writes,
+        };
         let dead: Vec<Revision> = self.dead.iter().take(dead).copied().collect();
         let oldest = self.inner.state.read().index.mvcc.oldest().max(compact_to);
         let oldest = (oldest > self.oldest_on_disk && (!dead.is_empty() || !compact_to.is_zero())).then_some(oldest);
@@ -284,7 +348,11 @@ impl Committer {
                 self.inner.state.write().snapshot = Ok(Arc::new(snapshot));
                 self.failed = None;
             }
-            Err(error) => self.recover(records, error)?,
+            Err(error) => {
+                let recovered = self.recover(records, error);
+                self.let_readers_in();
+                recovered?;
+            }
         }
         self.unrepaired = (!quick_repair).then(Instant::now);
         self.oldest_on_disk = self.oldest_on_disk.max(oldest.unwrap_or_default());
@@ -300,21 +368,27 @@ impl Committer {
     /// # Errors
     /// The batch is not there, or nothing can be known about it.
     fn recover(&mut self, records: &[Record], error: EngineError) -> Result<(), StoreFault> {
+        #[cfg(test)]
+        if self.planted == Some(Bug::DeniesWithoutLooking) {
+            let _ = self.exchange_engine();
+            self.let_readers_in();
+            return Err(StoreFault::NoSpace("a bug on purpose".to_owned()));
+        }
         tracing::error!(%error, "a write to the store failed; opening it again");
-        let inner = self.inner.clone();
-        let mut state = inner.state.write();
-        let current = state.index.mvcc.current();
-        match self.exchange_engine(&mut state) {
+        let current = self.inner.state.read().index.mvcc.current();
+        match self.exchange_engine() {
+            // Nothing shows whether the store's own work was done: it is done again.
+            Ok(found) if records.is_empty() && found.is_empty() => Err(error.into()),
             Ok(found) if found.len() == records.len() => {
                 let same =
                     found.iter().zip(records).all(|((at, header), record)| *at == record.0 && *header == record.1);
                 if same {
                     return Ok(());
                 }
-                Err(self.give_up(&mut state, format!("other changes than those written follow revision {current}")))
+                Err(self.give_up(format!("other changes than those written follow revision {current}")))
             }
             Ok(found) if found.is_empty() => Err(error.into()),
-            Ok(_) => Err(self.give_up(&mut state, format!("a part of what was written follows revision {current}"))),
+            Ok(_) => Err(self.give_up(format!("a part of what was written follows revision {current}"))),
             Err(again) => {
                 tracing::error!(error = %again, "the store cannot be opened again; trying on");
                 let undecided = format!("{error}; and opening it again: {again}; the write may have happened");
@@ -324,7 +398,11 @@ impl Committer {
     }
 
     /// What is stored cannot be: nothing more is written or read, an operator must look.
-    fn give_up(&mut self, state: &mut State, what: String) -> StoreFault {
+    fn give_up(&mut self, what: String) -> StoreFault {
+        self.give_up_locked(&mut self.inner.clone().state.write(), what)
+    }
+
+    fn give_up_locked(&mut self, state: &mut State, what: String) -> StoreFault {
         tracing::error!(what, "the store is corrupt");
         state.snapshot = Err(StoreFault::Corrupt(what));
         self.broken = true;
@@ -336,9 +414,7 @@ impl Committer {
         if self.reopened.is_some_and(|at| at.elapsed() < REOPEN_EVERY) {
             return false;
         }
-        let inner = self.inner.clone();
-        let opened = self.exchange_engine(&mut inner.state.write());
-        match opened {
+        let open = match self.exchange_engine() {
             Ok(headers) => {
                 tracing::info!("the store is open again");
                 // Writes whose outcome was open turn out to have happened.
@@ -351,29 +427,59 @@ impl Committer {
                 tracing::debug!(%error, "the store cannot be opened yet");
                 false
             }
-        }
+        };
+        self.let_readers_in();
+        open
     }
 
-    /// Closes the engine and opens it again; hands back what it holds beyond the index.
-    fn exchange_engine(&mut self, state: &mut State) -> Result<Vec<(Revision, Header)>, EngineError> {
+    /// Closes the engine and opens it again; hands back what it holds beyond the index. Who wants to
+    /// read waits from here on until [`Committer::let_readers_in`].
+    fn exchange_engine(&mut self) -> Result<Vec<(Revision, Header)>, EngineError> {
         self.reopened = Some(Instant::now());
-        // No new reader gets a snapshot while the state is locked; those that have one finish.
-        state.snapshot = Err(StoreFault::Unavailable("the store is being opened again after a failure".into()));
+        let inner = self.inner.clone();
+        let current = {
+            let state = &mut *inner.state.write();
+            let fault = "the store is being opened again after a failure";
+            state.snapshot = Err(StoreFault::Unavailable(fault.into()));
+            state.reopening = true;
+            state.index.mvcc.current()
+        };
         if let Some(engine) = self.engine.take() {
+            self.unsynced = engine.unsynced();
+            #[cfg(test)]
+            self.unsynced.trusted.store(self.planted == Some(Bug::TrustsFailedSync), Ordering::Relaxed);
+            // Those that are reading finish first.
             engine.close();
         }
-        let mut open = || {
-            let engine = Engine::open(&*self.disk, self.options.cache_bytes)?;
+        let open = || {
+            let engine = Engine::open(&*self.disk, &self.unsynced, self.options.cache_bytes)?;
             let mut headers = Vec::new();
-            engine.headers_after(state.index.mvcc.current(), |revision, header| {
+            engine.headers_after(current, |revision, header| {
                 headers.push((revision, header));
                 Ok(())
             })?;
-            state.snapshot = Ok(Arc::new(engine.snapshot()?));
-            self.engine = Some(engine);
-            Ok(headers)
+            let snapshot = Arc::new(engine.snapshot()?);
+            Ok((engine, headers, snapshot))
         };
-        open().inspect_err(|error: &EngineError| state.snapshot = Err(error.clone().into()))
+        let opened = open().map(|(engine, headers, snapshot)| {
+            self.engine = Some(engine);
+            (headers, snapshot)
+        });
+        inner.state.write().snapshot = match &opened {
+            Ok((_, snapshot)) => Ok(snapshot.clone()),
+            Err(error) => Err(EngineError::clone(error).into()),
+        };
+        opened.map(|(headers, _)| headers)
+    }
+
+    /// What was found when the engine was opened again is shown, or cannot be.
+    fn let_readers_in(&self) {
+        let waiting = {
+            let mut state = self.inner.state.write();
+            state.reopening = false;
+            std::mem::take(&mut *self.inner.waiting.lock())
+        };
+        waiting.into_iter().for_each(Waker::wake);
     }
 
     /// Makes durable changes visible: index, recent values, watchers. Then lets go of history that
@@ -387,7 +493,7 @@ impl Committer {
             for ((revision, header, value), previous) in records.iter().zip(previous) {
                 if let Err(damaged) = state.index.apply(*revision, header) {
                     // The plan was made from this very index, so this is a bug or broken memory.
-                    self.give_up(state, damaged.0);
+                    self.give_up_locked(state, damaged.0);
                     break;
                 }
                 state.recent.push(value.clone(), previous);
@@ -398,7 +504,11 @@ impl Committer {
             // Neither passes the current revision.
             let _ = index.mvcc.compact(forget.min(index.mvcc.current()));
             state.timeline.note(index.mvcc.oldest(), index.mvcc.current(), now);
-            self.trim(state, DEAD_PER_COMMIT + DEAD_PER_WRITE * records.len());
+            let limit = match records.len() {
+                0 => TRIM_WHEN_IDLE,
+                writes => DEAD_PER_COMMIT + DEAD_PER_WRITE * writes,
+            };
+            self.trim(state, limit);
         }
         wake.into_iter().for_each(Waker::wake);
     }
@@ -460,7 +570,7 @@ impl Drop for Committer {
     fn drop(&mut self) {
         self.inner.queue.close();
         // Only a panic leaves requests behind.
-        while let Taken::Requests(requests) = self.inner.queue.take(Instant::now()) {
+        while let Taken::Requests(requests) = self.inner.queue.take(Instant::now(), Crowd::default()) {
             requests.into_iter().for_each(|request| request.fail(StoreFault::Closed));
         }
         self.inner.room.close();

@@ -13,7 +13,7 @@
 
 use std::fmt;
 use std::io;
-use std::ops::ControlFlow;
+use std::ops::{Bound, ControlFlow};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -21,8 +21,10 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use listwatch_meta::Revision;
+use parking_lot::Mutex;
 use redb::{
-    AccessGuard, Builder, Database, ReadOnlyTable, ReadTransaction, ReadableDatabase, StorageBackend, TableDefinition,
+    AccessGuard, Builder, Database, ReadOnlyTable, ReadTransaction, ReadableDatabase, ReadableTable, StorageBackend,
+    Table, TableDefinition,
 };
 
 use super::record::{self, Damaged, Header};
@@ -54,10 +56,51 @@ pub(super) trait Disk: Send + Sync + 'static {
     fn drop_beside(&self);
 }
 
+/// Where something was written and no sync succeeded since; outlives the handles of one store.
+///
+/// After a sync that failed nobody knows what reached the disk, while reads show all of it: Linux
+/// marks the pages clean and forgets them, and the next sync succeeds without them. So before
+/// anything builds upon what is seen then, it is written once more and synced. Holds a few bytes for
+/// each page of one commit.
+#[derive(Debug, Default)]
+pub(super) struct Unsynced {
+    places: Mutex<Vec<(u64, usize)>>,
+    /// A bug on purpose: what a failed sync left behind is trusted.
+    #[cfg(test)]
+    pub trusted: AtomicBool,
+}
+
+impl Unsynced {
+    /// Makes durable what can be read: for a handle that was just opened.
+    fn settle(&self, file: &dyn StorageBackend) -> io::Result<()> {
+        #[cfg(test)]
+        if self.trusted.load(Ordering::Relaxed) {
+            return Ok(());
+        }
+        let mut places = self.places.lock();
+        if places.is_empty() {
+            return Ok(());
+        }
+        let end = file.len()?;
+        let mut page = Vec::new();
+        for (offset, length) in places.iter() {
+            // What is behind the end was cut off again.
+            if offset + *length as u64 <= end {
+                page.resize(*length, 0);
+                file.read(*offset, &mut page)?;
+                file.write(*offset, &page)?;
+            }
+        }
+        file.sync_data()?;
+        places.clear();
+        Ok(())
+    }
+}
+
 /// redb takes a backend by type; a [`Disk`] hands out a boxed one. Locking stays out of it: the
 /// directory has a lock of its own.
 #[derive(Debug)]
-struct Boxed(Box<dyn StorageBackend>);
+struct Boxed(Box<dyn StorageBackend>, Arc<Unsynced>);
 
 impl StorageBackend for Boxed {
     fn len(&self) -> io::Result<u64> {
@@ -70,10 +113,17 @@ impl StorageBackend for Boxed {
         self.0.set_len(len)
     }
     fn sync_data(&self) -> io::Result<()> {
-        self.0.sync_data()
+        self.0.sync_data()?;
+        self.1.places.lock().clear();
+        Ok(())
     }
     fn write(&self, offset: u64, data: &[u8]) -> io::Result<()> {
-        self.0.write(offset, data)
+        let written = self.0.write(offset, data);
+        // What the disk had no room for is not there, nor would it be the next time.
+        if written.as_ref().map_or_else(|error| !is_full(error), |()| true) {
+            self.1.places.lock().push((offset, data.len()));
+        }
+        written
     }
     fn close(&self) -> io::Result<()> {
         self.0.close()
@@ -126,10 +176,14 @@ impl From<redb::Error> for EngineError {
     }
 }
 
+fn is_full(error: &io::Error) -> bool {
+    matches!(error.kind(), io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded)
+}
+
 impl From<io::Error> for EngineError {
     fn from(error: io::Error) -> Self {
         match error.kind() {
-            io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => EngineError::NoSpace(error.to_string()),
+            _ if is_full(&error) => EngineError::NoSpace(error.to_string()),
             // redb says so when the file does not begin as one of its own, or ends too early.
             io::ErrorKind::InvalidData => EngineError::Foreign(error.to_string()),
             io::ErrorKind::UnexpectedEof => EngineError::Corrupt("the file ends too early".to_owned()),
@@ -183,6 +237,7 @@ impl fmt::Debug for Engine {
 /// An open engine.
 pub(super) struct Engine {
     db: Database,
+    unsynced: Arc<Unsynced>,
     /// One count per snapshot, so that the engine is closed when nobody reads it.
     in_use: Arc<InUse>,
 }
@@ -192,13 +247,15 @@ pub(super) struct Engine {
 struct InUse {
     /// The engine waits for its readers: those that read for long give up.
     closing: AtomicBool,
+    /// Reading failed. redb's handle then refuses whatever it has not cached.
+    failed: AtomicBool,
 }
 
 impl Engine {
     /// Makes a new store on an empty disk.
     pub(super) fn create(disk: &dyn Disk, cache_bytes: usize) -> Result<Self, EngineError> {
         guarded(|| {
-            let engine = Self::handle(disk, cache_bytes)?;
+            let engine = Self::handle(disk, &Arc::default(), cache_bytes)?;
             let transaction = redb(engine.db.begin_write())?;
             redb(transaction.open_table(HEADERS))?;
             redb(transaction.open_table(VALUES))?;
@@ -209,9 +266,9 @@ impl Engine {
     }
 
     /// Opens a store that was made before, and refuses what is none.
-    pub(super) fn open(disk: &dyn Disk, cache_bytes: usize) -> Result<Self, EngineError> {
+    pub(super) fn open(disk: &dyn Disk, unsynced: &Arc<Unsynced>, cache_bytes: usize) -> Result<Self, EngineError> {
         guarded(|| {
-            let engine = Self::handle(disk, cache_bytes)?;
+            let engine = Self::handle(disk, unsynced, cache_bytes)?;
             let foreign = |what: &str| EngineError::Foreign(what.to_owned());
             let transaction = redb(engine.db.begin_read())?;
             let meta = transaction.open_table(META).map_err(|error| match error {
@@ -227,10 +284,22 @@ impl Engine {
         })
     }
 
-    fn handle(disk: &dyn Disk, cache_bytes: usize) -> Result<Self, EngineError> {
-        let backend = Boxed(disk.open()?);
+    fn handle(disk: &dyn Disk, unsynced: &Arc<Unsynced>, cache_bytes: usize) -> Result<Self, EngineError> {
+        let file = disk.open()?;
+        unsynced.settle(&*file)?;
+        let backend = Boxed(file, unsynced.clone());
         let db = redb(Builder::new().set_cache_size(cache_bytes).create_with_backend(backend))?;
-        Ok(Engine { db, in_use: Arc::default() })
+        Ok(Engine { db, unsynced: unsynced.clone(), in_use: Arc::default() })
+    }
+
+    /// Did somebody's reading fail? Opening again may help.
+    pub(super) fn has_failed(&self) -> bool {
+        self.in_use.failed.load(Ordering::Relaxed)
+    }
+
+    /// What has to be settled when this engine's disk is opened again.
+    pub(super) fn unsynced(&self) -> Arc<Unsynced> {
+        self.unsynced.clone()
     }
 
     /// The oldest revision that can be read; zero when history is whole.
@@ -263,14 +332,10 @@ impl Engine {
             {
                 let mut headers = redb(transaction.open_table(HEADERS))?;
                 let mut values = redb(transaction.open_table(VALUES))?;
-                for (revision, header, value) in change.records {
-                    redb(headers.insert(revision.get(), header.encode(*revision).as_slice()))?;
-                    if let Some(value) = value {
-                        let length = record::value_record_len(value);
-                        let mut place = redb(values.insert_reserve(revision.get(), length))?;
-                        record::encode_value(*revision, value, place.as_mut());
-                    }
-                }
+                let encoded = change.records.iter().map(|(at, header, _)| (*at, header.encode(*at)));
+                insert(&mut headers, encoded)?;
+                let values_written = change.records.iter().filter_map(|(at, _, value)| Some((*at, value.as_ref()?)));
+                insert(&mut values, values_written.map(|(at, value)| (at, record::encode_value(at, value))))?;
                 for revision in change.dead {
                     redb(headers.remove(revision.get()))?;
                     redb(values.remove(revision.get()))?;
@@ -291,12 +356,8 @@ impl Engine {
             {
                 let mut headers = redb(transaction.open_table(HEADERS))?;
                 let mut values = redb(transaction.open_table(VALUES))?;
-                for (revision, header, value) in copies {
-                    redb(headers.insert(revision.get(), header.as_slice()))?;
-                    if let Some(value) = value {
-                        redb(values.insert(revision.get(), value.as_slice()))?;
-                    }
-                }
+                insert(&mut headers, copies.iter().map(|(at, header, _)| (*at, header)))?;
+                insert(&mut values, copies.iter().filter_map(|(at, _, value)| Some((*at, value.as_ref()?))))?;
             }
             redb(transaction.commit())
         })
@@ -328,6 +389,29 @@ impl Engine {
     }
 }
 
+/// Adds records in the order of their revisions. Behind the last one of the table, where a store
+/// writes, that fills its pages one after the other: one descent for all, and pages that are full;
+/// inserted one by one they would split in halves.
+fn insert(
+    table: &mut Table<'_, u64, &'static [u8]>,
+    records: impl Iterator<Item = (Revision, impl AsRef<[u8]>)>,
+) -> Result<(), EngineError> {
+    let mut records = records.peekable();
+    let Some((first, _)) = records.peek() else { return Ok(()) };
+    let behind = redb(table.last())?.is_none_or(|(last, _)| last.value() < first.get());
+    if behind {
+        let mut end = redb(table.upper_bound_mut(Bound::<u64>::Unbounded))?;
+        for (revision, record) in records {
+            redb(end.insert_before(revision.get(), record.as_ref()))?;
+        }
+        return redb(end.close());
+    }
+    for (revision, record) in records {
+        redb(table.insert(revision.get(), record.as_ref()))?;
+    }
+    Ok(())
+}
+
 /// A view of everything at one moment. As long as it lives the pages it sees are not reused.
 pub(super) struct Snapshot {
     values: ReadOnlyTable<u64, &'static [u8]>,
@@ -345,10 +429,18 @@ pub(super) struct RawRecord<'a> {
 impl Snapshot {
     /// The value written at a revision that is known to have written one.
     pub(super) fn value(&self, revision: Revision) -> Result<Bytes, EngineError> {
-        guarded(|| match redb(self.values.get(revision.get()))? {
+        self.noting(guarded(|| match redb(self.values.get(revision.get()))? {
             Some(record) => Ok(record::decode_value(revision, record.value())?),
             None => Err(EngineError::Corrupt(format!("the value of revision {revision} is missing"))),
-        })
+        }))
+    }
+
+    /// Keeps in mind that the disk could not be read.
+    fn noting<T>(&self, result: Result<T, EngineError>) -> Result<T, EngineError> {
+        if matches!(result, Err(EngineError::Io(_))) && !self.in_use.closing.load(Ordering::Relaxed) {
+            self.in_use.failed.store(true, Ordering::Relaxed);
+        }
+        result
     }
 
     /// The oldest revision that can be read; zero when history is whole.
@@ -370,7 +462,7 @@ impl Snapshot {
         after: Revision,
         mut each: impl FnMut(RawRecord<'_>) -> Result<ControlFlow<()>, EngineError>,
     ) -> Result<(), EngineError> {
-        guarded(|| {
+        self.noting(guarded(|| {
             let headers = redb(self.transaction.open_table(HEADERS))?;
             let mut headers = redb(headers.range(after.next().get()..))?;
             let mut values = redb(self.values.range(after.next().get()..))?;
@@ -401,7 +493,7 @@ impl Snapshot {
                     value = redb(values.next().transpose())?;
                 }
             }
-        })
+        }))
     }
 }
 

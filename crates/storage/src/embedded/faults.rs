@@ -1,13 +1,15 @@
-//! A disk that loses what was not synced, tears writes, fills up and fails, and the tests that run
-//! the whole store on it.
+//! A disk that loses what was not synced, tears writes, fills up and fails; a file beside it can take
+//! its place. What befalls it is decided by numbers that a test gives.
 //!
 //! ```text
 //!   write ─▶ view (what reads see) + pending ── sync ─▶ durable
-//!                                        └── power loss: each pending write survives, is torn at a
-//!                                            sector, or is lost, as the seed says
+//!                                        ├── power loss: each pending write survives, is torn at a
+//!                                        │   sector, or is lost, as the seed says
+//!                                        └── failed sync: the same, but the view goes on showing it
+//!                                            all, and later syncs say nothing (so does Linux)
 //! ```
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::sync::Arc;
 
@@ -24,27 +26,100 @@ const SECTOR: usize = 512;
 /// What a file system allocates as a whole, in bytes. Writing to a block again takes no room.
 const BLOCK: u64 = 4096;
 
+/// How often each operation fails, in thousandths.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Chances {
+    pub read: u32,
+    /// A write that fails may have written its beginning.
+    pub write: u32,
+    pub set_len: u32,
+    pub sync: u32,
+    pub open: u32,
+    /// Taking the place of the file beside, before it or after.
+    pub rename: u32,
+}
+
+impl Chances {
+    pub(super) const NONE: Chances = Chances { read: 0, write: 0, set_len: 0, sync: 0, open: 0, rename: 0 };
+    const ALWAYS: Chances = Chances { read: 1000, write: 1000, set_len: 1000, sync: 1000, open: 1000, rename: 1000 };
+}
+
+/// How often each fault was seen to strike: a test that never meets a fault proves nothing of it.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Struck {
+    pub reads: u64,
+    pub writes: u64,
+    pub torn: u64,
+    pub syncs: u64,
+    pub full: u64,
+    pub lost: u64,
+    pub renames: u64,
+}
+
 #[derive(Clone, Debug)]
 enum Step {
     Write(u64, Vec<u8>),
     SetLen(u64),
 }
 
-#[derive(Debug, Default)]
-struct Sim {
+#[derive(Clone, Debug, Default)]
+struct File {
     view: Vec<u8>,
     durable: Vec<u8>,
     pending: Vec<Step>,
+    /// Blocks that were ever written to; a file grows sparse.
+    allocated: BTreeSet<u64>,
+}
+
+#[derive(Debug)]
+struct Sim {
+    files: BTreeMap<u64, File>,
+    /// The file of the store's name.
+    main: u64,
+    beside: Option<u64>,
+    /// The file that had the name before, while the renaming is not durable.
+    former: Option<u64>,
+    next_file: u64,
     /// Handles of an earlier generation belong to a machine that lost its power.
     generation: u64,
     /// So many more writes, length changes and syncs succeed before the power goes.
     steps_left: Option<u64>,
-    /// Blocks that were ever written to; a file grows sparse.
-    allocated: BTreeSet<u64>,
     /// So many more blocks can be allocated.
     room: Option<u64>,
-    /// Every write and sync fails.
-    broken: bool,
+    chances: Chances,
+    /// A bug on purpose: the disk says that it has synced, and has not.
+    sync_lies: bool,
+    struck: Struck,
+    rng: TestRng,
+}
+
+impl Default for Sim {
+    fn default() -> Self {
+        Sim {
+            files: BTreeMap::from([(0, File::default())]),
+            main: 0,
+            beside: None,
+            former: None,
+            next_file: 1,
+            generation: 0,
+            steps_left: None,
+            room: None,
+            chances: Chances::NONE,
+            sync_lies: false,
+            struck: Struck::default(),
+            rng: rng(0),
+        }
+    }
+}
+
+fn rng(seed: u64) -> TestRng {
+    let mut bytes = [0; 32];
+    bytes[..8].copy_from_slice(&seed.to_le_bytes());
+    TestRng::from_seed(RngAlgorithm::ChaCha, &bytes)
+}
+
+fn failure() -> io::Error {
+    io::Error::other("the disk fails")
 }
 
 fn apply(to: &mut Vec<u8>, step: &Step) {
@@ -57,35 +132,97 @@ fn apply(to: &mut Vec<u8>, step: &Step) {
     }
 }
 
-impl Sim {
-    fn change(&mut self, generation: u64, step: Option<Step>) -> io::Result<()> {
-        if let Some(left) = &mut self.steps_left {
-            *left = left.saturating_sub(1);
-        }
-        if generation != self.generation || self.broken || self.steps_left == Some(0) {
-            return Err(io::Error::other("the disk fails"));
-        }
-        match step {
-            Some(step) => {
-                if let Step::Write(offset, data) = &step {
-                    for block in offset / BLOCK..(offset + data.len() as u64).div_ceil(BLOCK) {
-                        if self.room == Some(0) && !self.allocated.contains(&block) {
-                            return Err(io::ErrorKind::StorageFull.into());
-                        }
-                        if self.allocated.insert(block) {
-                            self.room = self.room.map(|room| room - 1);
+impl File {
+    /// Each pending write reaches the disk, or parts of it do, or nothing.
+    fn settle(&mut self, rng: &mut TestRng, struck: &mut Struck) {
+        let fits = |durable: &[u8], end: u64| end <= durable.len() as u64;
+        for step in std::mem::take(&mut self.pending) {
+            match (&step, rng.next_u32() % 4) {
+                (_, 0) => struck.lost += 1,
+                (Step::Write(offset, data), 1) => {
+                    struck.torn += 1;
+                    for (index, sector) in data.chunks(SECTOR).enumerate() {
+                        let start = offset + (index * SECTOR) as u64;
+                        if rng.next_u32().is_multiple_of(2) && fits(&self.durable, start + sector.len() as u64) {
+                            apply(&mut self.durable, &Step::Write(start, sector.to_vec()));
                         }
                     }
                 }
-                apply(&mut self.view, &step);
-                self.pending.push(step);
+                (Step::Write(offset, data), _) => {
+                    if fits(&self.durable, offset + data.len() as u64) {
+                        apply(&mut self.durable, &step);
+                    }
+                }
+                (Step::SetLen(_), _) => apply(&mut self.durable, &step),
             }
-            None => {
-                for step in std::mem::take(&mut self.pending) {
-                    apply(&mut self.durable, &step);
+        }
+    }
+}
+
+impl Sim {
+    /// Does something with this chance in a thousand happen?
+    fn strikes(&mut self, chance: u32) -> bool {
+        chance > 0 && self.rng.next_u32() % 1000 < chance
+    }
+
+    /// One more operation of a handle: fails when its machine has lost its power.
+    fn step(&mut self, generation: u64) -> io::Result<()> {
+        if let Some(left) = &mut self.steps_left {
+            *left = left.saturating_sub(1);
+        }
+        if generation != self.generation || self.steps_left == Some(0) { Err(failure()) } else { Ok(()) }
+    }
+
+    fn put(&mut self, file: u64, step: Step) -> io::Result<()> {
+        let file = self.files.entry(file).or_default();
+        if let Step::Write(offset, data) = &step {
+            for block in offset / BLOCK..(offset + data.len() as u64).div_ceil(BLOCK) {
+                if self.room == Some(0) && !file.allocated.contains(&block) {
+                    self.struck.full += 1;
+                    return Err(io::ErrorKind::StorageFull.into());
+                }
+                if file.allocated.insert(block) {
+                    self.room = self.room.map(|room| room - 1);
                 }
             }
         }
+        apply(&mut file.view, &step);
+        file.pending.push(step);
+        Ok(())
+    }
+
+    fn write(&mut self, file: u64, offset: u64, data: &[u8]) -> io::Result<()> {
+        if self.strikes(self.chances.write) {
+            self.struck.writes += 1;
+            let sectors = self.rng.next_u32() as usize % (data.len() / SECTOR + 1);
+            let begun = data[..sectors * SECTOR].to_vec();
+            self.put(file, Step::Write(offset, begun))?;
+            return Err(failure());
+        }
+        self.put(file, Step::Write(offset, data.to_vec()))
+    }
+
+    fn sync(&mut self, file: u64) -> io::Result<()> {
+        let fails = self.strikes(self.chances.sync);
+        let Sim { files, rng, struck, sync_lies, .. } = self;
+        let file = files.entry(file).or_default();
+        if fails {
+            struck.syncs += 1;
+            file.settle(rng, struck);
+            return Err(failure());
+        }
+        if *sync_lies {
+            return Ok(());
+        }
+        for step in std::mem::take(&mut file.pending) {
+            // What a failed sync left short grows here: the length is the file system's, not the disk's.
+            if let Step::Write(offset, data) = &step {
+                let end = usize::try_from(*offset).unwrap() + data.len();
+                file.durable.resize(file.durable.len().max(end), 0);
+            }
+            apply(&mut file.durable, &step);
+        }
+        file.durable.resize(file.view.len(), 0);
         Ok(())
     }
 }
@@ -94,7 +231,6 @@ impl Sim {
 #[derive(Clone, Debug, Default)]
 pub(super) struct SimDisk {
     sim: Arc<Mutex<Sim>>,
-    beside: Arc<Mutex<Option<SimDisk>>>,
 }
 
 impl SimDisk {
@@ -105,36 +241,18 @@ impl SimDisk {
 
     /// The power comes back: of what was not synced, `seed` decides what survived.
     pub(super) fn power_back(&self, seed: u64) {
-        let mut bytes = [0; 32];
-        bytes[..8].copy_from_slice(&seed.to_le_bytes());
-        let mut rng = TestRng::from_seed(RngAlgorithm::ChaCha, &bytes);
         let sim = &mut *self.sim.lock();
-        for step in std::mem::take(&mut sim.pending) {
-            match (&step, rng.next_u32() % 4) {
-                (_, 0) => {}
-                (Step::Write(offset, data), 1) => {
-                    // Each sector on its own reaches the disk or does not.
-                    for (index, sector) in data.chunks(SECTOR).enumerate() {
-                        if rng.next_u32().is_multiple_of(2) {
-                            let end = offset + ((index + 1) * SECTOR) as u64;
-                            if end <= sim.durable.len() as u64 {
-                                apply(
-                                    &mut sim.durable,
-                                    &Step::Write(offset + (index * SECTOR) as u64, sector.to_vec()),
-                                );
-                            }
-                        }
-                    }
-                }
-                (Step::Write(offset, data), _) => {
-                    if offset + data.len() as u64 <= sim.durable.len() as u64 {
-                        apply(&mut sim.durable, &step);
-                    }
-                }
-                (Step::SetLen(_), _) => apply(&mut sim.durable, &step),
-            }
+        let mut rng = rng(seed);
+        for file in sim.files.values_mut() {
+            file.settle(&mut rng, &mut sim.struck);
+            file.view = file.durable.clone();
         }
-        sim.view = sim.durable.clone();
+        if let Some(former) = sim.former.take()
+            && rng.next_u32().is_multiple_of(2)
+        {
+            sim.main = former;
+        }
+        sim.beside = None;
         sim.generation += 1;
         sim.steps_left = None;
     }
@@ -144,271 +262,158 @@ impl SimDisk {
         self.sim.lock().room = room;
     }
 
-    /// Every write and sync fails, or no longer does.
+    /// Operations fail with these chances from now on, as `seed` decides.
+    pub(super) fn set_chances(&self, chances: Chances, seed: u64) {
+        let mut sim = self.sim.lock();
+        sim.chances = chances;
+        sim.rng = rng(seed);
+    }
+
+    /// Everything fails, or no longer does.
     pub(super) fn set_broken(&self, broken: bool) {
-        self.sim.lock().broken = broken;
+        self.set_chances(if broken { Chances::ALWAYS } else { Chances::NONE }, 0);
+    }
+
+    /// A bug on purpose: syncing does nothing and succeeds.
+    pub(super) fn set_sync_lies(&self, lies: bool) {
+        self.sim.lock().sync_lies = lies;
+    }
+
+    /// What befell the disk so far.
+    pub(super) fn struck(&self) -> Struck {
+        self.sim.lock().struck
     }
 
     /// Damages one byte of what is stored.
     pub(super) fn flip(&self, at: usize) {
         let mut sim = self.sim.lock();
-        let at = at % sim.view.len();
-        sim.view[at] ^= 0x40;
-        sim.durable[at] ^= 0x40;
+        let main = sim.main;
+        let file = sim.files.entry(main).or_default();
+        let at = at % file.view.len();
+        file.view[at] ^= 0x40;
+        file.durable[at] ^= 0x40;
+    }
+
+    /// A handle of the store's file or of another.
+    fn handle(&self, which: impl Fn(&Sim) -> Option<u64>) -> io::Result<Box<dyn StorageBackend>> {
+        let sim = &mut *self.sim.lock();
+        if sim.steps_left == Some(0) || sim.strikes(sim.chances.open) {
+            return Err(failure());
+        }
+        let file = which(sim).ok_or(io::ErrorKind::NotFound)?;
+        // A renaming that is not durable yet is made so first.
+        if sim.former.is_some() {
+            if sim.strikes(sim.chances.sync) {
+                return Err(failure());
+            }
+            sim.former = None;
+        }
+        Ok(Box::new(SimFile { sim: self.sim.clone(), file, generation: sim.generation }))
     }
 }
 
 #[derive(Debug)]
 struct SimFile {
     sim: Arc<Mutex<Sim>>,
+    file: u64,
     generation: u64,
 }
 
 impl StorageBackend for SimFile {
     fn len(&self) -> io::Result<u64> {
-        Ok(self.sim.lock().view.len() as u64)
+        Ok(self.sim.lock().files[&self.file].view.len() as u64)
     }
     fn read(&self, offset: u64, out: &mut [u8]) -> io::Result<()> {
-        let sim = self.sim.lock();
+        let sim = &mut *self.sim.lock();
+        if sim.strikes(sim.chances.read) {
+            sim.struck.reads += 1;
+            return Err(failure());
+        }
         let start = usize::try_from(offset).unwrap();
-        let found = sim.view.get(start..start + out.len()).ok_or(io::ErrorKind::UnexpectedEof)?;
+        let found = sim.files[&self.file].view.get(start..start + out.len()).ok_or(io::ErrorKind::UnexpectedEof)?;
         out.copy_from_slice(found);
         Ok(())
     }
     fn set_len(&self, len: u64) -> io::Result<()> {
-        self.sim.lock().change(self.generation, Some(Step::SetLen(len)))
+        let sim = &mut *self.sim.lock();
+        sim.step(self.generation)?;
+        if sim.strikes(sim.chances.set_len) {
+            return Err(failure());
+        }
+        sim.put(self.file, Step::SetLen(len))
     }
     fn sync_data(&self) -> io::Result<()> {
-        self.sim.lock().change(self.generation, None)
+        let sim = &mut *self.sim.lock();
+        sim.step(self.generation)?;
+        sim.sync(self.file)
     }
     fn write(&self, offset: u64, data: &[u8]) -> io::Result<()> {
-        self.sim.lock().change(self.generation, Some(Step::Write(offset, data.to_vec())))
+        let sim = &mut *self.sim.lock();
+        sim.step(self.generation)?;
+        sim.write(self.file, offset, data)
     }
 }
 
 impl Disk for SimDisk {
     fn open(&self) -> io::Result<Box<dyn StorageBackend>> {
-        let sim = self.sim.lock();
-        if sim.broken || sim.steps_left == Some(0) {
-            return Err(io::Error::other("the disk fails"));
-        }
-        Ok(Box::new(SimFile { sim: self.sim.clone(), generation: sim.generation }))
+        self.handle(|sim| Some(sim.main))
     }
     fn free_bytes(&self) -> Option<u64> {
         None
     }
     fn used_bytes(&self) -> Option<u64> {
-        Some(self.sim.lock().view.len() as u64)
+        let sim = self.sim.lock();
+        Some(sim.files[&sim.main].view.len() as u64)
     }
     fn beside(&self) -> io::Result<Arc<dyn Disk>> {
-        let beside = SimDisk::default();
-        *self.beside.lock() = Some(beside.clone());
-        Ok(Arc::new(beside))
+        let mut sim = self.sim.lock();
+        let file = sim.next_file;
+        sim.next_file += 1;
+        sim.files.insert(file, File::default());
+        sim.beside = Some(file);
+        Ok(Arc::new(Beside(self.clone())))
     }
     fn take_beside(&self) -> io::Result<()> {
-        Err(io::Error::other("the disk fails"))
+        let sim = &mut *self.sim.lock();
+        sim.step(sim.generation)?;
+        if sim.strikes(sim.chances.rename) {
+            sim.struck.renames += 1;
+            return Err(failure());
+        }
+        let beside = sim.beside.take().ok_or(io::ErrorKind::NotFound)?;
+        sim.former = Some(std::mem::replace(&mut sim.main, beside));
+        // Here the name stands for the new file, and a power loss may bring back the former.
+        sim.step(sim.generation)?;
+        if sim.strikes(sim.chances.rename) {
+            sim.struck.renames += 1;
+            return Err(failure());
+        }
+        sim.former = None;
+        Ok(())
     }
     fn drop_beside(&self) {
-        *self.beside.lock() = None;
+        self.sim.lock().beside = None;
     }
 }
 
-mod tests {
-    use std::collections::BTreeMap;
-    use std::time::Duration;
+/// The file beside the store's.
+struct Beside(SimDisk);
 
-    use bytes::Bytes;
-    use listwatch_meta::{Key, KeyRange, Revision};
-    use proptest::prelude::*;
-
-    use super::*;
-    use crate::embedded::{EmbeddedOptions, EmbeddedStorage, Engine};
-    use crate::error::{CreateError, StoreFault};
-    use crate::retention::Retention;
-    use crate::types::{ListQuery, Storage, WatchItem};
-
-    fn options() -> EmbeddedOptions {
-        let retention = Retention { age: Duration::ZERO, revisions: 20, bytes: 1 << 20 };
-        EmbeddedOptions { retention, cache_bytes: 1 << 20, reserve_bytes: 0 }
+impl Disk for Beside {
+    fn open(&self) -> io::Result<Box<dyn StorageBackend>> {
+        self.0.handle(|sim| sim.beside)
     }
-
-    fn new_disk() -> SimDisk {
-        let disk = SimDisk::default();
-        Engine::create(&disk, 1 << 20).unwrap().close();
-        disk
+    fn free_bytes(&self) -> Option<u64> {
+        None
     }
-
-    fn open(disk: &SimDisk) -> Arc<EmbeddedStorage> {
-        EmbeddedStorage::load(Arc::new(disk.clone()), options()).unwrap().start(None)
+    fn used_bytes(&self) -> Option<u64> {
+        None
     }
-
-    fn key(n: u64) -> Key {
-        Key::new("pods", Some("ns"), &format!("k{n}")).unwrap()
+    fn beside(&self) -> io::Result<Arc<dyn Disk>> {
+        Err(io::ErrorKind::Unsupported.into())
     }
-
-    async fn listed(store: &EmbeddedStorage) -> BTreeMap<Key, (Revision, Bytes)> {
-        let page = store.list(ListQuery { range: KeyRange::resource("pods"), at: None, limit: 0 }).await.unwrap();
-        page.items.into_iter().map(|item| (item.key, (item.modified, item.value))).collect()
+    fn take_beside(&self) -> io::Result<()> {
+        Err(io::ErrorKind::Unsupported.into())
     }
-
-    /// Writes until the power goes, several times over. What was acknowledged is there, what was
-    /// not is there whole or not at all, and the revision does not go back.
-    async fn check_power_losses(losses: &[(u64, u64)]) -> Result<(), TestCaseError> {
-        let disk = new_disk();
-        let mut acknowledged: BTreeMap<Key, (Revision, Bytes)> = BTreeMap::new();
-        let mut last = Revision::ZERO;
-        let mut n = 0_u64;
-        for (steps, seed) in losses {
-            let store = open(&disk);
-            let now = store.current_revision().await.unwrap();
-            prop_assert!(now >= last, "the revision went back from {last} to {now}");
-            prop_assert_eq!(&listed(&store).await, &acknowledged, "opened again");
-            disk.lose_power_after(*steps);
-            // The write that is under way when the power goes, and what it would lead to.
-            let undecided = loop {
-                n += 1;
-                let key = key(n * 7 % 13);
-                let value = Bytes::from(vec![n as u8; (n * 331 % 9000) as usize]);
-                let at = acknowledged.get(&key).map(|(revision, _)| *revision);
-                let written = match at {
-                    None => store.create(&key, value.clone(), None).await.ok(),
-                    Some(at) if n.is_multiple_of(4) => match store.delete(&key, at).await {
-                        Ok(revision) => {
-                            last = revision;
-                            acknowledged.remove(&key);
-                            continue;
-                        }
-                        Err(_) => break (key, None),
-                    },
-                    Some(at) => store.update(&key, at, value.clone(), None).await.ok(),
-                };
-                match written {
-                    Some(revision) => {
-                        last = revision;
-                        acknowledged.insert(key, (revision, value));
-                    }
-                    None => break (key, Some(value)),
-                }
-            };
-            store.close().await;
-            disk.power_back(*seed);
-
-            let store = open(&disk);
-            let now = listed(&store).await;
-            let (key, value) = undecided;
-            let before = acknowledged.get(&key).cloned();
-            let after = now.get(&key).cloned();
-            if after != before {
-                // It happened, and then as a whole.
-                prop_assert_eq!(after.as_ref().map(|(_, value)| value.clone()), value);
-                match after {
-                    Some(after) => acknowledged.insert(key, after),
-                    None => acknowledged.remove(&key),
-                };
-            }
-            prop_assert_eq!(&now, &acknowledged, "after the power came back");
-            store.close().await;
-        }
-        Ok(())
-    }
-
-    proptest! {
-        #![proptest_config(ProptestConfig::with_cases(60))]
-
-        #[test]
-        fn nothing_acknowledged_is_lost_with_the_power(
-            losses in prop::collection::vec((1..400_u64, any::<u64>()), 1..6)
-        ) {
-            let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-            runtime.block_on(check_power_losses(&losses))?;
-        }
-    }
-
-    #[tokio::test]
-    async fn a_full_disk_stops_writes_and_nothing_else() {
-        let disk = new_disk();
-        let store = open(&disk);
-        let first = store.create(&key(1), vec![1; 3000].into(), None).await.unwrap();
-        let mut watch = store.watch(KeyRange::resource("pods"), Revision::ZERO).await.unwrap();
-        disk.set_room(Some(8));
-        let mut last = first;
-        let mut n = 2;
-        for refused in 1..=3 {
-            let error = loop {
-                match store.create(&key(n), vec![2; 3000].into(), None).await {
-                    Ok(revision) => last = revision,
-                    Err(error) => break error,
-                }
-                n += 1;
-            };
-            assert!(matches!(error, CreateError::Fault(StoreFault::NoSpace(_))), "refusal {refused}: {error:?}");
-            let (found, revision) = store.get(&key(1)).await.unwrap();
-            assert_eq!((found.unwrap().value, revision), (Bytes::from(vec![1; 3000]), last), "reads go on");
-        }
-        for revision in first.get()..=last.get() {
-            let item = watch.next().await;
-            assert!(matches!(item, Some(WatchItem::Event(event)) if event.revision().get() == revision));
-        }
-        disk.set_room(None);
-        let second = store.create(&key(n), vec![3; 3000].into(), None).await.unwrap();
-        assert_eq!(second, last.next(), "a write that failed took no revision");
-        assert!(matches!(watch.next().await, Some(WatchItem::Event(event)) if event.revision() == second));
-        assert_eq!(listed(&store).await.len() as u64, n);
-    }
-
-    #[tokio::test]
-    async fn a_disk_that_fails_for_a_while_comes_back() {
-        let disk = new_disk();
-        let store = open(&disk);
-        let first = store.create(&key(1), "1".into(), None).await.unwrap();
-        disk.set_broken(true);
-        let error = store.create(&key(2), "2".into(), None).await.unwrap_err();
-        assert!(matches!(error, CreateError::Fault(StoreFault::Unavailable(_))), "{error:?}");
-        assert!(store.health().await.is_err());
-        disk.set_broken(false);
-        let mut watch = None;
-        while watch.is_none() {
-            // The committer tries again by itself; how soon is its affair.
-            watch = store.watch(KeyRange::resource("pods"), first).await.ok();
-            tokio::time::sleep(Duration::from_millis(10)).await;
-        }
-        store.health().await.unwrap();
-        let second = store.create(&key(3), "3".into(), None).await.unwrap();
-        assert!(matches!(watch.unwrap().next().await, Some(WatchItem::Event(event)) if event.revision() == second));
-    }
-
-    proptest! {
-        #![proptest_config(ProptestConfig::with_cases(100))]
-
-        /// A flipped byte is noticed when the store is opened or when the value is read, or it was
-        /// in a place that does not matter. It never changes what is read, and nothing panics.
-        #[test]
-        fn damage_is_noticed(at in any::<usize>()) {
-            let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-            let disk = new_disk();
-            let expected = runtime.block_on(async {
-                let store = open(&disk);
-                for n in 0..30 {
-                    store.create(&key(n), vec![n as u8; 2000].into(), None).await.unwrap();
-                }
-                let expected = listed(&store).await;
-                store.close().await;
-                expected
-            });
-            disk.flip(at);
-            std::panic::set_hook(Box::new(|_| {}));
-            let opened = EmbeddedStorage::load(Arc::new(disk.clone()), options());
-            if let Ok(committer) = opened {
-                let store = committer.start(None);
-                runtime.block_on(async {
-                    for (key, (_, value)) in &expected {
-                        if let Ok((found, _)) = store.get(key).await {
-                            prop_assert_eq!(found.map(|found| found.value), Some(value.clone()));
-                        }
-                    }
-                    Ok(())
-                })?;
-            }
-        }
-    }
+    fn drop_beside(&self) {}
 }

@@ -210,10 +210,12 @@ impl Rebuild {
         if revision > self.base {
             return self.index.apply(revision, header);
         }
+        // In this order: a removal must not go from the disk before the state that it removed, which
+        // would come to life again.
+        self.dead.extend(self.index.restore(revision, header).map(|former| former.modified));
         if header.put.is_none() {
             self.dead.push_back(revision);
         }
-        self.dead.extend(self.index.restore(revision, header).map(|former| former.modified));
         Ok(())
     }
 }
@@ -297,12 +299,16 @@ mod tests {
                 };
                 assert_eq!(states(&rebuilt.index.mvcc), states(&index.mvcc), "at {at}, oldest {oldest}");
             }
-            // What is dead is what no readable revision shows, and it may as well be gone.
-            let kept: Vec<_> = disk.iter().filter(|(at, _)| !rebuilt.dead.contains(at)).cloned().collect();
-            let again = rebuild(oldest, &kept).unwrap();
-            assert_eq!(again.index.mvcc.live(), index.mvcc.live());
-            assert_eq!(again.index.live_bytes, index.live_bytes);
-            assert_eq!(again.dead, []);
+            // What is dead is what no readable revision shows, and it may as well be gone; or a part
+            // of it, from the front.
+            for gone in [rebuilt.dead.len(), rebuilt.dead.len() / 2, 1] {
+                let gone: Vec<_> = rebuilt.dead.iter().take(gone).collect();
+                let kept: Vec<_> = disk.iter().filter(|(at, _)| !gone.contains(&at)).cloned().collect();
+                let again = rebuild(oldest, &kept).unwrap();
+                assert_eq!(again.index.mvcc.live(), index.mvcc.live());
+                assert_eq!(again.index.live_bytes, index.live_bytes);
+                assert_eq!(again.dead.len(), rebuilt.dead.len() - gone.len());
+            }
         }
     }
 

@@ -104,6 +104,9 @@ impl Request {
 #[derive(Default)]
 struct State {
     requests: VecDeque<Request>,
+    /// The committer sleeps until so many are here.
+    wanted: usize,
+    nudged: bool,
     closed: bool,
 }
 
@@ -112,6 +115,15 @@ struct State {
 pub(super) struct Queue {
     state: Mutex<State>,
     filled: Condvar,
+}
+
+/// How many writers are likely to come back soon, having been answered, and how long to wait for
+/// them. Without that wait the first of them would be written alone, with a sync of its own, and all
+/// others wait for two.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Crowd {
+    pub requests: usize,
+    pub patience: Duration,
 }
 
 /// What the committer finds.
@@ -135,22 +147,49 @@ impl Queue {
             return Err(request);
         }
         state.requests.push_back(request);
+        let enough = state.requests.len() >= state.wanted;
         drop(state);
-        self.filled.notify_one();
+        if enough {
+            self.filled.notify_one();
+        }
         Ok(())
     }
 
-    /// Takes the next batch, waiting until `deadline` for one.
-    pub(super) fn take(&self, deadline: Instant) -> Taken {
+    /// So many requests wait.
+    pub(super) fn len(&self) -> usize {
+        self.state.lock().requests.len()
+    }
+
+    /// The committer looks at once whether it has something to do by itself.
+    pub(super) fn nudge(&self) {
+        self.state.lock().nudged = true;
+        self.filled.notify_one();
+    }
+
+    /// Takes the next batch, waiting until `deadline` for one; then waits for the rest of `crowd`
+    /// requests that are likely to come, but no longer than that says.
+    pub(super) fn take(&self, deadline: Instant, crowd: Crowd) -> Taken {
         let mut state = self.state.lock();
+        state.wanted = 1;
         while state.requests.is_empty() {
             if state.closed {
                 return Taken::Closed;
+            }
+            if std::mem::take(&mut state.nudged) {
+                return Taken::Nothing;
             }
             if self.filled.wait_until(&mut state, deadline).timed_out() && state.requests.is_empty() && !state.closed {
                 return Taken::Nothing;
             }
         }
+        state.wanted = crowd.requests.min(BATCH_REQUESTS_MAX);
+        let patience = Instant::now() + crowd.patience;
+        while state.requests.len() < state.wanted && !state.closed && !state.nudged {
+            if self.filled.wait_until(&mut state, patience).timed_out() {
+                break;
+            }
+        }
+        state.wanted = 1;
         let mut bytes = 0;
         let mut count = 0;
         for request in state.requests.iter().take(BATCH_REQUESTS_MAX) {

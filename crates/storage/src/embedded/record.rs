@@ -100,15 +100,12 @@ impl Header {
     }
 }
 
-/// How long the record of a value is.
-pub(super) fn value_record_len(value: &[u8]) -> usize {
-    value.len() + CRC
-}
-
-/// Writes the record of a value into a place of [`value_record_len`] bytes.
-pub(super) fn encode_value(revision: Revision, value: &[u8], out: &mut [u8]) {
-    out[..value.len()].copy_from_slice(value);
-    out[value.len()..].copy_from_slice(&checksum(revision, value));
+/// The record of a value.
+pub(super) fn encode_value(revision: Revision, value: &[u8]) -> Vec<u8> {
+    let mut out = Vec::with_capacity(value.len() + CRC);
+    out.extend_from_slice(value);
+    out.extend_from_slice(&checksum(revision, value));
+    out
 }
 
 /// How long the value of a record is.
@@ -146,9 +143,7 @@ mod tests {
         fn what_is_written_is_read(header in headers(), revision in any::<u64>(), value in any::<Vec<u8>>()) {
             let revision = Revision::new(revision);
             prop_assert_eq!(Header::decode(revision, &header.encode(revision)), Ok(header));
-            let mut record = vec![0; value_record_len(&value)];
-            encode_value(revision, &value, &mut record);
-            prop_assert_eq!(decode_value(revision, &record), Ok(Bytes::from(value)));
+            prop_assert_eq!(decode_value(revision, &encode_value(revision, &value)), Ok(Bytes::from(value)));
         }
 
         #[test]

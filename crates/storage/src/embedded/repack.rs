@@ -58,6 +58,9 @@ pub struct Defragmented {
 pub(super) struct Copy {
     pub engine: Engine,
     through: Revision,
+    /// Where history began when the copy was begun: whatever came after is copied. (Left out one by
+    /// one as history goes, a removal could be missing whose key was copied before.)
+    began: Revision,
 }
 
 impl std::fmt::Debug for Copy {
@@ -90,7 +93,7 @@ impl Copy {
             }
             let (header, value) = (checked(&record)?, record.value);
             chunk.through = record.revision;
-            if needed(&inner.state.read(), record.revision, &header) {
+            if record.revision > self.began || lives(&inner.state.read(), record.revision, &header) {
                 let raw = record.header.unwrap_or_default();
                 chunk.bytes += raw.len() + value.map_or(0, <[u8]>::len);
                 chunk.records.push((record.revision, raw.to_vec(), value.map(<[u8]>::to_vec)));
@@ -138,13 +141,10 @@ fn checked(record: &RawRecord<'_>) -> Result<Header, EngineError> {
     Ok(header)
 }
 
-/// Can anybody ask for a revision: is it in history, or the state of a key where history begins?
-fn needed(state: &State, revision: Revision, header: &Header) -> bool {
+/// Is a revision the state of a key where history begins?
+fn lives(state: &State, revision: Revision, header: &Header) -> bool {
     let mvcc = &state.index.mvcc;
     let oldest = mvcc.oldest();
-    if revision > oldest {
-        return true;
-    }
     let then = mvcc.first(&KeyRange::single(&header.key), oldest.max(FIRST_REVISION), 1);
     then.is_ok_and(|found| found.first().is_some_and(|(_, stored)| stored.modified == revision))
 }
@@ -198,7 +198,8 @@ pub(super) fn defragment(
 fn copy(inner: &Arc<Inner>, disk: &Arc<dyn Disk>, cache_bytes: usize) -> Result<Engine, StoreFault> {
     let beside = disk.beside().map_err(EngineError::from)?;
     let engine = Engine::create(&*beside, cache_bytes)?;
-    let mut copy = Copy { engine, through: Revision::ZERO };
+    let began = inner.state.read().index.mvcc.oldest();
+    let mut copy = Copy { engine, through: Revision::ZERO, began };
     let mut chases = 0;
     loop {
         let chunk = copy.next(inner)?;

@@ -112,6 +112,9 @@ impl EmbeddedWatch {
     fn refill(&mut self, waker: &Waker) -> bool {
         let place = self.place.clone();
         let state = place.inner.state.read();
+        if place.inner.poll_readable(&state, waker).is_pending() {
+            return false;
+        }
         match place.inner.hub.turn(place.id, waker) {
             Turn::Read(after) if after < state.index.mvcc.oldest() => {
                 self.end(WatchItem::Expired { oldest: Some(state.index.mvcc.oldest()) });
@@ -172,7 +175,10 @@ impl EmbeddedWatch {
     fn loaded(&mut self, events: Result<Vec<StoreEvent>, EngineError>) {
         match events {
             Ok(events) => self.ready.extend(events.into_iter().map(WatchItem::Event)),
-            Err(error) => self.end(WatchItem::Lost(error.into())),
+            Err(error) => {
+                let fault = self.place.inner.reading_failed(error);
+                self.end(WatchItem::Lost(fault));
+            }
         }
     }
 

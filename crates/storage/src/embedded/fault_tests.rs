@@ -1,0 +1,524 @@
+//! The whole store on a disk that fails, driven by random stories and compared with a model; and the
+//! checker's own test, by bugs planted on purpose.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use futures_util::future::join_all;
+use listwatch_meta::{Key, KeyRange, Revision};
+use parking_lot::Mutex;
+use proptest::prelude::*;
+use proptest::strategy::ValueTree;
+use proptest::test_runner::{TestError, TestRunner};
+
+use super::commit::Bug;
+use super::faults::{Chances, SimDisk, Struck};
+use super::{EmbeddedOptions, EmbeddedStorage, Engine};
+use crate::error::{CreateError, DeleteError, ReadError, StoreFault, UpdateError};
+use crate::retention::Retention;
+use crate::types::{ListQuery, Storage, StoreEvent, WatchItem};
+
+/// Each writer has so many keys, and nobody else writes them.
+const KEYS_PER_WRITER: usize = 3;
+
+/// After the faults have ceased the store works again within so many tries, some milliseconds apart.
+const PATIENCE: usize = 2000;
+
+// ---- the stories ----
+
+/// What the disk does while the writers of a phase write.
+#[derive(Clone, Debug)]
+enum Fault {
+    Nothing,
+    /// The power goes after so many writes and syncs.
+    Power(u64),
+    Chances(Chances),
+    /// So many blocks can be allocated.
+    Room(u64),
+}
+
+#[derive(Clone, Debug)]
+struct Phase {
+    fault: Fault,
+    seed: u64,
+    writers: usize,
+    writes: usize,
+    /// A denser copy is made meanwhile, to take the store's place.
+    defragment: bool,
+    /// The store is closed and opened again afterwards, as it is after a power loss.
+    reopen: bool,
+}
+
+#[derive(Clone, Debug)]
+struct Story {
+    retained: u64,
+    phases: Vec<Phase>,
+}
+
+fn faults() -> impl Strategy<Value = Fault> {
+    let chance = || prop_oneof![2 => Just(0_u32), 1 => 1..80_u32];
+    let chances = (chance(), chance(), chance(), chance(), chance(), prop_oneof![Just(0_u32), Just(500)]);
+    let chances = chances.prop_map(|(read, write, set_len, sync, open, rename)| Chances {
+        read,
+        write,
+        set_len,
+        sync,
+        open,
+        rename,
+    });
+    prop_oneof![
+        1 => Just(Fault::Nothing),
+        4 => (1..300_u64).prop_map(Fault::Power),
+        4 => chances.prop_map(Fault::Chances),
+        2 => (0..40_u64).prop_map(Fault::Room),
+    ]
+}
+
+fn stories() -> impl Strategy<Value = Story> {
+    let phase = (faults(), any::<u64>(), 1..5_usize, 1..16_usize, prop::bool::weighted(0.3), any::<bool>());
+    let phase = phase.prop_map(|(fault, seed, writers, writes, defragment, reopen)| Phase {
+        fault,
+        seed,
+        writers,
+        writes,
+        defragment,
+        reopen,
+    });
+    let retained = prop_oneof![Just(8_u64), Just(10_000)];
+    (retained, prop::collection::vec(phase, 1..6)).prop_map(|(retained, phases)| Story { retained, phases })
+}
+
+// ---- the model ----
+
+/// What is known of a key: the states that it may be in. More than one only while a write's outcome
+/// is open.
+#[derive(Clone, Debug)]
+struct Known {
+    states: Vec<Option<Bytes>>,
+    /// The revision that the store gave for the state, when there is one state and it was told.
+    revision: Option<Revision>,
+}
+
+type Model = BTreeMap<Key, Known>;
+type Verdict = Result<(), String>;
+
+fn require(kept: bool, broken: impl FnOnce() -> String) -> Verdict {
+    if kept { Ok(()) } else { Err(broken()) }
+}
+
+/// A sound disk, however it fails, is not called corrupt.
+fn sound(fault: &StoreFault) -> Verdict {
+    require(!matches!(fault, StoreFault::Corrupt(_)), || format!("a disk without damage is called corrupt: {fault}"))
+}
+
+struct Checker {
+    disk: SimDisk,
+    options: EmbeddedOptions,
+    planted: Option<Bug>,
+    model: Model,
+    /// The newest revision that a writer or reader was told.
+    last: Revision,
+    /// A reader's copy, and the revision it is from.
+    copy: BTreeMap<Key, Bytes>,
+    place: Revision,
+    writes: usize,
+}
+
+impl Checker {
+    fn new(retained: u64, planted: Option<Bug>) -> Self {
+        let disk = SimDisk::default();
+        Engine::create(&disk, 1 << 20).unwrap().close();
+        let retention = Retention { age: Duration::ZERO, revisions: retained, bytes: 1 << 20 };
+        let options = EmbeddedOptions { retention, cache_bytes: 1 << 20, reserve_bytes: 0 };
+        let (model, copy) = (Model::new(), BTreeMap::new());
+        Checker { disk, options, planted, model, last: Revision::ZERO, copy, place: Revision::new(1), writes: 0 }
+    }
+
+    fn open(&self) -> Result<Arc<EmbeddedStorage>, String> {
+        let opened = EmbeddedStorage::load(Arc::new(self.disk.clone()), self.options);
+        let mut committer = opened.map_err(|error| format!("the store does not open: {error}"))?;
+        committer.planted = self.planted;
+        Ok(committer.start(None))
+    }
+
+    async fn run(&mut self, story: &Story) -> Verdict {
+        let mut store = self.open()?;
+        for phase in &story.phases {
+            match &phase.fault {
+                Fault::Nothing => {}
+                Fault::Power(steps) => self.disk.lose_power_after(*steps),
+                Fault::Chances(chances) => self.disk.set_chances(*chances, phase.seed),
+                Fault::Room(blocks) => self.disk.set_room(Some(*blocks)),
+            }
+            let defragment = async {
+                if phase.defragment
+                    && let Err(fault) = store.defragment().await
+                {
+                    sound(&fault)?;
+                }
+                Verdict::Ok(())
+            };
+            self.writes += phase.writers * phase.writes;
+            let writers =
+                (0..phase.writers).map(|writer| write(&store, writer, phase.writes, self.writes, &self.model));
+            let (defragmented, written) = tokio::join!(defragment, join_all(writers));
+            defragmented?;
+            for written in written {
+                let (model, last) = written?;
+                self.model.extend(model);
+                self.last = self.last.max(last);
+            }
+            self.disk.set_chances(Chances::NONE, 0);
+            self.disk.set_room(None);
+            if matches!(phase.fault, Fault::Power(_)) || phase.reopen {
+                store.close().await;
+                self.disk.power_back(phase.seed);
+                store = self.open()?;
+            }
+            self.check(&store).await?;
+        }
+        store.close().await;
+        Ok(())
+    }
+
+    /// The faults have ceased: is all there that was promised?
+    async fn check(&mut self, store: &EmbeddedStorage) -> Verdict {
+        let all = ListQuery { range: KeyRange::resource("pods"), at: None, limit: 0 };
+        let mut tries = 0;
+        let page = loop {
+            match store.list(all.clone()).await {
+                Ok(page) => break page,
+                Err(ReadError::Fault(fault)) => {
+                    sound(&fault)?;
+                    require(tries < PATIENCE, || format!("the store does not come back: {fault}"))?;
+                }
+                Err(error) => return Err(format!("a list fails: {error}")),
+            }
+            tries += 1;
+            tokio::time::sleep(Duration::from_millis(2)).await;
+        };
+        require(page.revision >= self.last, || {
+            format!("the revision went back from {} to {}", self.last, page.revision)
+        })?;
+        self.last = page.revision;
+        let found: BTreeMap<_, _> =
+            page.items.into_iter().map(|item| (item.key, (item.value, item.modified))).collect();
+        for key in found.keys() {
+            require(self.model.contains_key(key), || format!("{key} was never written"))?;
+        }
+        for (key, known) in &mut self.model {
+            let (value, modified) = found.get(key).cloned().unzip();
+            require(known.states.contains(&value), || match &known.states[..] {
+                [_] => {
+                    format!("an acknowledged write of {key} is lost, or one is there that was refused: {modified:?}")
+                }
+                _ => format!("{key} is neither in the state before a write nor in the one after: {modified:?}"),
+            })?;
+            if let (Some(told), Some(modified)) = (known.revision, modified) {
+                require(told == modified, || format!("{key} was written at {told} and shows {modified}"))?;
+            }
+            *known = Known { states: vec![value], revision: modified };
+        }
+        self.follow(store).await?;
+        let copy: BTreeMap<_, _> = found.into_iter().map(|(key, (value, _))| (key, value)).collect();
+        require(self.copy == copy, || "a reader's copy differs from the store".to_owned())?;
+        let seen = store.verify().await.map_err(|fault| format!("a verification fails: {fault}"))?;
+        require(seen.is_clean(), || format!("what is on disk contradicts itself: {:?}", seen.findings))
+    }
+
+    /// Brings the reader's copy up to date from where it stands.
+    async fn follow(&mut self, store: &EmbeddedStorage) -> Verdict {
+        let watch = store.watch(KeyRange::resource("pods"), self.place).await;
+        let mut watch = watch.map_err(|error| format!("a watch fails: {error}"))?;
+        while self.place < self.last {
+            match watch.next().await {
+                Some(WatchItem::Event(event)) => {
+                    let (at, next) = (event.revision(), self.place.next());
+                    require(at == next, || format!("a watch shows {at} where {next} follows"))?;
+                    self.place = at;
+                    match event {
+                        StoreEvent::Put { current, .. } => self.copy.insert(current.key, current.value),
+                        StoreEvent::Delete { key, .. } => self.copy.remove(&key),
+                    };
+                }
+                Some(WatchItem::Expired { .. }) => {
+                    let stats = store.embedded_stats().map_err(|fault| fault.to_string())?;
+                    require(self.place < stats.oldest, || format!("revision {} was held and is expired", self.place))?;
+                    let known =
+                        self.model.iter().filter_map(|(key, known)| Some((key.clone(), known.states[0].clone()?)));
+                    self.copy = known.collect();
+                    self.place = self.last;
+                }
+                other => return Err(format!("a watch on a sound disk says {other:?}")),
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Writes its keys until done or in doubt; what it knows then, and the newest revision it was told.
+async fn write(
+    store: &EmbeddedStorage,
+    writer: usize,
+    writes: usize,
+    from: usize,
+    model: &Model,
+) -> Result<(Model, Revision), String> {
+    let (mut mine, mut last) = (Model::new(), Revision::ZERO);
+    for n in from..from + writes {
+        let key = Key::new("pods", Some("ns"), &format!("w{writer}-{}", n % KEYS_PER_WRITER)).unwrap();
+        let nothing = || Known { states: vec![None], revision: None };
+        let known = mine.get(&key).or(model.get(&key)).cloned().unwrap_or_else(nothing);
+        let found = match store.get(&key).await {
+            Ok((found, _)) => found,
+            Err(ReadError::Fault(fault)) => {
+                sound(&fault)?;
+                break;
+            }
+            Err(error) => return Err(format!("a get fails: {error}")),
+        };
+        let before = found.as_ref().map(|found| found.value.clone());
+        require(known.states.contains(&before), || format!("{key} reads as something that was not written"))?;
+        let value = Bytes::from(format!("{writer} {n} ").repeat(1 + n * 331 % 900));
+        let (written, after) = match &found {
+            None => (store.create(&key, value.clone(), None).await.map_err(of_create), Some(value)),
+            Some(found) if n % 4 == 1 => (store.delete(&key, found.modified).await.map_err(of_delete), None),
+            Some(found) => {
+                (store.update(&key, found.modified, value.clone(), None).await.map_err(of_update), Some(value))
+            }
+        };
+        match written {
+            Ok(revision) => {
+                require(revision > last, || format!("revision {revision} was given after {last}"))?;
+                last = revision;
+                mine.insert(key, Known { states: vec![after.clone()], revision: after.map(|_| revision) });
+            }
+            // This one says that nothing happened.
+            Err(Ok(StoreFault::NoSpace(_))) => {
+                mine.insert(key, Known { states: vec![before], revision: None });
+            }
+            Err(Ok(fault)) => {
+                sound(&fault)?;
+                mine.insert(key, Known { states: vec![before, after], revision: None });
+                break;
+            }
+            Err(Err(conflict)) => return Err(format!("nobody else writes {key}: {conflict}")),
+        }
+    }
+    Ok((mine, last))
+}
+
+/// The store's fault, or else what the writer is told of others.
+type Failed = Result<StoreFault, String>;
+
+fn of_create(error: CreateError) -> Failed {
+    if let CreateError::Fault(fault) = error { Ok(fault) } else { Err(error.to_string()) }
+}
+
+fn of_update(error: UpdateError) -> Failed {
+    if let UpdateError::Fault(fault) = error { Ok(fault) } else { Err(error.to_string()) }
+}
+
+fn of_delete(error: DeleteError) -> Failed {
+    if let DeleteError::Fault(fault) = error { Ok(fault) } else { Err(error.to_string()) }
+}
+
+fn tell(story: &Story, planted: Option<Bug>, sync_lies: bool) -> (Verdict, Struck) {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    let mut checker = Checker::new(story.retained, planted);
+    checker.disk.set_sync_lies(sync_lies);
+    let verdict = runtime.block_on(checker.run(story));
+    (verdict, checker.disk.struck())
+}
+
+/// Whatever befalls the disk: each acknowledged write is there, each refused one is not, one in
+/// doubt is there whole or not at all, the revision does not go back, a watch goes on without a gap,
+/// and the disk agrees with itself.
+#[test]
+fn whatever_befalls_the_disk_the_promises_hold() {
+    let cases = if std::env::var_os("PROPTEST_CASES").is_some() { ProptestConfig::default().cases } else { 150 };
+    let mut runner = TestRunner::new(ProptestConfig { cases, failure_persistence: None, ..ProptestConfig::default() });
+    let sum = Mutex::new(Struck::default());
+    let verdict = runner.run(&stories(), |story| {
+        let (verdict, struck) = tell(&story, None, false);
+        let mut sum = sum.lock();
+        sum.reads += struck.reads;
+        sum.writes += struck.writes;
+        sum.torn += struck.torn;
+        sum.syncs += struck.syncs;
+        sum.full += struck.full;
+        sum.lost += struck.lost;
+        sum.renames += struck.renames;
+        verdict.map_err(TestCaseError::fail)
+    });
+    match verdict {
+        Ok(()) => {}
+        Err(TestError::Fail(broken, story)) => panic!("{broken}\n{story:#?}"),
+        Err(TestError::Abort(why)) => panic!("{why}"),
+    }
+    let sum = *sum.lock();
+    let Struck { reads, writes, torn, syncs, full, lost, renames } = sum;
+    for (count, what) in [(reads, "reads"), (writes, "writes"), (torn, "torn"), (syncs, "syncs"), (full, "full")] {
+        assert!(count > 0, "no fault of the kind {what:?} struck: {sum:?}");
+    }
+    assert!(lost > 0 && renames > 0, "{sum:?}");
+}
+
+/// A checker that never fails proves nothing.
+#[test]
+fn each_planted_bug_is_caught() {
+    for (planted, sync_lies) in [
+        (Some(Bug::AnswersTooEarly), false),
+        (Some(Bug::TrustsFailedSync), false),
+        (Some(Bug::DeniesWithoutLooking), false),
+        (None, true),
+    ] {
+        let mut runner = TestRunner::deterministic();
+        let strategy = stories();
+        let caught = (0..400).find_map(|_| {
+            let story = strategy.new_tree(&mut runner).unwrap().current();
+            tell(&story, planted, sync_lies).0.err()
+        });
+        assert!(caught.is_some(), "{planted:?} (a disk that lies about its syncs: {sync_lies}) is not caught");
+    }
+}
+
+// ---- single faults ----
+
+fn options() -> EmbeddedOptions {
+    let retention = Retention { age: Duration::ZERO, revisions: 20, bytes: 1 << 20 };
+    EmbeddedOptions { retention, cache_bytes: 1 << 20, reserve_bytes: 0 }
+}
+
+fn new_disk() -> SimDisk {
+    let disk = SimDisk::default();
+    Engine::create(&disk, 1 << 20).unwrap().close();
+    disk
+}
+
+fn open(disk: &SimDisk) -> Arc<EmbeddedStorage> {
+    EmbeddedStorage::load(Arc::new(disk.clone()), options()).unwrap().start(None)
+}
+
+fn key(n: u64) -> Key {
+    Key::new("pods", Some("ns"), &format!("k{n}")).unwrap()
+}
+
+async fn listed(store: &EmbeddedStorage) -> BTreeMap<Key, (Revision, Bytes)> {
+    let page = store.list(ListQuery { range: KeyRange::resource("pods"), at: None, limit: 0 }).await.unwrap();
+    page.items.into_iter().map(|item| (item.key, (item.modified, item.value))).collect()
+}
+
+#[tokio::test]
+async fn a_full_disk_stops_writes_and_nothing_else() {
+    let disk = new_disk();
+    let store = open(&disk);
+    let first = store.create(&key(1), vec![1; 3000].into(), None).await.unwrap();
+    let mut watch = store.watch(KeyRange::resource("pods"), Revision::ZERO).await.unwrap();
+    disk.set_room(Some(8));
+    let mut last = first;
+    let mut n = 2;
+    for refused in 1..=3 {
+        let error = loop {
+            match store.create(&key(n), vec![2; 3000].into(), None).await {
+                Ok(revision) => last = revision,
+                Err(error) => break error,
+            }
+            n += 1;
+        };
+        assert!(matches!(error, CreateError::Fault(StoreFault::NoSpace(_))), "refusal {refused}: {error:?}");
+        let (found, revision) = store.get(&key(1)).await.unwrap();
+        assert_eq!((found.unwrap().value, revision), (Bytes::from(vec![1; 3000]), last), "reads go on");
+    }
+    for revision in first.get()..=last.get() {
+        let item = watch.next().await;
+        assert!(matches!(item, Some(WatchItem::Event(event)) if event.revision().get() == revision));
+    }
+    disk.set_room(None);
+    let second = store.create(&key(n), vec![3; 3000].into(), None).await.unwrap();
+    assert_eq!(second, last.next(), "a write that failed took no revision");
+    assert!(matches!(watch.next().await, Some(WatchItem::Event(event)) if event.revision() == second));
+    assert_eq!(listed(&store).await.len() as u64, n);
+}
+
+#[tokio::test]
+async fn a_disk_that_fails_for_a_while_comes_back() {
+    let disk = new_disk();
+    let store = open(&disk);
+    let first = store.create(&key(1), "1".into(), None).await.unwrap();
+    disk.set_broken(true);
+    let error = store.create(&key(2), "2".into(), None).await.unwrap_err();
+    assert!(matches!(error, CreateError::Fault(StoreFault::Unavailable(_))), "{error:?}");
+    assert!(store.health().await.is_err());
+    disk.set_broken(false);
+    let mut watch = None;
+    while watch.is_none() {
+        // The committer tries again by itself; how soon is its affair.
+        watch = store.watch(KeyRange::resource("pods"), first).await.ok();
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+    store.health().await.unwrap();
+    let second = store.create(&key(3), "3".into(), None).await.unwrap();
+    assert!(matches!(watch.unwrap().next().await, Some(WatchItem::Event(event)) if event.revision() == second));
+}
+
+/// redb's handle refuses everything after one failed read. Without a write nobody would notice.
+#[tokio::test]
+async fn one_failed_read_does_not_take_the_others_along() {
+    let disk = new_disk();
+    let store = open(&disk);
+    for n in 0..40 {
+        store.create(&key(n), vec![n as u8; 100_000].into(), None).await.unwrap();
+    }
+    let expected = listed(&store).await;
+    store.close().await;
+    let store = open(&disk);
+    disk.set_chances(Chances { read: 1000, ..Chances::NONE }, 0);
+    let error = store.get(&key(7)).await.unwrap_err();
+    assert!(matches!(error, ReadError::Fault(StoreFault::Unavailable(_))), "{error:?}");
+    disk.set_chances(Chances::NONE, 0);
+    let mut tries = 0;
+    while store.get(&key(7)).await.is_err() {
+        tries += 1;
+        assert!(tries < PATIENCE, "reads do not come back");
+        tokio::time::sleep(Duration::from_millis(2)).await;
+    }
+    assert_eq!(listed(&store).await, expected);
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(100))]
+
+    /// A flipped byte is noticed when the store is opened or when the value is read, or it was
+    /// in a place that does not matter. It never changes what is read, and nothing panics.
+    #[test]
+    fn damage_is_noticed(at in any::<usize>()) {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+        let disk = new_disk();
+        let expected = runtime.block_on(async {
+            let store = open(&disk);
+            for n in 0..30 {
+                store.create(&key(n), vec![n as u8; 2000].into(), None).await.unwrap();
+            }
+            let expected = listed(&store).await;
+            store.close().await;
+            expected
+        });
+        disk.flip(at);
+        std::panic::set_hook(Box::new(|_| {}));
+        let opened = EmbeddedStorage::load(Arc::new(disk.clone()), options());
+        if let Ok(committer) = opened {
+            let store = committer.start(None);
+            runtime.block_on(async {
+                for (key, (_, value)) in &expected {
+                    if let Ok((found, _)) = store.get(key).await {
+                        prop_assert_eq!(found.map(|found| found.value), Some(value.clone()));
+                    }
+                }
+                Ok(())
+            })?;
+        }
+    }
+}
