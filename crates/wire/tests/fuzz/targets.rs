@@ -298,8 +298,13 @@ pub(crate) fn cbor(data: &[u8]) {
     let Ok(first) = cbor::decode(data) else { return };
     assert!(first.len() <= 12 * data.len() + 8, "the limit holds");
     assert!(serde_json::from_slice::<serde_json::Value>(&first).is_ok(), "what was read is JSON");
-    let body = cbor::encode(&first).expect("what was read can be written");
-    assert_eq!(cbor::decode(&body), Ok(first), "a second round changes nothing");
+    let again = |json: &[u8]| {
+        let body = cbor::encode(json).expect("what was read can be written");
+        cbor::decode(&body).expect("what was written can be read")
+    };
+    // Minus zero becomes zero: as in Go, JSON's `-0` is an integer.
+    let second = again(&first);
+    assert_eq!(again(&second), second, "another round changes nothing");
 }
 
 /// Any text as JSON to be written as CBOR.
