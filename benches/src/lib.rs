@@ -3,6 +3,8 @@
 //! One shape for all of them, so that figures can be set beside each other: config maps of about
 //! 1 KiB in ten namespaces, with two labels.
 
+pub mod feed;
+
 use std::sync::Arc;
 use std::time::Duration;
 

@@ -22,6 +22,8 @@ Examples:
 /// A bench: its name, its question, and what answers it.
 pub(crate) const BENCHES: &[(&str, &str)] = &[
     ("fanout", "What does one event cost when N watchers of the cache receive it?"),
+    ("apply", "How many events a second does a cache take, and what does a delivery cost inside it?"),
+    ("bounds", "What do the cache and an idle watcher weigh, and what do stalled watchers cost the others?"),
     ("list", "What does a list of N objects cost, whole, selected and paged?"),
     ("codec", "What do reading an object's metadata, matching a selector and framing an event cost?"),
     ("storage", "How many durable writes a second do N concurrent writers get from the embedded store?"),

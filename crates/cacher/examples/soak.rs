@@ -46,7 +46,7 @@ fn main() -> ExitCode {
             next = elapsed.as_secs() + every;
             println!(
                 "{:>4} s: RSS {:.1} MiB, CPU {:.1} s; {} objects, {} events in the window ({:.1} MiB); \
-                 {} live, {} lagging, {} replaying; slowest {} ms; told {told:?}",
+                 {} live, {} lagging, {} replaying; slowest {} ms; store listed {}×; told {told:?}",
                 elapsed.as_secs(),
                 rss_mib(),
                 cpu_seconds(),
@@ -57,6 +57,7 @@ fn main() -> ExitCode {
                 stats.watchers.lagging,
                 stats.watchers.replaying,
                 stats.watchers.slowest_lag.as_millis(),
+                stats.generation,
             );
         }
     }));

@@ -206,6 +206,14 @@ impl Cacher {
         }
     }
 
+    /// Everything up to and including this revision is known to the cache.
+    pub fn revision(&self) -> Revision {
+        match &self.0 {
+            Inner::Cached(handle) => handle.shared.revision(),
+            Inner::Direct(direct) => direct.stats().revision,
+        }
+    }
+
     /// The cache in figures. Looks at every watcher: meant for metrics, not for every request.
     pub fn stats(&self) -> CacherStats {
         match &self.0 {

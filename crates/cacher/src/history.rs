@@ -144,13 +144,18 @@ impl History {
         Ok(self.start + skipped as u64)
     }
 
-    /// Up to `limit` events from `place` on; empty at the end.
+    /// Up to `limit` events from `place` on, and more only to end with a whole revision; empty at
+    /// the end.
     pub(crate) fn read(&self, place: u64, limit: usize) -> Result<Vec<Arc<SharedEvent>>, Gone> {
         let skip = place.checked_sub(self.start).ok_or(Gone)? as usize;
         if skip >= self.events.len() {
             return Ok(Vec::new());
         }
-        Ok(self.events.range(skip..self.events.len().min(skip.saturating_add(limit))).cloned().collect())
+        let mut to = self.events.len().min(skip.saturating_add(limit.max(1)));
+        while self.events.get(to).is_some_and(|next| next.revision() == self.events[to - 1].revision()) {
+            to += 1;
+        }
+        Ok(self.events.range(skip..to).cloned().collect())
     }
 
     /// The event at a place, if it is held.
@@ -207,7 +212,8 @@ mod tests {
         for (after, expected) in [(9, Err(Gone)), (10, Ok(0)), (11, Ok(1)), (12, Ok(1)), (13, Ok(3)), (99, Ok(4))] {
             assert_eq!(history.place_after(r(after)), expected, "after {after}");
         }
-        assert_eq!(history.read(1, 2).unwrap().len(), 2);
+        assert_eq!(history.read(0, 1).unwrap().len(), 1);
+        assert_eq!(history.read(1, 1).unwrap().len(), 2, "a revision is not split");
         assert_eq!(history.read(4, 2), Ok(Vec::new()));
     }
 

@@ -29,6 +29,8 @@ enum Op {
     Read(usize),
     /// All bookmarks are due.
     Bookmarks,
+    /// A watch ends: its deadline, or a stop.
+    Close(usize),
 }
 
 /// Where a reader is between two of its steps.
@@ -49,6 +51,7 @@ struct Watch {
     seen: Vec<u64>,
     bookmark: u64,
     expired: bool,
+    closed: bool,
 }
 
 struct World {
@@ -73,6 +76,7 @@ fn op() -> impl Strategy<Value = Op> {
         2 => (0..4u64, any::<bool>()).prop_map(|(back, selects)| Op::Watch { back, selects }),
         16 => (0..READERS).prop_map(Op::Read),
         2 => Just(Op::Bookmarks),
+        1 => (0..READERS).prop_map(Op::Close),
     ]
 }
 
@@ -119,6 +123,12 @@ impl World {
             Op::Watch { back, selects } => self.watch(self.revision.saturating_sub(*back), *selects),
             Op::Read(reader) => self.read(*reader)?,
             Op::Bookmarks => self.bookmarks(),
+            Op::Close(reader) => {
+                if let Some(watch) = self.watches.get_mut(*reader) {
+                    drop(watch.mailbox.handle_close(None));
+                    watch.closed = true;
+                }
+            }
         }
         Ok(())
     }
@@ -144,7 +154,18 @@ impl World {
         let id = self.hub.handle_watch(self.now, n, filter.clone(), deadline, true, &self.limits);
         let mailbox = Mailbox::from_history(place, Revision::new(from));
         let (seen, reader) = (Vec::new(), Reader::Idle);
-        self.watches.push(Watch { id, mailbox, filter, reader, from, selects, seen, bookmark: 0, expired: false });
+        self.watches.push(Watch {
+            id,
+            mailbox,
+            filter,
+            reader,
+            from,
+            selects,
+            seen,
+            bookmark: 0,
+            expired: false,
+            closed: false,
+        });
     }
 
     fn read(&mut self, n: usize) -> Result<(), String> {
@@ -173,6 +194,15 @@ impl World {
                 }
                 Step::Goodbye(status) => {
                     watch.expired = status.code == 410;
+                    Reader::Idle
+                }
+                Step::End if !watch.expired => {
+                    let expected = watch.expected(log, shape, |_| true);
+                    let told = |place: &u64| log[*place as usize].revision();
+                    let (last, next) = (watch.seen.last().map(told), expected.get(watch.seen.len()).map(told));
+                    if last.is_some() && last == next {
+                        return Err(format!("atomic: the watch ends within revision {last:?}"));
+                    }
                     Reader::Idle
                 }
                 Step::Wait | Step::End => Reader::Idle,
@@ -225,7 +255,7 @@ impl World {
             }
             let watch = &self.watches[n];
             let expected = watch.expected(&self.log, &self.shape, |_| true);
-            if !watch.expired && watch.seen != expected {
+            if !watch.expired && !watch.closed && watch.seen != expected {
                 return Err(format!("complete: {:?} seen, not {expected:?}", watch.seen));
             }
         }

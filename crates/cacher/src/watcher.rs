@@ -24,7 +24,9 @@
 //!   started is one that lags by a little.
 //! * **Live** is where events are pushed: up to a named number of them wait in the queue.
 //! * **Closed** is the end. There is always a reason: the deadline and a stop are clean ends, all
-//!   others are told in the stream.
+//!   others are told in the stream. Before it a watcher is **Finishing** for a moment: a client that
+//!   was told one change of a revision and resumes from there would never hear of the others, so
+//!   those are taken from the history first.
 //!
 //! A mailbox is a plain value: no lock, no task, no clock. The dispatcher calls `handle_event`, the
 //! reader calls `poll_delivery`; when that answers [`Step::Walk`] or [`Step::NeedHistory`] the
@@ -49,14 +51,26 @@ pub(crate) struct Mailbox {
     floor: Revision,
     /// The newest revision that was queued, as an event or as a bookmark.
     last: Revision,
+    /// The revision of the event that was handed out last.
+    handed: Revision,
+    /// While live: the place behind the newest event that was queued.
+    pushed: u64,
     /// Who waits for the next delivery.
     waker: Option<Waker>,
 }
 
 enum State {
     Replay(Box<Replay>),
-    Lagging { place: u64 },
+    Lagging {
+        place: u64,
+    },
     Live,
+    /// On its way to Closed: what else happened at the last revision handed out stands from `place`
+    /// on.
+    Finishing {
+        place: u64,
+        goodbye: Option<Box<Status>>,
+    },
     Closed(Option<Box<Status>>),
 }
 
@@ -140,7 +154,7 @@ impl Mailbox {
     }
 
     fn new(state: State, floor: Revision) -> Self {
-        Mailbox { state, queue: VecDeque::new(), floor, last: floor, waker: None }
+        Mailbox { state, queue: VecDeque::new(), floor, last: floor, handed: Revision::ZERO, pushed: 0, waker: None }
     }
 
     // ------------------------------------------------------------------ the dispatcher's side
@@ -161,6 +175,7 @@ impl Mailbox {
             return Push::Overflow;
         }
         self.last = event.revision();
+        self.pushed = event.sequence + 1;
         self.queue.push_back(Queued::Event(event.clone(), change));
         Push::Queued
     }
@@ -181,13 +196,21 @@ impl Mailbox {
     /// caller drops it when he holds no lock.
     #[must_use = "to be dropped outside of any lock"]
     pub(crate) fn handle_close(&mut self, goodbye: Option<Status>) -> Option<ListItems> {
-        if matches!(self.state, State::Closed(_)) {
+        if matches!(self.state, State::Finishing { .. } | State::Closed(_)) {
             return None;
         }
-        match std::mem::replace(&mut self.state, State::Closed(goodbye.map(Box::new))) {
-            State::Replay(replay) => replay.items,
-            State::Lagging { .. } | State::Live | State::Closed(_) => None,
+        let goodbye = goodbye.map(Box::new);
+        match std::mem::replace(&mut self.state, State::Closed(None)) {
+            State::Lagging { place } => self.state = State::Finishing { place, goodbye },
+            // Nothing was queued since it became live: then `pushed` is behind nothing it has seen.
+            State::Live => self.state = State::Finishing { place: self.pushed, goodbye },
+            State::Replay(replay) => {
+                self.state = State::Closed(goodbye);
+                return replay.items;
+            }
+            State::Finishing { .. } | State::Closed(_) => unreachable!("seen above"),
         }
+        None
     }
 
     /// The window has moved. A watcher that is still at its initial state and
@@ -219,6 +242,9 @@ impl Mailbox {
             if self.queue.is_empty() && self.queue.capacity() > IDLE_QUEUE_CAPACITY {
                 self.queue = VecDeque::new();
             }
+            if let Queued::Event(event, _) = &queued {
+                self.handed = event.revision();
+            }
             return Step::Deliver(queued);
         }
         match &mut self.state {
@@ -234,6 +260,15 @@ impl Mailbox {
                 }
             }
             State::Lagging { place } => Step::NeedHistory(*place),
+            State::Finishing { place, goodbye } => {
+                // No event was handed out: there is nothing to finish.
+                if self.handed == Revision::ZERO {
+                    let goodbye = goodbye.take();
+                    self.state = State::Closed(goodbye);
+                    return self.poll_delivery();
+                }
+                Step::NeedHistory(*place)
+            }
             State::Live => Step::Wait,
             State::Closed(goodbye) => goodbye.take().map_or(Step::End, Step::Goodbye),
         }
@@ -265,6 +300,16 @@ impl Mailbox {
         events: &[Arc<SharedEvent>],
         view: impl Fn(&SharedEvent) -> Option<Change>,
     ) -> usize {
+        if let State::Finishing { place: expected, goodbye } = &mut self.state
+            && *expected == place
+        {
+            let goodbye = goodbye.take();
+            self.state = State::Closed(goodbye);
+            let rest = events.iter().take_while(|event| event.revision() <= self.handed);
+            let rest = rest.filter(|event| event.revision() == self.handed);
+            self.queue.extend(rest.filter_map(|event| Some(Queued::Event(event.clone(), view(event)?))));
+            return self.queue.len();
+        }
         let State::Lagging { place: expected } = &mut self.state else { return 0 };
         if *expected != place {
             return 0;
@@ -286,27 +331,36 @@ impl Mailbox {
     /// The place is no longer in the history: the end, unless all that has left is older than what
     /// this watcher begins behind.
     pub(crate) fn handle_gone(&mut self, place: u64, edge: Edge, goodbye: impl FnOnce(Revision) -> Status) {
-        let State::Lagging { place: expected } = &mut self.state else { return };
+        let (State::Lagging { place: expected } | State::Finishing { place: expected, .. }) = &mut self.state else {
+            return;
+        };
         if *expected != place {
             return;
         }
         if edge.floor <= self.floor {
             *expected = edge.start;
         } else {
-            let goodbye = goodbye(self.last);
-            let nothing = self.handle_close(Some(goodbye));
-            debug_assert!(nothing.is_none(), "it has no initial state any more");
+            self.state = State::Closed(Some(Box::new(goodbye(self.last))));
         }
     }
 
     /// The watcher stands at the end of the history and is dispatched to from now on. False when
     /// it has moved on meanwhile.
     pub(crate) fn handle_attached(&mut self, place: u64) -> bool {
-        let here = matches!(self.state, State::Lagging { place: expected } if expected == place);
-        if here {
-            self.state = State::Live;
+        match &mut self.state {
+            State::Lagging { place: expected } if *expected == place => {
+                self.state = State::Live;
+                self.pushed = place;
+                true
+            }
+            // There is nothing more at that revision.
+            State::Finishing { place: expected, goodbye } if *expected == place => {
+                let goodbye = goodbye.take();
+                self.state = State::Closed(goodbye);
+                false
+            }
+            _ => false,
         }
-        here
     }
 
     // -------------------------------------------------------------------------------- getters
@@ -322,7 +376,7 @@ impl Mailbox {
             State::Replay(_) => Phase::Replay,
             State::Lagging { .. } => Phase::Lagging,
             State::Live => Phase::Live,
-            State::Closed(_) => Phase::Closed,
+            State::Finishing { .. } | State::Closed(_) => Phase::Closed,
         }
     }
 
@@ -336,7 +390,7 @@ impl Mailbox {
         queued.or(match &self.state {
             State::Replay(replay) => Some(replay.place),
             State::Lagging { place } => Some(*place),
-            State::Live | State::Closed(_) => None,
+            State::Live | State::Finishing { .. } | State::Closed(_) => None,
         })
     }
 }
@@ -350,9 +404,13 @@ mod tests {
     use super::*;
 
     fn event(sequence: u64) -> Arc<SharedEvent> {
+        event_at(sequence, 100 + sequence)
+    }
+
+    fn event_at(sequence: u64, revision: u64) -> Arc<SharedEvent> {
         let key = Key::new("pods", Some("a"), "x").unwrap();
         let shape = ObjectShape::new(true, Vec::new());
-        let revision = Revision::new(100 + sequence);
+        let revision = Revision::new(revision);
         let object = Object::from_stored(key, revision, Change::Added, br#"{"metadata":{}}"#, &shape).unwrap();
         let event = Event { change: Change::Added, object, previous: None };
         Arc::new(SharedEvent::new(sequence, Instant::now(), event, Arc::default()))
@@ -454,7 +512,9 @@ mod tests {
         mailbox.handle_event(&event(7), Change::Added, 9);
         assert!(mailbox.handle_close(Some(Status::expired_list())).is_none());
         assert!(mailbox.handle_close(None).is_none());
-        assert_eq!(drain(&mut mailbox), ["ADDED r107", "goodbye 410", "end"]);
+        assert_eq!(drain(&mut mailbox), ["ADDED r107", "history 8"]);
+        mailbox.handle_history(8, &[event(8)], |_| Some(Change::Added));
+        assert_eq!(drain(&mut mailbox), ["goodbye 410", "end"]);
 
         let goodbye = |seen: Revision| Status::expired_watch(seen.get(), 9);
         let replay = Replay::new(ListItems::ready(Vec::new()), None, 7);
@@ -470,6 +530,30 @@ mod tests {
         assert_eq!(drain(&mut lagging), ["history 8"]);
         lagging.handle_gone(8, edge(9, 9), goodbye);
         assert_eq!(drain(&mut lagging), ["goodbye 410", "end"]);
+    }
+
+    #[test]
+    fn an_end_waits_for_the_rest_of_a_revision() {
+        let other = |sequence| event_at(sequence, 107);
+        for (late, rest) in [(other(8), vec!["ADDED r107"]), (event(8), vec![])] {
+            let mut mailbox = live(0);
+            mailbox.handle_event(&event(7), Change::Added, 9);
+            assert!(matches!(mailbox.poll_delivery(), Step::Deliver(_)));
+            assert!(mailbox.handle_close(None).is_none());
+            assert_eq!(mailbox.handle_event(&late, Change::Added, 9), Push::Ignored, "it is not live any more");
+            assert_eq!(drain(&mut mailbox), ["history 8"]);
+            mailbox.handle_history(8, &[late, event(9)], |_| Some(Change::Added));
+            assert_eq!(drain(&mut mailbox), [rest, vec!["end"]].concat());
+        }
+        let mut gone = live(0);
+        gone.handle_event(&event(7), Change::Added, 9);
+        assert!(matches!(gone.poll_delivery(), Step::Deliver(_)));
+        assert!(gone.handle_close(None).is_none());
+        gone.handle_gone(8, edge(9, 108), |seen| Status::expired_watch(seen.get(), 108));
+        assert_eq!(drain(&mut gone), ["goodbye 410", "end"], "what cannot be finished is said");
+        let mut nothing = live(0);
+        assert!(nothing.handle_close(None).is_none());
+        assert_eq!(drain(&mut nothing), ["end"]);
     }
 
     #[test]

@@ -1,0 +1,159 @@
+//! `apply`: how many events a second one cache takes from its store, without watchers and with some
+//! that want little of it; what a delivery costs; and that asking for a list of any size is one step.
+//!
+//! The store is a `Feed`: what is measured is reading the object's bytes, state, history, dispatch,
+//! and (for the watchers that want an event) the push, the wake-up and the frame in hand.
+#![allow(missing_docs, reason = "criterion's macros make functions without a doc")]
+
+use std::hint::black_box;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use bytes::Bytes;
+use criterion::{BenchmarkId, Criterion, Throughput, criterion_group, criterion_main};
+use listwatch_benches::feed::{Feed, fed};
+use listwatch_benches::{runtime, value};
+use listwatch_cacher::{Cacher, Delivery, Scope, Watcher};
+use listwatch_meta::{ListOptions, ObjectShape, ResourceVersion, SelectableField};
+
+/// Events that are handed over at once: what a store under load has ready.
+const BURST: u64 = 512;
+
+#[derive(Clone, Copy)]
+enum Watchers {
+    /// Nobody.
+    None,
+    /// So many, each of a label that one object of so many carries.
+    OfLabels(usize),
+    /// So many, each of one node.
+    OfNodes(usize),
+    /// So many of everything.
+    OfAll(usize),
+}
+
+fn shape() -> Arc<ObjectShape> {
+    Arc::new(ObjectShape::new(true, vec![SelectableField::string("spec.nodeName")]))
+}
+
+/// An object of about a kibibyte, or as small as it can be.
+fn object(n: usize, small: bool) -> Bytes {
+    let node = format!("\"spec\":{{\"nodeName\":\"node-{n}\"}},\"metadata\":{{\"labels\":{{\"app\":\"app-{n}\"}}");
+    if small {
+        return format!("{{{node},\"name\":\"map-{n:06}\"}}}}").into();
+    }
+    let text = String::from_utf8(value(n, 0)).expect("text");
+    text.replace("\"metadata\":{", &format!("{node},"))
+        .replace(",\"labels\":{\"app\":\"shop\"", ",\"was\":{\"x\":\"\"")
+        .into()
+}
+
+async fn open(cacher: &Cacher, watchers: Watchers) -> Vec<Watcher> {
+    let all = ListOptions { watch: true, resource_version: ResourceVersion::new("1"), ..ListOptions::default() };
+    let options: Vec<ListOptions> = match watchers {
+        Watchers::None => Vec::new(),
+        Watchers::OfLabels(count) => {
+            (0..count).map(|n| ListOptions { label_selector: format!("app=app-{n}"), ..all.clone() }).collect()
+        }
+        Watchers::OfNodes(count) => (0..count)
+            .map(|n| ListOptions { field_selector: format!("spec.nodeName=node-{n}"), ..all.clone() })
+            .collect(),
+        Watchers::OfAll(count) => vec![all; count],
+    };
+    let deadline = tokio::time::Instant::now() + Duration::from_secs(3_600);
+    let mut open = Vec::new();
+    for options in options {
+        let request = options.watch(cacher.shape(), false).expect("valid options");
+        let mut watcher = cacher.watch(&Scope::All, &request, deadline).await.expect("a watch");
+        assert!(watcher.try_next().is_none(), "nothing happened yet");
+        open.push(watcher);
+    }
+    open
+}
+
+/// Applies at least `turns` events of `objects` objects; every watcher takes what it gets.
+fn apply(turns: u64, objects: usize, small: bool, watchers: Watchers) -> Duration {
+    runtime().block_on(async {
+        let feed = Feed::new(0, |_| Vec::new());
+        let cacher = fed(&feed, shape(), &["spec.nodeName"]).await;
+        let mut open = open(&cacher, watchers).await;
+        let values: Vec<Bytes> = (0..objects).map(|n| object(n, small)).collect();
+        let (mut revision, mut spent, mut taken, mut done) = (1, Duration::ZERO, 0, 0);
+        let queue = if matches!(watchers, Watchers::OfAll(_)) { 64 } else { BURST };
+        while done < turns {
+            let first = revision;
+            let items: Vec<_> = (0..queue)
+                .map(|_| {
+                    revision += 1;
+                    let n = revision as usize % objects;
+                    feed.update(n, revision, values[n].clone())
+                })
+                .collect();
+            let start = Instant::now();
+            feed.push(items);
+            while cacher.revision().get() < revision {
+                tokio::task::yield_now().await;
+            }
+            for happened in first + 1..=revision {
+                let n = happened as usize % objects;
+                let interested = match watchers {
+                    Watchers::None => 0..0,
+                    Watchers::OfLabels(count) | Watchers::OfNodes(count) => n.min(count)..(n + 1).min(count),
+                    Watchers::OfAll(count) => 0..count,
+                };
+                for watcher in &mut open[interested] {
+                    let Some(Delivery::Event(event)) = watcher.try_next() else { panic!("an event") };
+                    black_box(event.json_frame());
+                    taken += 1;
+                }
+            }
+            spent += start.elapsed();
+            done += queue;
+        }
+        assert!(matches!(watchers, Watchers::None) || taken > 0);
+        spent.mul_f64(turns as f64 / done as f64)
+    })
+}
+
+fn benches_of_apply(criterion: &mut Criterion) {
+    let mut group = criterion.benchmark_group("apply");
+    group.throughput(Throughput::Elements(1));
+    for (name, objects, small, watchers) in [
+        ("no watchers, 100 B", 1_000, true, Watchers::None),
+        ("no watchers, 1 KiB", 1_000, false, Watchers::None),
+        ("100 of a label each", 1_000, false, Watchers::OfLabels(100)),
+        ("1 of a node", 10_000, false, Watchers::OfNodes(1)),
+        ("10,000 of a node each", 10_000, false, Watchers::OfNodes(10_000)),
+    ] {
+        group.bench_function(name, |bencher| bencher.iter_custom(|turns| apply(turns, objects, small, watchers)));
+    }
+    group.finish();
+
+    let mut group = criterion.benchmark_group("deliver");
+    for watchers in [100, 1_000] {
+        group.throughput(Throughput::Elements(watchers as u64));
+        group.bench_function(BenchmarkId::new("everything", watchers), |bencher| {
+            bencher.iter_custom(|turns| apply(turns, 1_000, false, Watchers::OfAll(watchers)));
+        });
+    }
+    group.finish();
+
+    let mut group = criterion.benchmark_group("ask for a list");
+    for objects in [1_000, 100_000] {
+        let runtime = runtime();
+        let feed = Feed::new(objects, |n| value(n, 0));
+        let cacher = runtime.block_on(fed(&feed, shape(), &[]));
+        let cached = ListOptions { resource_version: ResourceVersion::new("0"), ..ListOptions::default() };
+        let request = cached.list(cacher.shape()).expect("valid options");
+        group.bench_function(BenchmarkId::new("of objects", objects), |bencher| {
+            bencher.iter(|| runtime.block_on(cacher.list(&Scope::All, &request)).expect("a list"));
+        });
+    }
+    group.finish();
+}
+
+criterion_group! {
+    name = benches;
+    config = Criterion::default().sample_size(10).warm_up_time(Duration::from_secs(1)).measurement_time(Duration::from_secs(2));
+    targets = benches_of_apply
+}
+criterion_main!(benches);
