@@ -231,6 +231,9 @@ async fn stalled(stall: Stall, cacher: Cacher, rate: u64, seconds: u64) {
     let mut last = cacher.revision();
     let mut watcher = watch(&cacher, last, &ListOptions::default()).await;
     let quarter = Duration::from_millis(seconds * 250);
+    // Between two writes where there is room: it does not share the writer's clock.
+    let first = tokio::time::Instant::now() + Duration::from_micros(500_000 + 500_000 / rate);
+    let mut reconnects = tokio::time::interval_at(first, Duration::from_millis(500));
     match stall {
         Stall::ForGood => std::future::pending::<()>().await,
         Stall::Once => {
@@ -244,8 +247,7 @@ async fn stalled(stall: Stall, cacher: Cacher, rate: u64, seconds: u64) {
             }
         }
         Stall::Reconnecting => loop {
-            // Half a step beside the writes: it is no writer's clock.
-            tokio::time::sleep(Duration::from_micros(500_000 + 500_000 / rate)).await;
+            reconnects.tick().await;
             drop(watcher);
             watcher = {
                 let options = ListOptions {

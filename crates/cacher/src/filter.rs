@@ -4,8 +4,9 @@
 
 use std::borrow::Cow;
 use std::cell::OnceCell;
+use std::collections::BTreeSet;
 
-use listwatch_meta::selector::{FieldTerm, LabelOperator};
+use listwatch_meta::selector::{FieldTerm, LabelOperator, LabelRequirement};
 use listwatch_meta::{Change, Event, FieldSelector, Key, KeyRange, LabelSelector, Object, ObjectShape};
 
 /// The part of a resource that a URL names.
@@ -36,7 +37,7 @@ pub(crate) struct Filter {
     everything: bool,
     /// A pinned name that the range cannot express: any namespace.
     name: Option<Box<str>>,
-    labels: LabelSelector,
+    labels: Box<[LabelTest]>,
     fields: Box<[FieldTest]>,
     pin: Pin,
     selects: bool,
@@ -57,6 +58,24 @@ pub(crate) enum Pin {
     Namespace(Box<str>),
     /// Everything.
     All,
+}
+
+/// A requirement of a label selector, packed: there may be one per watcher and requirement, and a
+/// set of its own for a single value takes hundreds of bytes.
+#[derive(Debug)]
+struct LabelTest {
+    label: Box<str>,
+    operator: Operator,
+}
+
+#[derive(Debug)]
+enum Operator {
+    In(Box<[Box<str>]>),
+    NotIn(Box<[Box<str>]>),
+    Exists,
+    DoesNotExist,
+    GreaterThan(i64),
+    LessThan(i64),
 }
 
 #[derive(Debug)]
@@ -119,6 +138,7 @@ impl Filter {
         let selects = !labels.is_empty() || !fields.is_empty();
         let tests = fields.terms().iter().map(|term| FieldTest::new(term, shape)).collect();
         let everything = matches!(scope, Scope::All) && range == collection && name.is_none();
+        let labels = labels.requirements().iter().map(LabelTest::new).collect();
         Filter { range, collection, everything, name, labels, fields: tests, pin, selects }
     }
 
@@ -183,7 +203,8 @@ impl Filter {
     }
 
     fn matches<'a>(&self, object: &Object, shape: &ObjectShape, label: impl Fn(&str) -> Option<Cow<'a, str>>) -> bool {
-        self.fields.iter().all(|test| test.matches(object, shape)) && self.labels.matches(label)
+        self.fields.iter().all(|test| test.matches(object, shape))
+            && self.labels.iter().all(|test| test.matches(label(&test.label).as_deref()))
     }
 
     /// An indexed field that this filter pins, for lists.
@@ -252,6 +273,34 @@ fn pinned_label(labels: &LabelSelector) -> Option<Pin> {
     })
 }
 
+impl LabelTest {
+    fn new(requirement: &LabelRequirement) -> Self {
+        let packed = |values: &BTreeSet<String>| values.iter().map(|value| value.as_str().into()).collect();
+        let operator = match requirement.operator() {
+            LabelOperator::In(values) => Operator::In(packed(values)),
+            LabelOperator::NotIn(values) => Operator::NotIn(packed(values)),
+            LabelOperator::Exists => Operator::Exists,
+            LabelOperator::DoesNotExist => Operator::DoesNotExist,
+            LabelOperator::GreaterThan(bound) => Operator::GreaterThan(*bound),
+            LabelOperator::LessThan(bound) => Operator::LessThan(*bound),
+        };
+        LabelTest { label: requirement.key().into(), operator }
+    }
+
+    fn matches(&self, value: Option<&str>) -> bool {
+        let among = |values: &[Box<str>]| value.is_some_and(|value| values.iter().any(|known| **known == *value));
+        let number = || value.and_then(|value| value.parse::<i64>().ok());
+        match &self.operator {
+            Operator::In(values) => among(values),
+            Operator::NotIn(values) => !among(values),
+            Operator::Exists => value.is_some(),
+            Operator::DoesNotExist => value.is_none(),
+            Operator::GreaterThan(bound) => number().is_some_and(|number| number > *bound),
+            Operator::LessThan(bound) => number().is_some_and(|number| number < *bound),
+        }
+    }
+}
+
 impl FieldTest {
     fn new(term: &FieldTerm, shape: &ObjectShape) -> Self {
         let field = match term.field.as_str() {
@@ -308,6 +357,23 @@ mod tests {
             (&Scope::All, "app in (a,b)", "", Pin::All),
         ] {
             assert_eq!(filter(scope, labels, fields).pin, pin, "{scope:?} {labels} {fields}");
+        }
+    }
+
+    #[test]
+    fn packed_requirements_say_what_the_selector_says() {
+        for text in ["a=x", "a!=x", "a in (x,y,7)", "a notin (x,7)", "a", "!a", "a>5", "a<5", "a=x,b!=y", "a in (),!b"]
+        {
+            let Ok(selector) = LabelSelector::parse(text) else { continue };
+            let packed: Vec<_> = selector.requirements().iter().map(LabelTest::new).collect();
+            for a in [None, Some(""), Some("x"), Some("y"), Some("5"), Some("7"), Some("-1")] {
+                for b in [None, Some("y"), Some("z")] {
+                    let value = |label: &str| if label == "a" { a } else { b };
+                    let expected = selector.matches(|label| value(label).map(Cow::Borrowed));
+                    let found = packed.iter().all(|test| test.matches(value(&test.label)));
+                    assert_eq!(found, expected, "{text} with a={a:?}, b={b:?}");
+                }
+            }
         }
     }
 

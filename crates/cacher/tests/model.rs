@@ -13,7 +13,7 @@ use listwatch_cacher::{Cacher, Limits, Scope, Watcher};
 use listwatch_meta::{Key, ListOptions, ResourceVersion};
 use listwatch_storage::Storage;
 use proptest::prelude::*;
-use support::checker::{Checker, Log, Seen, Shown, Wanted, check_list, seen, shown};
+use support::checker::{Asked, Checker, Log, Seen, Shown, Wanted, check_list, check_revision, seen, shown};
 use support::store::TestStore;
 use support::{config, drain, key, options, settle};
 
@@ -412,13 +412,8 @@ impl World {
             Err(error) => return Err(format!("{kind:?} fails: {error}")),
         };
         let revision = list.revision.get();
-        if revision < at_least {
-            let promise = if matches!(kind, Kind::Consistent) { "read your writes" } else { "no time travel" };
-            return Err(format!("{promise}: {kind:?} shows {revision}, {at_least} was known"));
-        }
-        if exactly.is_some_and(|exactly| exactly != revision) {
-            return Err(format!("one state: asked for exactly {exactly:?}, got {revision}"));
-        }
+        let consistent = matches!(kind, Kind::Consistent);
+        check_revision(Asked { consistent, at_least, exactly }, revision)?;
         if matches!(kind, Kind::Any | Kind::NotOlder(_)) {
             self.shown = self.shown.max(revision);
         }
@@ -574,9 +569,42 @@ fn verdict(mutate: impl FnOnce(&mut Vec<Seen>)) -> String {
     checker.finish(&log).err().unwrap_or_else(|| "kept".to_owned())
 }
 
+/// The verdict on a watch of two objects that are written at one revision.
+fn verdict_on_transaction(mutate: impl FnOnce(&mut Vec<Seen>)) -> String {
+    let mut log = Log { revision: 1, ..Log::default() };
+    log.write(2, "a/x", "p", "");
+    log.write(2, "a/y", "p", "");
+    log.write(3, "a/z", "p", "");
+    let event = |path: &str, revision| {
+        let shown = Shown { path: path.to_owned(), app: "p".to_owned(), revision };
+        Seen::Event(listwatch_meta::Change::Added, shown)
+    };
+    let mut deliveries = vec![event("a/x", 2), event("a/y", 2), Seen::Bookmark(2), event("a/z", 3)];
+    mutate(&mut deliveries);
+    let mut checker = Checker::after(Wanted::default(), 1);
+    for seen in deliveries {
+        if let Err(broken) = checker.see(&log, 1, seen) {
+            return broken;
+        }
+    }
+    checker.finish(&log).err().unwrap_or_else(|| "kept".to_owned())
+}
+
 #[test]
 fn each_planted_bug_is_caught_under_its_name() {
     assert_eq!(verdict(|_| {}), "kept");
+    assert_eq!(verdict_on_transaction(|_| {}), "kept");
+    for bug in [|seen: &mut Vec<Seen>| seen.swap(1, 2), |seen: &mut Vec<Seen>| seen[1] = Seen::End] {
+        let caught = verdict_on_transaction(bug);
+        assert!(caught.starts_with("atomic"), "a bug against \"atomic\" is reported as: {caught}");
+    }
+    let asked = Asked { consistent: false, at_least: 5, exactly: None };
+    assert_eq!(check_revision(asked, 5), Ok(()));
+    assert!(check_revision(asked, 4).unwrap_err().starts_with("no time travel"));
+    let consistent = Asked { consistent: true, ..asked };
+    assert!(check_revision(consistent, 4).unwrap_err().starts_with("read your writes"));
+    let exactly = Asked { exactly: Some(5), ..asked };
+    assert!(check_revision(exactly, 6).unwrap_err().starts_with("one state"));
     type Bug = (&'static str, fn(&mut Vec<Seen>));
     let bugs: [Bug; 10] = [
         ("ordered", |seen| seen.insert(5, seen[3].clone())),

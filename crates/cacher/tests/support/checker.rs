@@ -228,6 +228,7 @@ impl Checker {
             }
             Seen::Bookmark(revision) => self.bookmark(log, *revision),
             Seen::Error(410) => {
+                // Who is told this lists again, whatever he saw of the last revision.
                 self.over = true;
                 if self.place >= oldest && log.restarts == self.restarts {
                     return Err(format!(
@@ -243,6 +244,9 @@ impl Checker {
                     return Ok(());
                 }
                 self.over = true;
+                if let Some(rest) = self.rest_of_revision(log) {
+                    return Err(format!("atomic: the stream ended before {rest:?}"));
+                }
                 Err("never silent: the stream ended without a word".to_owned())
             }
         }
@@ -304,7 +308,18 @@ impl Checker {
         }
     }
 
+    /// What else the watch sees of the revision that it saw a part of.
+    fn rest_of_revision(&self, log: &Log) -> Option<Seen> {
+        let next = self.expected(log)?;
+        let torn =
+            self.at_place != usize::MAX && matches!(&next, Seen::Event(_, shown) if shown.revision == self.place);
+        torn.then_some(next)
+    }
+
     fn bookmark(&mut self, log: &Log, revision: u64) -> Verdict {
+        if let Some(rest) = self.rest_of_revision(log) {
+            return Err(format!("atomic: a bookmark at {revision} before {rest:?}"));
+        }
         if self.initial.is_some() {
             return Err(format!("bookmarkable: a bookmark at {revision} within the initial events"));
         }
@@ -363,4 +378,27 @@ pub fn check_list(log: &Log, wanted: &Wanted, revision: u64, items: &[Shown]) ->
         return Ok(());
     }
     Err(format!("one state: a list at {revision} shows {items:?}, not {expected:?}"))
+}
+
+/// What a reader may expect of a list.
+#[derive(Clone, Copy, Debug)]
+pub struct Asked {
+    /// It asked for the most recent state.
+    pub consistent: bool,
+    /// The newest revision that it knows of: acknowledged to it, shown to it, or asked for.
+    pub at_least: u64,
+    /// The revision it asked for exactly.
+    pub exactly: Option<u64>,
+}
+
+/// Is a list's revision what its reader may expect?
+pub fn check_revision(asked: Asked, revision: u64) -> Verdict {
+    if revision < asked.at_least {
+        let promise = if asked.consistent { "read your writes" } else { "no time travel" };
+        return Err(format!("{promise}: a list shows {revision}, {} was known", asked.at_least));
+    }
+    match asked.exactly {
+        Some(exactly) if exactly != revision => Err(format!("one state: asked for exactly {exactly}, got {revision}")),
+        _ => Ok(()),
+    }
 }
