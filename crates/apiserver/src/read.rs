@@ -7,6 +7,7 @@ use std::time::Duration;
 use http::Response;
 use listwatch_cacher::{ReadError, Scope};
 use listwatch_meta::{ListOptions, ResourceVersion, Status, WatchFrom};
+use listwatch_wire::media_type::is_late_refusal;
 use listwatch_wire::query::{Query, list_options};
 use rand::Rng as _;
 use tokio::time::Instant;
@@ -59,7 +60,7 @@ pub(crate) async fn list(
     asker: &Asker,
 ) -> Result<Response<Body>, Status> {
     let resource = &route.resource;
-    let view = ListView::negotiate(asker, resource)?;
+    let view = in_time(ListView::negotiate(asker, resource))?;
     let request = list_options(query)?.0.list(&resource.shape)?;
     let cacher = shared.backend.cacher(resource);
     let list = cacher.list(&scope(route)?, &request).await.map_err(|error| error.status(resource.gr()))?;
@@ -67,7 +68,7 @@ pub(crate) async fn list(
         // A list that leaves something out is a lie that makes controllers delete things.
         return Err(ReadError::Undecodable { keys: list.undecodable }.status(resource.gr()));
     }
-    view.list(resource, list).await
+    view?.list(resource, list).await
 }
 
 /// GET of a collection that asks for changes: the answer to it.
@@ -90,7 +91,7 @@ pub(crate) async fn watch_stream(
     asker: &Asker,
 ) -> Result<WatchStream, Status> {
     let resource = &route.resource;
-    let view = WatchView::negotiate(asker, resource)?;
+    let view = in_time(WatchView::negotiate(asker, resource))?;
     let (options, _) = list_options(query)?;
     let request = match &route.name {
         Some(name) => options.watch_object(name, &resource.shape, route.legacy_watch)?,
@@ -103,7 +104,16 @@ pub(crate) async fn watch_stream(
     let farewell = Arc::clone(&shared.farewell);
     // Only a WatchList whose client is told where the state ends; other watches are never compressed.
     let gzip = asker.gzip() && matches!(request.from, WatchFrom::InitialEvents { mark_end: true, .. });
-    Ok(WatchStream::new(watcher, Arc::clone(resource), view, farewell, gzip))
+    Ok(WatchStream::new(watcher, Arc::clone(resource), view?, farewell, gzip))
+}
+
+/// Keeps a refusal of the client's view for later, if it is one that kube-apiserver tells only when
+/// options and read were well.
+fn in_time<V>(view: Result<V, Status>) -> Result<Result<V, Status>, Status> {
+    match view {
+        Err(refusal) if !is_late_refusal(&refusal) => Err(refusal),
+        view => Ok(view),
+    }
 }
 
 /// How long a watch lasts: what the client asked, or a random time between the server's minimum

@@ -213,7 +213,19 @@ pub fn negotiate(accept: Option<&str>, purpose: Purpose, served: &Served) -> Res
 }
 
 fn only_accepted(types: &str) -> Status {
-    not_acceptable(format!("only the following media types are accepted: {types}"))
+    not_acceptable(format!("{ONLY_ACCEPTED}{types}"))
+}
+
+const ONLY_ACCEPTED: &str = "only the following media types are accepted: ";
+const YOU_REQUESTED: &str = "you requested PartialObjectMetadata";
+
+/// Is this a refusal that kube-apiserver comes upon only when it has something to encode, after
+/// everything that may be wrong with the options and after the read itself? So it is with a view
+/// that does not fit what was read, and with an encoding that has no stream. All other refusals
+/// of [`negotiate`] come before anybody looks at the options.
+pub fn is_late_refusal(status: &Status) -> bool {
+    let stream = status.message.strip_prefix(ONLY_ACCEPTED).is_some_and(|types| types.contains("stream=watch"));
+    status.code == 406 && (stream || status.message.starts_with(YOU_REQUESTED))
 }
 
 /// The router's check: some element, without its parameters, is `*/*` or a produced type.
@@ -397,12 +409,12 @@ impl<'a> Clause<'a> {
     fn check_pairing(&self, purpose: Purpose) -> Result<(), Status> {
         let is_list = purpose == Purpose::List;
         match self.param("as") {
-            Some("PartialObjectMetadata") if is_list => Err(not_acceptable(
-                "you requested PartialObjectMetadata, but the requested object is a list".to_owned(),
-            )),
-            Some("PartialObjectMetadataList") if !is_list => Err(not_acceptable(
-                "you requested PartialObjectMetadataList, but the requested object is not a list".to_owned(),
-            )),
+            Some("PartialObjectMetadata") if is_list => {
+                Err(not_acceptable(format!("{YOU_REQUESTED}, but the requested object is a list")))
+            }
+            Some("PartialObjectMetadataList") if !is_list => {
+                Err(not_acceptable(format!("{YOU_REQUESTED}List, but the requested object is not a list")))
+            }
             _ => Ok(()),
         }
     }

@@ -1,6 +1,6 @@
-//! Scenarios that other people's clients run: Python's `kubernetes` package, kube-rs, and curl
-//! where it pages and resumes. Each lists, pages, watches and resumes by itself
-//! and says what it saw; what is checked stands in the client's own file.
+//! Scenarios that other people's clients run: Python's `kubernetes` package, kube-rs, a WebSocket
+//! client, and curl where it pages and resumes. Each lists, pages, watches and resumes by itself and
+//! says what it saw; what is checked stands in the client's own file.
 
 use std::time::Duration;
 
@@ -92,6 +92,7 @@ python_scenarios! {
     python_pages "page"
     python_watches "watch"
     python_resumes "resume"
+    websocket_watches "websocket"
 }
 
 fn python(world: &World, scenario: &str) -> Outcome<String> {
