@@ -161,22 +161,14 @@ fn as_json(value: Cbor) -> Value {
     }
 }
 
-/// A float that serde_json reads exactly, however it is printed: others may lose their last bit there.
-fn is_read_exactly(value: &f64) -> bool {
-    let read = |text: String| serde_json::from_str::<f64>(&text).ok();
-    value.fract() != 0.0
-        && read(value.to_string()) == Some(*value)
-        && read(format!("{value:e}")) == Some(*value)
-        && read(Value::from(*value).to_string()) == Some(*value)
-}
-
 fn values() -> impl Strategy<Value = Value> {
     let leaf = prop_oneof![
         Just(Value::Null),
         any::<bool>().prop_map(Value::from),
         any::<i64>().prop_map(Value::from),
         (-300_i64..300).prop_map(Value::from),
-        any::<f64>().prop_map(|value| Value::from(if is_read_exactly(&value) { value } else { 0.5 })),
+        // A whole one is written as an integer, as Go does, and comes back as one.
+        any::<f64>().prop_map(|value| Value::from(if value.is_finite() && value.fract() != 0.0 { value } else { 0.5 })),
         any::<i16>().prop_map(|value| Value::from(f64::from(value) / 1024.0 + 0.000_976_562_5 / 2.0)),
         ".{0,20}".prop_map(Value::from),
         "[a-z\"\\\\\n<&]{0,300}".prop_map(Value::from),
