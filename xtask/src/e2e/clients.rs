@@ -17,7 +17,7 @@ use super::watching::{next_event, open, touch, version_of};
 const STORY_LIMIT: Duration = Duration::from_secs(90);
 
 /// The Python packages, pinned: a new major release shows in a commit of ours, not by surprise.
-const PYTHON_PACKAGES: &[&str] = &["kubernetes==37.0.2", "websocket-client==1.9.2"];
+const PYTHON_PACKAGES: &[&str] = &["kubernetes==37.0.2", "protobuf==7.36.2", "websocket-client==1.9.2"];
 
 const PYTHON_CLIENT: &str = include_str!("clients/client.py");
 
@@ -93,6 +93,7 @@ python_scenarios! {
     python_watches "watch"
     python_resumes "resume"
     websocket_watches "websocket"
+    python_decodes_protobuf "protobuf"
 }
 
 fn python(world: &World, scenario: &str) -> Outcome<String> {

@@ -273,6 +273,7 @@ const SCENARIOS: &[Scenario] = &[
     scenario("Python watches", Needs::Any, clients::python_watches),
     scenario("Python resumes", Needs::Any, clients::python_resumes),
     scenario("WebSocket watches", Needs::Any, clients::websocket_watches),
+    scenario("protobuf is protobuf", Needs::Any, clients::python_decodes_protobuf),
     scenario("label, annotate", Needs::Base, changes::label_and_annotate),
     scenario("edit", Needs::Base, changes::edit),
     scenario("patch (strategic)", Needs::Base, changes::patch_strategic),

@@ -9,11 +9,13 @@ Kubernetes API, so it can be run against any.
 
 import json
 import ssl
+import struct
 import sys
 import threading
 import uuid
 
 import websocket
+from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 from kubernetes import client, config, dynamic, watch
 
 # Far above what anything here takes; only a hang reaches it (seconds).
@@ -192,6 +194,104 @@ def scenario_websocket(world):
     assert kind == websocket.ABNF.OPCODE_CLOSE, (kind, message)
     socket.close()
     return "2 events as text messages, a pong, a close when the time was over"
+
+
+# The messages that a list and a watch of config maps are made of, and their fields' numbers: from
+# the public generated.proto of apimachinery and of the core API.
+MESSAGES = {
+    "TypeMeta": [("apiVersion", 1, "string"), ("kind", 2, "string")],
+    "Unknown": [("typeMeta", 1, "TypeMeta"), ("raw", 2, "bytes"), ("contentType", 4, "string")],
+    "RawExtension": [("raw", 1, "bytes")],
+    "WatchEvent": [("type", 1, "string"), ("object", 2, "RawExtension")],
+    "ListMeta": [("resourceVersion", 2, "string"), ("continue", 3, "string"), ("remainingItemCount", 4, "int64")],
+    "Time": [("seconds", 1, "int64"), ("nanos", 2, "int32")],
+    "StringPair": [("key", 1, "string"), ("value", 2, "string")],
+    "ObjectMeta": [
+        ("name", 1, "string"),
+        ("namespace", 3, "string"),
+        ("uid", 5, "string"),
+        ("resourceVersion", 6, "string"),
+        ("creationTimestamp", 8, "Time"),
+        ("labels", 11, "StringPair*"),
+    ],
+    "ConfigMap": [("metadata", 1, "ObjectMeta"), ("data", 2, "StringPair*")],
+    "ConfigMapList": [("metadata", 1, "ListMeta"), ("items", 2, "ConfigMap*")],
+}
+
+
+def protobuf_messages():
+    """Google's decoder, given the messages above."""
+    kind = descriptor_pb2.FieldDescriptorProto
+    scalars = {"string": kind.TYPE_STRING, "bytes": kind.TYPE_BYTES, "int64": kind.TYPE_INT64, "int32": kind.TYPE_INT32}
+    file = descriptor_pb2.FileDescriptorProto(name="lists.proto", package="k8s", syntax="proto2")
+    for name, fields in MESSAGES.items():
+        message = file.message_type.add(name=name)
+        for field, number, of in fields:
+            added = message.field.add(name=field, number=number)
+            added.label = kind.LABEL_REPEATED if of.endswith("*") else kind.LABEL_OPTIONAL
+            if of in scalars:
+                added.type = scalars[of]
+            else:
+                added.type, added.type_name = kind.TYPE_MESSAGE, ".k8s." + of.rstrip("*")
+    pool = descriptor_pool.DescriptorPool()
+    pool.Add(file)
+    return {name: message_factory.GetMessageClass(pool.FindMessageTypeByName("k8s." + name)) for name in MESSAGES}
+
+
+def scenario_protobuf(world):
+    for n in range(4):
+        world.make(f"p{n}", labels={"n": str(n)}, text="é" * n, other="x")
+    messages = protobuf_messages()
+    path = f"/api/v1/namespaces/{world.namespace}/configmaps"
+
+    def ask(query, accept):
+        return world.api_client.call_api(
+            "GET",
+            world.api_client.configuration.host + path + query,
+            header_params={
+                "Accept": accept,
+                "Authorization": next(iter(world.api_client.configuration.api_key.values())),
+            },
+            _request_timeout=PATIENCE,
+        )
+
+    def opened(envelope, of):
+        assert envelope[:4] == b"k8s\0", envelope[:16]
+        unknown = messages["Unknown"].FromString(envelope[4:])
+        assert (unknown.typeMeta.apiVersion, unknown.typeMeta.kind) == ("v1", of), unknown.typeMeta
+        found = messages[of].FromString(unknown.raw)
+        return found
+
+    def shown(found):
+        meta = found.metadata
+        pairs = [{pair.key: pair.value for pair in pairs} for pairs in (meta.labels, found.data)]
+        return [meta.name, meta.namespace, meta.uid, meta.resourceVersion, meta.creationTimestamp.seconds, *pairs]
+
+    def told(found):
+        meta = found.metadata
+        seconds = int(meta.creation_timestamp.timestamp())
+        return [meta.name, meta.namespace, meta.uid, meta.resource_version, seconds, meta.labels, found.data]
+
+    answer = ask("", "application/vnd.kubernetes.protobuf")
+    body = answer.read()
+    assert answer.headers["Content-Type"] == "application/vnd.kubernetes.protobuf", answer.headers
+    listed, wanted = opened(body, "ConfigMapList"), world.list()
+    assert [shown(item) for item in listed.items] == [told(item) for item in wanted.items], listed
+    assert listed.metadata.resourceVersion == wanted.metadata.resource_version
+
+    world.change("p1", text="changed")
+    world.remove("p2")
+    query = f"?watch=true&timeoutSeconds=1&resourceVersion={wanted.metadata.resource_version}"
+    stream = ask(query, "application/vnd.kubernetes.protobuf;stream=watch").read()
+    events = []
+    while stream:
+        (length,) = struct.unpack(">I", stream[:4])
+        event = messages["WatchEvent"].FromString(stream[4 : 4 + length])
+        events.append((event.type, opened(event.object.raw, "ConfigMap")))
+        stream = stream[4 + length :]
+    assert [(kind, found.metadata.name) for kind, found in events] == [("MODIFIED", "p1"), ("DELETED", "p2")], events
+    assert {pair.key: pair.value for pair in events[0][1].data} == {"text": "changed", "other": "x"}, events
+    return f"{len(listed.items)} objects and {len(events)} events, read by Google's decoder, are what JSON says"
 
 
 def main():
