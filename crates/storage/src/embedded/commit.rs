@@ -128,6 +128,8 @@ pub(super) struct Committer {
     pub unrepaired: Option<Instant>,
     /// The writers that are likely to come back.
     pub crowd: Crowd,
+    /// When dead revisions were last removed while commits fail.
+    pub tidied: Option<Instant>,
     /// What has to be settled when the engine is opened again.
     pub unsynced: Arc<Unsynced>,
     #[cfg(test)]
@@ -168,6 +170,7 @@ impl Committer {
                 Taken::Nothing => Vec::new(),
                 Taken::Closed => return,
             };
+            self.tidy();
             if !self.broken && self.engine.as_ref().is_some_and(Engine::has_failed) {
                 self.reopen();
             }
@@ -273,6 +276,22 @@ impl Committer {
         }
     }
 
+    /// While commits fail: removes dead revisions from time to time. By itself, because a batch that
+    /// the disk has no room for would take it along; and though writers keep failing, because it is
+    /// what makes room for them.
+    fn tidy(&mut self) {
+        let due = self.tidied.is_none_or(|at| at.elapsed() >= REST_AFTER_FAILURE);
+        if self.failed.is_none() || self.engine.is_none() || self.broken || !due {
+            return;
+        }
+        self.tidied = Some(Instant::now());
+        match self.write(&[], Revision::ZERO, false) {
+            // What left the window meanwhile is dead now.
+            Ok(()) => self.show(&[], Revision::ZERO, self.clock.now()),
+            Err(_) => self.failed = Some(Instant::now()),
+        }
+    }
+
     /// Completes a copy of the store and goes on in it; hands back the former engine. When that
     /// fails all goes on as before.
     fn replace(&mut self, mut copy: Copy) -> Result<Engine, StoreFault> {
@@ -337,7 +356,9 @@ impl Committer {
         let oldest = self.inner.state.read().index.mvcc.oldest().max(compact_to);
         let oldest = (oldest > self.oldest_on_disk && (!dead.is_empty() || !compact_to.is_zero())).then_some(oldest);
         let quick_repair = records.is_empty() && self.unrepaired.is_some_and(|at| at.elapsed() >= QUIET);
-        if records.is_empty() && dead.is_empty() && oldest.is_none() && !quick_repair {
+        // What a commit freed can be written to only after the next one.
+        let frees = self.failed.is_some() && !resting;
+        if records.is_empty() && dead.is_empty() && oldest.is_none() && !quick_repair && !frees {
             return Ok(());
         }
         let Some(engine) = &self.engine else { return Err(self.inner.state.read().fault()) };

@@ -22,7 +22,8 @@
 //!   few revisions each, so that compaction never stalls a writer.
 //! * **Disk full.** Writes fail with [`StoreFault::NoSpace`] before the disk is quite full
 //!   ([`RESERVE_BYTES`]); reads, watches, deletes and compaction go on, and writes do again when
-//!   there is room.
+//!   there is room. While commits fail dead revisions are removed once a second, so that room is made
+//!   though writers never cease to try.
 //! * **Failing disk.** After a failed write the engine is opened again and asked whether the write
 //!   is there, so the answer to the writer is true; what a failed sync left in doubt is written once
 //!   more. Readers wait meanwhile. After a failed read the engine is opened again, too.
@@ -327,6 +328,7 @@ impl EmbeddedStorage {
             oldest_on_disk: oldest,
             unrepaired: None,
             crowd: Crowd::default(),
+            tidied: None,
             #[cfg(test)]
             planted: None,
             failed: None,
