@@ -60,7 +60,7 @@ async fn the_figures_add_up() {
     assert_eq!((stats.live_keys, stats.live_bytes), (19, 19 * 2000 + names as u64));
     assert_eq!((stats.revision, stats.oldest, stats.history_revisions), (at(42), at(0), 41));
     assert!(stats.history_bytes > 20 * 3000 + 2000, "{stats:?}");
-    assert_eq!(stats.dead_bytes().unwrap() + stats.live_bytes + stats.history_bytes, stats.file_bytes.unwrap());
+    assert_eq!(stats.other_bytes().unwrap() + stats.live_bytes + stats.history_bytes, stats.file_bytes.unwrap());
     store.compact(stats.revision).await.unwrap();
     store.create(&key("next"), Bytes::new(), None).await.unwrap();
     store.close().await;

@@ -312,7 +312,12 @@ impl Disk for FileDisk {
     }
 
     fn used_bytes(&self) -> Option<u64> {
-        fs::metadata(&self.path).ok().map(|metadata| metadata.len())
+        // The engine makes the file longer than it fills it: the hole at its end takes no room.
+        #[cfg(unix)]
+        let used = |metadata: fs::Metadata| std::os::unix::fs::MetadataExt::blocks(&metadata) * 512;
+        #[cfg(not(unix))]
+        let used = |metadata: fs::Metadata| metadata.len();
+        fs::metadata(&self.path).ok().map(used)
     }
 
     fn beside(&self) -> io::Result<Arc<dyn Disk>> {

@@ -45,7 +45,7 @@ pub(super) trait Disk: Send + Sync + 'static {
     fn open(&self) -> io::Result<Box<dyn StorageBackend>>;
     /// Room left for growth, in bytes, where it can be told.
     fn free_bytes(&self) -> Option<u64>;
-    /// Bytes in use, where it can be told.
+    /// Bytes that it takes where it is, holes not counted, where it can be told.
     fn used_bytes(&self) -> Option<u64>;
     /// An empty disk beside this one, for a copy that may take its place.
     fn beside(&self) -> io::Result<Arc<dyn Disk>>;

@@ -26,17 +26,20 @@ pub struct EmbeddedStats {
     /// Bytes of history as [`Retention::bytes`](crate::Retention::bytes) reckons them: values that
     /// were replaced or removed, and some for each change.
     pub history_bytes: u64,
-    /// The file's size, where it can be told.
+    /// What the file takes on the file system, where it can be told. It can be longer: the engine lets
+    /// it end in a hole.
     pub file_bytes: Option<u64>,
     /// Free room on the file system, where it can be told.
     pub free_bytes: Option<u64>,
 }
 
 impl EmbeddedStats {
-    /// Bytes of the file that hold neither a living value nor history: what was removed and not
-    /// used again, what is still to be removed, and the engine's own. Much of it comes back with
-    /// [`EmbeddedStorage::defragment`](super::EmbeddedStorage::defragment).
-    pub fn dead_bytes(&self) -> Option<u64> {
+    /// Bytes of the file that hold neither a living value nor history: the engine's own, which are
+    /// most of it in a dense file (values lie in pages of 4 KiB or of a power of two above, which
+    /// are seldom full), what was removed and not used again, and what is still to be removed. How
+    /// much [`EmbeddedStorage::defragment`](super::EmbeddedStorage::defragment) gives back only
+    /// doing it tells.
+    pub fn other_bytes(&self) -> Option<u64> {
         Some(self.file_bytes?.saturating_sub(self.live_bytes + self.history_bytes))
     }
 }

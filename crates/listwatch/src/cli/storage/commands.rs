@@ -561,7 +561,7 @@ fn more_stats(store: &Opened) -> Result<Vec<Figure>, Failure> {
                 figure("liveBytes", "living", stats.live_bytes),
                 figure("historyBytes", "history", stats.history_bytes),
             ];
-            figures.extend(stats.dead_bytes().map(|value| figure("deadBytes", "to reclaim", value)));
+            figures.extend(stats.other_bytes().map(|value| figure("otherBytes", "rest of file", value)));
             figures.extend(stats.free_bytes.map(|value| figure("freeBytes", "disk free", value)));
             Ok(figures)
         }
