@@ -56,14 +56,18 @@ impl Snapshot {
         let key = object.key().clone();
         let previous = self.objects.insert(key, object.clone());
         for Index { field, entries } in &mut self.indexes {
-            let entry = index_entry(&object, *field, shape);
-            if let Some(previous) = &previous {
-                let former = index_entry(previous, *field, shape);
-                if former != entry {
-                    entries.remove(&*former);
+            let value = object.field_at(*field, shape);
+            let former = previous.as_ref().map(|previous| previous.field_at(*field, shape));
+            if former.as_ref() == Some(&value) {
+                // The usual case: the entry stays, and what it points at is replaced.
+                if let Some(place) = entries.get_mut(&*index_entry(&value, object.key())) {
+                    *place = object.clone();
+                    continue;
                 }
+            } else if let Some(former) = former {
+                entries.remove(&*index_entry(&former, object.key()));
             }
-            entries.insert(entry.into(), object.clone());
+            entries.insert(index_entry(&value, object.key()).into(), object.clone());
         }
         previous
     }
@@ -72,7 +76,7 @@ impl Snapshot {
     pub(crate) fn remove(&mut self, key: &str, shape: &ObjectShape) -> Option<Object> {
         let previous = self.objects.remove(key)?;
         for Index { field, entries } in &mut self.indexes {
-            entries.remove(&*index_entry(&previous, *field, shape));
+            entries.remove(&*index_entry(&previous.field_at(*field, shape), previous.key()));
         }
         Some(previous)
     }
@@ -96,11 +100,10 @@ impl Snapshot {
 
 /// `value NUL key`: all entries of one value are neighbours, in key order. A value that holds a NUL
 /// may have strangers among its neighbours; the filter sorts them out.
-fn index_entry(object: &Object, field: usize, shape: &ObjectShape) -> String {
-    let value = object.field_at(field, shape);
-    let key = object.key().as_str();
+fn index_entry(value: &str, key: &Key) -> String {
+    let key = key.as_str();
     let mut entry = String::with_capacity(value.len() + 1 + key.len());
-    entry.push_str(&value);
+    entry.push_str(value);
     entry.push('\0');
     entry.push_str(key);
     entry

@@ -16,7 +16,7 @@ use std::borrow::Cow;
 use std::fmt;
 use std::sync::Arc;
 
-use bytes::{BufMut, Bytes, BytesMut};
+use bytes::Bytes;
 
 use crate::event::Change;
 use crate::key::Key;
@@ -117,7 +117,39 @@ struct Inner {
     /// All spans are relative to `frame`.
     labels: Span,
     uid: Span,
-    fields: Box<[Span]>,
+    fields: Fields,
+}
+
+/// The places of the selectable fields; of the one or two that most resources have, without an
+/// allocation.
+enum Fields {
+    Few([Span; 2]),
+    Many(Box<[Span]>),
+}
+
+impl Fields {
+    fn new(spans: impl ExactSizeIterator<Item = Span>) -> Self {
+        let mut few = [Span::default(); 2];
+        if spans.len() > few.len() {
+            return Fields::Many(spans.collect());
+        }
+        few.iter_mut().zip(spans).for_each(|(place, span)| *place = span);
+        Fields::Few(few)
+    }
+
+    fn at(&self, position: usize) -> Span {
+        match self {
+            Fields::Few(spans) => spans[position],
+            Fields::Many(spans) => spans[position],
+        }
+    }
+
+    fn heap_size(&self) -> usize {
+        match self {
+            Fields::Few(_) => 0,
+            Fields::Many(spans) => size_of_val::<[Span]>(spans),
+        }
+    }
 }
 
 impl Object {
@@ -158,14 +190,14 @@ impl Object {
         let inserted = prefix.len() + number.len() + suffix.len();
         let json_len = value.len() - (cut_to - cut_from) as usize + inserted;
 
-        let mut frame = BytesMut::with_capacity(head.len() + json_len + FRAME_TAIL.len());
-        frame.put_slice(head);
-        frame.put_slice(&value[..cut_from as usize]);
-        frame.put_slice(prefix);
-        frame.put_slice(number);
-        frame.put_slice(suffix);
-        frame.put_slice(&value[cut_to as usize..]);
-        frame.put_slice(FRAME_TAIL);
+        let mut frame = Vec::with_capacity(head.len() + json_len + FRAME_TAIL.len());
+        frame.extend_from_slice(head);
+        frame.extend_from_slice(&value[..cut_from as usize]);
+        frame.extend_from_slice(prefix);
+        frame.extend_from_slice(number);
+        frame.extend_from_slice(suffix);
+        frame.extend_from_slice(&value[cut_to as usize..]);
+        frame.extend_from_slice(FRAME_TAIL);
 
         let relocate = |span: Span| {
             let behind = span.start >= cut_to;
@@ -174,7 +206,7 @@ impl Object {
         };
         let deletion = spans[DELETION].of(value);
         Ok(Object(Arc::new(Inner {
-            frame: frame.freeze(),
+            frame: Bytes::from(frame), // filled to its capacity: nothing is copied
             key,
             revision,
             change,
@@ -182,7 +214,7 @@ impl Object {
             deleting: !deletion.is_empty() && deletion != b"null",
             labels: relocate(spans[LABELS]),
             uid: relocate(spans[UID]),
-            fields: spans[FIRST_FIELD..].iter().copied().map(relocate).collect(),
+            fields: Fields::new(spans[FIRST_FIELD..].iter().copied().map(relocate)),
         })))
     }
 
@@ -275,7 +307,7 @@ impl Object {
     /// The value of a selectable field by its position in the shape, as text; the field's default
     /// when absent.
     pub fn field_at<'a>(&'a self, position: usize, shape: &'a ObjectShape) -> Cow<'a, str> {
-        let raw = self.0.fields[position].of(&self.0.frame);
+        let raw = self.0.fields.at(position).of(&self.0.frame);
         if raw.is_empty() || raw == b"null" {
             return Cow::Borrowed(&shape.fields[position].default);
         }
@@ -293,11 +325,7 @@ impl Object {
 
     /// Bytes this object holds on the heap, its own bookkeeping included; for byte budgets.
     pub fn heap_size(&self) -> usize {
-        size_of::<Inner>()
-            + self.0.frame.len()
-            + self.0.key.as_str().len()
-            + 16
-            + self.0.fields.len() * size_of::<Span>()
+        size_of::<Inner>() + self.0.frame.len() + self.0.key.as_str().len() + 16 + self.0.fields.heap_size()
     }
 }
 

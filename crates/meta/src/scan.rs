@@ -44,16 +44,17 @@ impl Span {
 #[derive(Clone, Debug, Default)]
 pub struct PathSet {
     nodes: Vec<Node>,
+    /// The nodes that the first elements of the paths stand in.
+    roots: Vec<usize>,
     len: usize,
 }
 
 #[derive(Clone, Debug)]
 struct Node {
     key: Box<[u8]>,
-    parent: Option<usize>,
+    children: Vec<usize>,
     /// Position of this path's span in the output, if the path itself is wanted.
     output: Option<usize>,
-    has_children: bool,
 }
 
 impl PathSet {
@@ -68,10 +69,14 @@ impl PathSet {
         let mut parent = None;
         for (depth, key) in path.iter().enumerate() {
             let last = depth + 1 == path.len();
-            let found = self.nodes.iter().position(|node| node.parent == parent && *node.key == *key.as_bytes());
-            let node = found.unwrap_or_else(|| {
-                self.nodes.push(Node { key: key.as_bytes().into(), parent, output: None, has_children: false });
-                self.nodes.len() - 1
+            let node = self.child(parent, key.as_bytes()).unwrap_or_else(|| {
+                let node = self.nodes.len();
+                self.nodes.push(Node { key: key.as_bytes().into(), children: Vec::new(), output: None });
+                match parent {
+                    Some(parent) => self.nodes[parent].children.push(node),
+                    None => self.roots.push(node),
+                }
+                node
             });
             if last {
                 let len = &mut self.len;
@@ -80,7 +85,6 @@ impl PathSet {
                     *len - 1
                 });
             }
-            self.nodes[node].has_children = true;
             parent = Some(node);
         }
         panic!("a path has at least one element");
@@ -98,7 +102,8 @@ impl PathSet {
 
     fn child(&self, parent: Option<usize>, key: &[u8]) -> Option<usize> {
         // A handful of nodes: a linear scan beats hashing.
-        self.nodes.iter().position(|node| node.parent == parent && *node.key == *key)
+        let children = parent.map_or(&self.roots, |parent| &self.nodes[parent].children);
+        children.iter().copied().find(|child| *self.nodes[*child].key == *key)
     }
 }
 
@@ -222,7 +227,7 @@ impl<'a> Scanner<'a> {
             match paths.child(parent, key) {
                 Some(child) => {
                     let node = &paths.nodes[child];
-                    if node.has_children && scanner.peek() == Some(b'{') {
+                    if !node.children.is_empty() && scanner.peek() == Some(b'{') {
                         scanner.object(paths, Some(child), spans)?;
                     } else {
                         scanner.skip_value()?;
@@ -242,16 +247,15 @@ impl<'a> Scanner<'a> {
         let start = self.at;
         self.expect(b'"')?;
         loop {
-            let Some(step) = memchr::memchr2(b'"', b'\\', &self.document[self.at..]) else {
+            let Some(step) = find_quote(&self.document[self.at..]) else {
                 self.at = self.document.len();
                 return self.malformed();
             };
-            self.at += step;
-            if self.document[self.at] == b'"' {
-                self.at += 1;
-                return Ok(&self.document[start..self.at]);
+            self.at += step + 1;
+            let string = &self.document[start..self.at];
+            if !is_last_escaped(string) {
+                return Ok(string);
             }
-            self.at = (self.at + 2).min(self.document.len()); // the escaped byte is no end
         }
     }
 
@@ -260,26 +264,26 @@ impl<'a> Scanner<'a> {
             Some(b'"') => self.string().map(drop),
             Some(b'{' | b'[') => {
                 let mut depth = 0_usize;
-                loop {
-                    let rest = &self.document[self.at..];
-                    let Some(step) = rest.iter().position(|b| matches!(b, b'"' | b'{' | b'}' | b'[' | b']')) else {
-                        self.at = self.document.len();
-                        return self.malformed();
-                    };
-                    self.at += step;
-                    match self.document[self.at] {
+                // One byte at a time: between two strings there are hardly ever more than three.
+                while let Some(byte) = self.peek() {
+                    match byte {
                         b'"' => {
                             self.string()?;
                             continue;
                         }
                         b'{' | b'[' => depth += 1,
-                        _ => depth -= 1,
+                        b'}' | b']' => {
+                            depth -= 1;
+                            if depth == 0 {
+                                self.at += 1;
+                                return Ok(());
+                            }
+                        }
+                        _ => {}
                     }
                     self.at += 1;
-                    if depth == 0 {
-                        return Ok(());
-                    }
                 }
+                self.malformed()
             }
             Some(b'-' | b'0'..=b'9' | b't' | b'f' | b'n') => {
                 while matches!(self.peek(), Some(b'-' | b'+' | b'.' | b'0'..=b'9' | b'a'..=b'z' | b'E')) {
@@ -290,6 +294,44 @@ impl<'a> Scanner<'a> {
             _ => self.malformed(),
         }
     }
+}
+
+/// Where the first quote is.
+///
+/// Keys and most values are a few bytes: they are through here before a call of `memchr` would
+/// have chosen its way. What is longer is worth that call.
+#[inline(always)]
+fn find_quote(text: &[u8]) -> Option<usize> {
+    let (words, _) = text.as_chunks::<8>();
+    let mut looked_at = 0;
+    for word in words.iter().take(WORDS_BEFORE_MEMCHR) {
+        let found = zero_bytes(u64::from_le_bytes(*word) ^ repeated(b'"'));
+        if found != 0 {
+            return Some(looked_at + found.trailing_zeros() as usize / 8);
+        }
+        looked_at += 8;
+    }
+    memchr::memchr(b'"', &text[looked_at..]).map(|step| looked_at + step)
+}
+
+/// Is the last byte escaped: is the run of backslashes before it odd? The first byte of `string` is
+/// its opening quote, so the run begins inside.
+#[inline(always)]
+fn is_last_escaped(string: &[u8]) -> bool {
+    let (_, before) = string.split_last().unwrap_or((&0, &[]));
+    before.last() == Some(&b'\\') && before.iter().rev().take_while(|byte| **byte == b'\\').count() % 2 == 1
+}
+
+/// Strings of up to so many words of eight bytes are read without `memchr`.
+const WORDS_BEFORE_MEMCHR: usize = 4;
+
+const fn repeated(byte: u8) -> u64 {
+    u64::from_le_bytes([byte; 8])
+}
+
+/// The high bit of the lowest zero byte, and no bit below it. Bits above may be of other bytes.
+const fn zero_bytes(word: u64) -> u64 {
+    word.wrapping_sub(repeated(1)) & !word & repeated(0x80)
 }
 
 #[cfg(test)]
@@ -353,7 +395,50 @@ mod tests {
         }
     }
 
+    #[test]
+    fn a_string_ends_at_its_quote_however_long_it_is_and_wherever_it_stands() {
+        for length in 0..80 {
+            for (filling, end) in
+                [("x", "y"), ("\u{e9}", ""), ("!", "#"), ("\u{22a2}", "["), ("\\\"", "\\\\"), ("]", "\\\"")]
+            {
+                let text = format!("{}{}{end}", "z".repeat(length % 9), filling.repeat(length));
+                for tail in ["", "  ", "                                        "] {
+                    let document = format!("{{\"{text}\":[\"{text}\"],\"v\":\"{text}\"}}{tail}");
+                    check(&document, &["v"], Some(&format!("\"{text}\"")));
+                }
+                let open = format!("{{\"v\":\"{text}");
+                assert!(find(open.as_bytes(), &PathSet::new(), &mut []).is_err(), "{open}");
+            }
+        }
+    }
+
     proptest! {
+        #[test]
+        fn strings_end_where_a_plain_search_says(text in prop::collection::vec(
+            prop_oneof![8 => any::<u8>(), 1 => Just(b'"'), 1 => Just(b'\\'), 1 => b'!'..=b'#', 1 => b'['..=b']'], 0..80,
+        )) {
+            for from in 0..text.len() {
+                let plain = text[from..].iter().position(|byte| *byte == b'"');
+                prop_assert_eq!(find_quote(&text[from..]), plain);
+            }
+            // Byte by byte from the left, as the grammar has it.
+            let document: Vec<u8> = std::iter::once(b'"').chain(text).collect();
+            let (mut end, mut at) = (None, 1);
+            while at < document.len() && end.is_none() {
+                match document[at] {
+                    b'"' => end = Some(at + 1),
+                    b'\\' => at += 2,
+                    _ => at += 1,
+                }
+            }
+            let mut scanner = Scanner { document: &document, at: 0 };
+            let string = scanner.string();
+            prop_assert_eq!(string.ok(), end.map(|end| &document[..end]));
+            if let Some(end) = end {
+                prop_assert_eq!(scanner.at, end);
+            }
+        }
+
         #[test]
         fn never_panics_and_agrees_with_a_parser(text in "[{}\\[\\]\",:a-c0-9\\\\ ]{0,40}") {
             let mut paths = PathSet::new();
