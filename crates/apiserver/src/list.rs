@@ -13,7 +13,7 @@ use std::sync::Arc;
 
 use bytes::{BufMut, Bytes, BytesMut};
 use listwatch_cacher::{List, ListItems};
-use listwatch_meta::{Object, ResourceVersion, Status};
+use listwatch_meta::{Object, ResourceVersion, ShardSelector, Status};
 use listwatch_wire::list::{CHUNK_BYTES, ListBody, ListMeta, ListStyle};
 use listwatch_wire::media_type::{Encoding, View};
 use listwatch_wire::{cbor, protobuf};
@@ -36,7 +36,12 @@ pub(crate) struct Shown {
 ///
 /// # Errors
 /// 500 when an object has no form in the encoding that was asked for.
-pub(crate) async fn chunks(resource: &Arc<Resource>, list: List, shown: Shown) -> Result<Chunks, Status> {
+pub(crate) async fn chunks(
+    resource: &Arc<Resource>,
+    list: List,
+    shard: Option<&ShardSelector>,
+    shown: Shown,
+) -> Result<Chunks, Status> {
     let version = ResourceVersion::from(list.revision).as_str().to_owned();
     let items = list.items;
     let (api_version, kind) = match shown.view {
@@ -51,6 +56,7 @@ pub(crate) async fn chunks(resource: &Arc<Resource>, list: List, shown: Shown) -
         resource_version: version,
         continue_token: list.continue_token.unwrap_or_default(),
         remaining_item_count: list.remaining.and_then(|count| i64::try_from(count).ok()),
+        shard_selector: shard.map(ShardSelector::to_string).unwrap_or_default(),
     };
     match shown.encoding {
         Encoding::Json => Ok(json(resource, &meta, items, shown)),

@@ -141,6 +141,7 @@ async fn watch(cacher: &Cacher) -> Result<Watcher, String> {
         timeout_seconds: None,
         labels: LabelSelector::default(),
         fields: FieldSelector::default(),
+        shard: None,
     };
     cacher.watch(&Scope::All, &request, Instant::now() + WATCH_TIME).await.map_err(|error| error.to_string())
 }

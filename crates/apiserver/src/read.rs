@@ -68,7 +68,7 @@ pub(crate) async fn list(
         // A list that leaves something out is a lie that makes controllers delete things.
         return Err(ReadError::Undecodable { keys: list.undecodable }.status(resource.gr()));
     }
-    view?.list(resource, list).await
+    view?.list(resource, list, request.shard.as_ref()).await
 }
 
 /// GET of a collection that asks for changes: the answer to it.

@@ -10,7 +10,7 @@ use bytes::{BufMut, Bytes, BytesMut};
 use http::{Response, StatusCode};
 use listwatch_cacher::{Delivered, EncodingId, List};
 use listwatch_meta::scan::{self, PathSet, Span};
-use listwatch_meta::{Change, Object, Revision, Status};
+use listwatch_meta::{Change, Object, Revision, ShardSelector, Status};
 use listwatch_wire::media_type::{Encoding, Negotiated, Purpose, Served, View, negotiate, wants_pretty};
 use listwatch_wire::{Bookmark, EventKind, cbor, protobuf};
 use time::OffsetDateTime;
@@ -179,9 +179,14 @@ impl ListView {
     ///
     /// # Errors
     /// 500 when it has no form in the encoding that was asked for.
-    pub(crate) async fn list(&self, resource: &Arc<Resource>, list: List) -> Result<Response<Body>, Status> {
+    pub(crate) async fn list(
+        &self,
+        resource: &Arc<Resource>,
+        list: List,
+        shard: Option<&ShardSelector>,
+    ) -> Result<Response<Body>, Status> {
         let Negotiated { encoding, view, .. } = self.negotiated;
-        let chunks = list::chunks(resource, list, Shown { encoding, view, include: self.include }).await?;
+        let chunks = list::chunks(resource, list, shard, Shown { encoding, view, include: self.include }).await?;
         let body = Body::chunks(chunks, self.form).map_err(Status::internal)?;
         Ok(respond::ok(self.negotiated.content_type(Purpose::List), body))
     }

@@ -657,3 +657,76 @@ async fn a_thousand_watchers_see_a_thousand_updates_in_one_order_with_none_missi
         );
     }
 }
+
+/// Two replicas of a client, each with half of the hashes: together they see everything, nothing
+/// twice, in lists, in pages and in watches.
+#[tokio::test(start_paused = true)]
+async fn shards_share_a_collection_between_them() {
+    let world = World::new().await;
+    let stored = |n: u32, text: &str| -> Bytes {
+        format!(
+            r#"{{"kind":"ConfigMap","apiVersion":"v1","metadata":{{"name":"m{n}","namespace":"shop","uid":"{:08x}-0000-4000-8000-000000000000"}},"data":{{"x":"{text}"}}}}"#,
+            n.wrapping_mul(0x9e37_79b9)
+        )
+        .into()
+    };
+    for n in 0..40 {
+        world.store.create(&World::key(&format!("m{n}")), stored(n, "old"), None).await.expect("created");
+    }
+    let selector = |from: &str, to: &str| format!("shardRange(object.metadata.uid, '{from}', '{to}')");
+    let halves =
+        [selector("0x0000000000000000", "0x8000000000000000"), selector("0x8000000000000000", "0x10000000000000000")];
+    let query = |half: &str| half.replace(' ', "%20").replace('\'', "%27");
+    let names = |list: &serde_json::Value| -> Vec<String> {
+        let items = list["items"].as_array().expect("items");
+        items.iter().map(|item| item["metadata"]["name"].as_str().expect("a name").to_owned()).collect()
+    };
+    let path = "/api/v1/namespaces/shop/configmaps";
+    let (mut together, mut version) = (Vec::new(), String::new());
+    for half in &halves {
+        let (code, _, body) = world.get(&format!("{path}?shardSelector={}", query(half)), "").await;
+        assert_eq!(code, 200, "{body}");
+        let list: serde_json::Value = serde_json::from_str(&body).expect("JSON");
+        assert_eq!(list["metadata"]["shardInfo"]["selector"], half.as_str());
+        let whole = names(&list);
+        assert!(whole.len() > 5, "a half is more than {whole:?}");
+        version = list["metadata"]["resourceVersion"].as_str().expect("a version").to_owned();
+
+        let (mut paged, mut token) = (Vec::new(), String::new());
+        loop {
+            let (_, _, body) =
+                world.get(&format!("{path}?limit=7&shardSelector={}&continue={token}", query(half)), "").await;
+            let page: serde_json::Value = serde_json::from_str(&body).expect("JSON");
+            assert!(page["metadata"]["remainingItemCount"].is_null(), "what is left is not counted: {body}");
+            paged.extend(names(&page));
+            match page["metadata"]["continue"].as_str() {
+                Some(next) => token = next.to_owned(),
+                None => break,
+            }
+        }
+        assert_eq!(paged, whole, "pages show what the whole list does");
+        together.extend(whole);
+    }
+    together.sort();
+    let mut all: Vec<_> = (0..40).map(|n| format!("m{n}")).collect();
+    all.sort();
+    assert_eq!(together, all, "each object is in one half");
+
+    for n in 0..40 {
+        let (there, _) = world.store.get(&World::key(&format!("m{n}"))).await.expect("read");
+        let there = there.expect("there");
+        world.store.update(&there.key, there.modified, stored(n, "new"), None).await.expect("updated");
+    }
+    let mut seen = 0;
+    for half in &halves {
+        let events =
+            world.watch(&format!("timeoutSeconds=1&resourceVersion={version}&shardSelector={}", query(half)), "").await;
+        assert!(events.iter().all(|event| event.starts_with(r#"{"type":"MODIFIED""#)), "{events:?}");
+        seen += events.len();
+    }
+    assert_eq!(seen, 40, "each change is seen by one half");
+
+    let (code, _, body) = world.get(&format!("{path}?shardSelector=x"), "").await;
+    assert_eq!(code, 500);
+    assert!(body.contains("invalid shard selector: "), "{body}");
+}

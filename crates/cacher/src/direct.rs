@@ -14,8 +14,8 @@ use std::time::Instant;
 
 use futures_core::Stream;
 use listwatch_meta::{
-    Change, Event, FieldSelector, Key, LabelSelector, ListRequest, Object, ObjectShape, ReadAt, Revision, Status,
-    WatchFrom, WatchRequest,
+    Change, Event, FieldSelector, Key, LabelSelector, ListRequest, Object, ObjectShape, ReadAt, Revision,
+    ShardSelector, Status, WatchFrom, WatchRequest,
 };
 use listwatch_storage::{KeyValue, Storage, StoreEvent, StoreFault, Watch, WatchError, WatchItem};
 use parking_lot::Mutex;
@@ -101,7 +101,7 @@ impl Direct {
 
     pub(crate) async fn list(&self, scope: &Scope, request: &ListRequest) -> Result<List, ReadError> {
         self.wait_ready()?;
-        let filter = self.filter(scope, &request.labels, &request.fields);
+        let filter = self.filter(scope, &request.labels, &request.fields, request.shard.as_ref());
         self.list_filtered(&filter, request).await
     }
 
@@ -113,7 +113,7 @@ impl Direct {
     ) -> Result<Watcher, ReadError> {
         self.wait_ready()?;
         self.counters.started.fetch_add(1, Relaxed);
-        let filter = Arc::new(self.filter(scope, &request.labels, &request.fields));
+        let filter = Arc::new(self.filter(scope, &request.labels, &request.fields, request.shard.as_ref()));
         match self.begin(filter, request, deadline).await {
             Ok(watch) => Ok(Watcher::direct(watch)),
             Err(ReadError::Fault(StoreFault::Closed)) => Err(StoreFault::Closed.into()),
@@ -137,6 +137,7 @@ impl Direct {
                     resume: None,
                     labels: LabelSelector::default(),
                     fields: FieldSelector::default(),
+                    shard: None,
                 };
                 let list = self.list_filtered(&filter, &all).await?;
                 initial = Some(list.items);
@@ -174,8 +175,14 @@ impl Direct {
         })
     }
 
-    fn filter(&self, scope: &Scope, labels: &LabelSelector, fields: &FieldSelector) -> Filter {
-        Filter::new(&self.config.prefix, &self.config.shape, &[], scope, labels.clone(), fields)
+    fn filter(
+        &self,
+        scope: &Scope,
+        labels: &LabelSelector,
+        fields: &FieldSelector,
+        shard: Option<&ShardSelector>,
+    ) -> Filter {
+        Filter::new(&self.config.prefix, &self.config.shape, &[], scope, labels.clone(), fields).sharded(shard)
     }
 
     async fn list_filtered(&self, filter: &Filter, request: &ListRequest) -> Result<List, ReadError> {

@@ -7,7 +7,7 @@ use std::cell::OnceCell;
 use std::collections::BTreeSet;
 
 use listwatch_meta::selector::{FieldTerm, LabelOperator, LabelRequirement};
-use listwatch_meta::{Change, Event, FieldSelector, Key, KeyRange, LabelSelector, Object, ObjectShape};
+use listwatch_meta::{Change, Event, FieldSelector, Key, KeyRange, LabelSelector, Object, ObjectShape, ShardSelector};
 
 /// The part of a resource that a URL names.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -39,6 +39,7 @@ pub(crate) struct Filter {
     name: Option<Box<str>>,
     labels: Box<[LabelTest]>,
     fields: Box<[FieldTest]>,
+    shard: Option<Box<ShardSelector>>,
     pin: Pin,
     selects: bool,
 }
@@ -139,7 +140,14 @@ impl Filter {
         let tests = fields.terms().iter().map(|term| FieldTest::new(term, shape)).collect();
         let everything = matches!(scope, Scope::All) && range == collection && name.is_none();
         let labels = labels.requirements().iter().map(LabelTest::new).collect();
-        Filter { range, collection, everything, name, labels, fields: tests, pin, selects }
+        Filter { range, collection, everything, name, labels, fields: tests, shard: None, pin, selects }
+    }
+
+    /// The same, for the objects of these shards only.
+    pub(crate) fn sharded(mut self, shard: Option<&ShardSelector>) -> Self {
+        self.selects |= shard.is_some();
+        self.shard = shard.cloned().map(Box::new);
+        self
     }
 
     /// The keys that can match.
@@ -205,6 +213,7 @@ impl Filter {
     fn matches<'a>(&self, object: &Object, shape: &ObjectShape, label: impl Fn(&str) -> Option<Cow<'a, str>>) -> bool {
         self.fields.iter().all(|test| test.matches(object, shape))
             && self.labels.iter().all(|test| test.matches(label(&test.label).as_deref()))
+            && self.shard.as_ref().is_none_or(|shard| shard.matches(object))
     }
 
     /// An indexed field that this filter pins, for lists.

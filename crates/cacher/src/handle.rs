@@ -264,7 +264,7 @@ impl Handle {
 
     async fn list(&self, scope: &Scope, request: &ListRequest) -> Result<List, ReadError> {
         let shared = &self.shared;
-        let filter = shared.filter(scope, &request.labels, &request.fields);
+        let filter = shared.filter(scope, &request.labels, &request.fields, request.shard.as_ref());
         let mut situation = Situation {
             ready: shared.is_ready(),
             progress: shared.storage.capabilities().progress_requests,
@@ -387,7 +387,7 @@ impl Handle {
         let shared = &self.shared;
         shared.filled_in_time().await?;
         shared.counters.started.fetch_add(1, Relaxed);
-        let filter = shared.filter(scope, &request.labels, &request.fields);
+        let filter = shared.filter(scope, &request.labels, &request.fields, request.shard.as_ref());
         let mailbox = match self.begin(&filter, request).await {
             Ok(mailbox) => mailbox,
             Err(ReadError::Fault(StoreFault::Closed)) => return Err(StoreFault::Closed.into()),
@@ -457,6 +457,7 @@ impl Handle {
             resume: None,
             labels: listwatch_meta::LabelSelector::default(),
             fields: listwatch_meta::FieldSelector::default(),
+            shard: None,
         };
         let List { revision, items, .. } = self.list_store(filter, &request).await?;
         let cache = shared.cache.read();

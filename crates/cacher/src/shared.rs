@@ -21,7 +21,7 @@ use std::sync::atomic::Ordering::Relaxed;
 use std::task::Waker;
 use std::time::Instant;
 
-use listwatch_meta::{FieldSelector, LabelSelector, Revision, Status};
+use listwatch_meta::{FieldSelector, LabelSelector, Revision, ShardSelector, Status};
 use listwatch_storage::{Storage, StoreFault};
 use parking_lot::{Mutex, RwLock};
 use tokio::sync::{Notify, oneshot, watch};
@@ -79,9 +79,15 @@ impl Shared {
         }
     }
 
-    pub(crate) fn filter(&self, scope: &Scope, labels: &LabelSelector, fields: &FieldSelector) -> Arc<Filter> {
+    pub(crate) fn filter(
+        &self,
+        scope: &Scope,
+        labels: &LabelSelector,
+        fields: &FieldSelector,
+        shard: Option<&ShardSelector>,
+    ) -> Arc<Filter> {
         let ResourceConfig { prefix, shape, .. } = &self.config;
-        Arc::new(Filter::new(prefix, shape, &self.indexed, scope, labels.clone(), fields))
+        Arc::new(Filter::new(prefix, shape, &self.indexed, scope, labels.clone(), fields).sharded(shard))
     }
 
     pub(crate) fn revision(&self) -> Revision {

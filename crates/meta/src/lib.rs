@@ -8,6 +8,7 @@
 //!  Event(Change)           event                    ADDED / MODIFIED / DELETED
 //!  ReadAt, WatchFrom ◀──── read ─────────────────── ListOptions
 //!                          selector                 labelSelector, fieldSelector
+//!                          shard                    shardSelector: a part of a collection, by hash
 //!                          continue_token           limit, continue
 //!                          status                   v1.Status
 //! ```
@@ -41,6 +42,7 @@ pub mod read;
 pub mod revision;
 pub mod scan;
 pub mod selector;
+pub mod shard;
 pub mod status;
 
 pub use continue_token::ContinueToken;
@@ -50,4 +52,5 @@ pub use object::{Object, ObjectShape, SelectableField};
 pub use read::{ListOptions, ListRequest, ReadAt, WatchFrom, WatchRequest};
 pub use revision::{ResourceVersion, Revision};
 pub use selector::{FieldSelector, LabelSelector};
+pub use shard::{InvalidShardSelector, ShardSelector};
 pub use status::{FieldError, GroupResource, Status};

@@ -21,6 +21,7 @@ use crate::continue_token::ContinueToken;
 use crate::object::ObjectShape;
 use crate::revision::{ResourceVersion, Revision};
 use crate::selector::{FieldSelector, LabelSelector};
+use crate::shard::ShardSelector;
 use crate::status::{FieldError, Status};
 
 /// `ListOptions` as the client sent them: decoded from the query, nothing checked yet.
@@ -46,6 +47,8 @@ pub struct ListOptions {
     pub label_selector: String,
     /// Filter by fields.
     pub field_selector: String,
+    /// Only the objects of these shards.
+    pub shard_selector: String,
 }
 
 /// Which state a read may show.
@@ -74,6 +77,8 @@ pub struct ListRequest {
     pub labels: LabelSelector,
     /// Filter by fields.
     pub fields: FieldSelector,
+    /// Only the objects of these shards.
+    pub shard: Option<ShardSelector>,
 }
 
 /// Where a watch begins.
@@ -108,6 +113,8 @@ pub struct WatchRequest {
     pub labels: LabelSelector,
     /// Filter by fields.
     pub fields: FieldSelector,
+    /// Only the objects of these shards.
+    pub shard: Option<ShardSelector>,
 }
 
 const EXACT: &str = "Exact";
@@ -123,6 +130,7 @@ impl ListOptions {
         let (labels, fields) = self.selectors()?;
         self.validate(false)?;
         selectable(&fields, shape)?;
+        let shard = self.shard()?;
         let limit = u64::try_from(self.limit).ok().filter(|limit| *limit > 0);
 
         if !self.continue_token.is_empty() {
@@ -132,7 +140,7 @@ impl ListOptions {
                 return Err(Status::bad_request("specifying resource version is not allowed when using continue"));
             }
             let at = token.at.map_or(ReadAt::MostRecent, ReadAt::Exact);
-            return Ok(ListRequest { at, limit, resume: Some(token), labels, fields });
+            return Ok(ListRequest { at, limit, resume: Some(token), labels, fields, shard });
         }
 
         let revision = self
@@ -149,7 +157,7 @@ impl ListOptions {
         };
         // A read of "whatever is at hand" is never paged: the whole cache answers it.
         let limit = limit.filter(|_| at != ReadAt::Any);
-        Ok(ListRequest { at, limit, resume: None, labels, fields })
+        Ok(ListRequest { at, limit, resume: None, labels, fields, shard })
     }
 
     /// Understands the options of a WATCH on a resource of this shape. `legacy_path` is true for
@@ -183,6 +191,7 @@ impl ListOptions {
         if name.is_some() && !fields.terms().is_empty() && fields.requires_exact("metadata.name") != name {
             return Err(Status::bad_request("fieldSelector metadata.name doesn't match requested name"));
         }
+        let shard = options.shard()?;
         let revision = options.resource_version.revision().map_err(|error| Status::unknown(error.to_string()))?;
         let unset = options.resource_version.is_empty();
         let fresh = match () {
@@ -203,6 +212,7 @@ impl ListOptions {
             timeout_seconds: options.timeout_seconds.filter(|seconds| *seconds != 0),
             labels,
             fields,
+            shard,
         })
     }
 
@@ -287,6 +297,14 @@ impl ListOptions {
             return Ok(());
         }
         Err(Status::invalid("meta.k8s.io", "ListOptions", "", &errors))
+    }
+
+    /// The shards. What is wrong with them is a 500 without a reason, as in kube-apiserver.
+    fn shard(&self) -> Result<Option<ShardSelector>, Status> {
+        if self.shard_selector.is_empty() {
+            return Ok(None);
+        }
+        ShardSelector::parse(&self.shard_selector).map(Some).map_err(|error| Status::unknown(error.to_string()))
     }
 
     /// The selectors as they are written. kube-apiserver reads them while it decodes the query, so

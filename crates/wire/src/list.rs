@@ -40,6 +40,9 @@ pub struct ListMeta {
     pub continue_token: String,
     /// `metadata.remainingItemCount`, where the server knows it.
     pub remaining_item_count: Option<i64>,
+    /// `metadata.shardInfo.selector`: which shards of the collection the list shows; empty where it
+    /// shows all of it.
+    pub shard_selector: String,
 }
 
 /// In which order Go prints the members.
@@ -107,9 +110,10 @@ impl ListMeta {
         let version = text("resourceVersion", &self.resource_version);
         let token = text("continue", &self.continue_token);
         let remaining = self.remaining_item_count.map(|count| format!("\"remainingItemCount\":{count}"));
+        let shard = text("selector", &self.shard_selector).map(|selector| format!("\"shardInfo\":{{{selector}}}"));
         let members = match style {
-            ListStyle::Typed => [version, token, remaining],
-            ListStyle::Unstructured => [token, remaining, version],
+            ListStyle::Typed => [version, token, remaining, shard],
+            ListStyle::Unstructured => [token, remaining, version, shard],
         };
         out.push('{');
         out.push_str(&members.into_iter().flatten().collect::<Vec<_>>().join(","));
@@ -341,6 +345,8 @@ impl ListDecoder {
         self.meta.resource_version = text("resourceVersion");
         self.meta.continue_token = text("continue");
         self.meta.remaining_item_count = value.get("remainingItemCount").and_then(serde_json::Value::as_i64);
+        let shard = value.pointer("/shardInfo/selector").and_then(serde_json::Value::as_str);
+        self.meta.shard_selector = shard.unwrap_or_default().to_owned();
         Ok(())
     }
 
@@ -407,6 +413,7 @@ mod tests {
             resource_version: "7".to_owned(),
             continue_token: "abc".to_owned(),
             remaining_item_count: Some(3),
+            shard_selector: String::new(),
         }
     }
 

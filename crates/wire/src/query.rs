@@ -161,6 +161,7 @@ pub fn list_options(query: &Query<'_>) -> Result<(ListOptions, Extra), Status> {
         send_initial_events: query.bool("sendInitialEvents"),
         label_selector: query.text("labelSelector"),
         field_selector: query.text("fieldSelector"),
+        shard_selector: query.text("shardSelector"),
     };
     let extra = Extra {
         pretty: query.get("pretty").map(str::to_owned),
@@ -190,6 +191,7 @@ pub fn print_list_options(options: &ListOptions) -> String {
     query.flag("sendInitialEvents", options.send_initial_events);
     query.text("labelSelector", &options.label_selector);
     query.text("fieldSelector", &options.field_selector);
+    query.text("shardSelector", &options.shard_selector);
     query.finish()
 }
 
@@ -472,6 +474,7 @@ mod tests {
                 send_initial_events: initial,
                 label_selector: labels,
                 field_selector: fields,
+                shard_selector: String::new(),
             },
         )
     }

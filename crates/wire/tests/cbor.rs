@@ -102,6 +102,7 @@ fn lists_are_those_of_kubernetes_however_they_are_cut() {
         resource_version: "9".to_owned(),
         continue_token: "abc".to_owned(),
         remaining_item_count: Some(4),
+        shard_selector: String::new(),
     };
     let body = |style, count, chunk_bytes| {
         ListBody::with_chunk_bytes(&meta, style, objects(count).into_iter(), chunk_bytes)

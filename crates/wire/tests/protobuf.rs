@@ -338,9 +338,18 @@ fn a_list_is_made_of_items_that_are_encoded_already() {
         resource_version: text("resourceVersion"),
         continue_token: text("continue"),
         remaining_item_count: value["metadata"]["remainingItemCount"].as_i64(),
+        shard_selector: String::new(),
     };
     let body = protobuf::encode_list(&meta, &items).expect("a list");
     assert_eq!(hex(&body), hex(&list.protobuf), "a list is what kube-apiserver makes of it");
+
+    // `shardInfo` is field 5 of the metadata, its selector field 1 of that.
+    let sharded = ListMeta { shard_selector: "x".to_owned(), ..meta.clone() };
+    let shard = [5 << 3 | 2, 3, 1 << 3 | 2, 1, b'x'];
+    let at = |body: &[u8]| body.windows(shard.len()).position(|window| window == shard);
+    let with = protobuf::encode_list(&sharded, &items).expect("a list");
+    assert!(at(&with).is_some() && at(&body).is_none());
+    assert_eq!(with.len(), body.len() + shard.len(), "and nothing else, lengths included, takes more room");
 
     let none = golden_of("empty list");
     let value: Value = serde_json::from_str(none.json).expect("JSON");
@@ -380,6 +389,7 @@ fn a_list_body_is_kube_apiservers_whatever_it_keeps_and_however_it_is_cut() {
             resource_version: text("resourceVersion"),
             continue_token: text("continue"),
             remaining_item_count: value["metadata"]["remainingItemCount"].as_i64(),
+            shard_selector: String::new(),
         };
         let objects = objects(&value);
         for chunk_bytes in [1, 7, 100, 64 << 10] {

@@ -390,6 +390,7 @@ pub(super) async fn delete_collection(
             resource_version: list.revision.to_string(),
             continue_token: list.continue_token.clone().filter(|_| one_page).unwrap_or_default(),
             remaining_item_count: list.remaining.filter(|_| one_page).and_then(|count| i64::try_from(count).ok()),
+            shard_selector: page.shard.as_ref().map(ToString::to_string).unwrap_or_default(),
         });
         for object in list.items {
             let uid = object.uid().into_owned();

@@ -37,10 +37,12 @@ pub fn list_head(meta: &ListMeta, items_bytes: usize) -> Result<Vec<u8>, EncodeE
     let (version, token) = (&meta.resource_version, &meta.continue_token);
     // A negative count has ten bytes, as every varint of 64 bits.
     let remaining = meta.remaining_item_count.map(|count| count as u64);
+    let shard = Some(&meta.shard_selector).filter(|selector| !selector.is_empty());
     let meta_bytes = field_bytes(0)
         + field_bytes(version.len())
         + field_bytes(token.len())
-        + remaining.map_or(0, |count| 1 + varint_bytes(count));
+        + remaining.map_or(0, |count| 1 + varint_bytes(count))
+        + shard.map_or(0, |selector| field_bytes(field_bytes(selector.len())));
     let mut out = head(&meta.api_version, &meta.kind, field_bytes(meta_bytes) + items_bytes);
     push_head(&mut out, 1, meta_bytes);
     // `selfLink` is gone, but Go still writes it.
@@ -52,6 +54,11 @@ pub fn list_head(meta: &ListMeta, items_bytes: usize) -> Result<Vec<u8>, EncodeE
     if let Some(count) = remaining {
         out.push(4 << 3);
         push_varint(&mut out, count);
+    }
+    if let Some(selector) = shard {
+        push_head(&mut out, 5, field_bytes(selector.len()));
+        push_head(&mut out, 1, selector.len());
+        out.extend_from_slice(selector.as_bytes());
     }
     Ok(out)
 }

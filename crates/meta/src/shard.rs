@@ -1,0 +1,339 @@
+//! Sharded lists and watches: [`ShardSelector`], the text of `shardSelector=`.
+//!
+//! Several replicas of one client share a large collection: each asks for the objects whose hash
+//! falls into its part of the 64-bit range, and is sent nothing else. The text is one or more ranges of
+//! one field, in a small part of CEL's syntax:
+//!
+//! ```text
+//! shardRange(object.metadata.uid, '0x0000000000000000', '0x8000000000000000')
+//! shardRange(object.metadata.uid, '0x…', '0x…') || shardRange(object.metadata.uid, '0x…', '0x…')
+//! ```
+//!
+//! Rules and messages: `pkg/sharding` of apimachinery and of apiserver (feature gate
+//! `ShardedListAndWatch`).
+
+use std::borrow::Cow;
+use std::fmt;
+
+use crate::object::Object;
+
+/// What a range's end is written as when it is the end of all hashes, 2^64.
+const END_OF_ALL: &str = "0x10000000000000000";
+
+/// Parentheses may be this deep; more are refused.
+const DEPTH_MAX: usize = 32;
+
+/// The shards of a list or watch: an object is in them when the hash of one of its fields is in one
+/// of the ranges.
+///
+/// ```
+/// use listwatch_meta::ShardSelector;
+///
+/// let text = "shardRange(object.metadata.namespace, '0x0000000000000000', '0x8000000000000000')";
+/// let shards = ShardSelector::parse(text)?;
+/// assert_eq!(shards.to_string(), text);
+/// # Ok::<(), listwatch_meta::InvalidShardSelector>(())
+/// ```
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ShardSelector {
+    field: ShardField,
+    /// At least one.
+    ranges: Vec<Range>,
+}
+
+/// The field whose value is hashed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ShardField {
+    /// `object.metadata.uid`.
+    Uid,
+    /// `object.metadata.namespace`: a namespace's objects stay together.
+    Namespace,
+}
+
+/// From `start` to before `end`; no end is the end of all hashes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Range {
+    start: u64,
+    end: Option<u64>,
+}
+
+/// A text that is no shard selector.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("invalid shard selector: {0}")]
+pub struct InvalidShardSelector(String);
+
+impl ShardSelector {
+    /// Parses the text of `shardSelector=`.
+    ///
+    /// # Errors
+    /// [`InvalidShardSelector`], in kube-apiserver's words except where it quotes its CEL parser.
+    pub fn parse(text: &str) -> Result<Self, InvalidShardSelector> {
+        if text.trim().is_empty() {
+            return invalid("empty shard selector is not allowed; omit the parameter for unfiltered lists");
+        }
+        let mut parser = Parser { rest: text.trim() };
+        let mut terms = Vec::new();
+        parser.any_of(&mut terms, 0)?;
+        if !parser.rest.is_empty() {
+            return parser.unexpected("'||' or the end");
+        }
+        let Some((field, _)) = terms.first().copied() else { return invalid("no shardRange()") };
+        if let Some((other, _)) = terms.iter().find(|(other, _)| *other != field) {
+            return invalid(format!(
+                "all shard ranges must use the same field, got \"{}\" and \"{}\"",
+                field.path(),
+                other.path()
+            ));
+        }
+        Ok(ShardSelector { field, ranges: terms.into_iter().map(|(_, range)| range).collect() })
+    }
+
+    /// Is the object in these shards?
+    pub fn matches(&self, object: &Object) -> bool {
+        let value = match self.field {
+            ShardField::Uid => object.uid(),
+            ShardField::Namespace => Cow::Borrowed(object.namespace()),
+        };
+        self.holds(&value)
+    }
+
+    /// Is an object with this value of the field in these shards?
+    pub fn holds(&self, value: &str) -> bool {
+        let hash = fnv1a(value.as_bytes());
+        self.ranges.iter().any(|range| range.start <= hash && range.end.is_none_or(|end| hash < end))
+    }
+
+    /// The field whose value is hashed.
+    pub fn field(&self) -> ShardField {
+        self.field
+    }
+}
+
+impl ShardField {
+    fn path(self) -> &'static str {
+        match self {
+            ShardField::Uid => "object.metadata.uid",
+            ShardField::Namespace => "object.metadata.namespace",
+        }
+    }
+}
+
+/// The text that parses back to the same, as `metadata.shardInfo.selector` of a list shows it.
+impl fmt::Display for ShardSelector {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (position, range) in self.ranges.iter().enumerate() {
+            let or = if position > 0 { " || " } else { "" };
+            write!(f, "{or}shardRange({}, '0x{:016x}', '", self.field.path(), range.start)?;
+            match range.end {
+                Some(end) => write!(f, "0x{end:016x}')")?,
+                None => write!(f, "{END_OF_ALL}')")?,
+            }
+        }
+        Ok(())
+    }
+}
+
+/// FNV-1a, 64 bits: what Go's `hash/fnv` calls `New64a`.
+fn fnv1a(bytes: &[u8]) -> u64 {
+    bytes.iter().fold(0xcbf2_9ce4_8422_2325, |hash, byte| (hash ^ u64::from(*byte)).wrapping_mul(0x0000_0100_0000_01b3))
+}
+
+fn invalid<T>(why: impl Into<String>) -> Result<T, InvalidShardSelector> {
+    Err(InvalidShardSelector(why.into()))
+}
+
+struct Parser<'a> {
+    rest: &'a str,
+}
+
+impl<'a> Parser<'a> {
+    fn unexpected<T>(&self, wanted: &str) -> Result<T, InvalidShardSelector> {
+        let found: String = self.rest.chars().take(20).collect();
+        let found = if found.is_empty() { "the end".to_owned() } else { format!("'{found}'") };
+        invalid(format!("CEL parse error: found {found}, expected {wanted}"))
+    }
+
+    /// Takes a token and the space behind it.
+    fn take(&mut self, token: &str) -> bool {
+        match self.rest.strip_prefix(token) {
+            Some(rest) => {
+                self.rest = rest.trim_start();
+                true
+            }
+            None => false,
+        }
+    }
+
+    fn expect(&mut self, token: &str) -> Result<(), InvalidShardSelector> {
+        if self.take(token) { Ok(()) } else { self.unexpected(&format!("'{token}'")) }
+    }
+
+    fn any_of(&mut self, terms: &mut Vec<(ShardField, Range)>, depth: usize) -> Result<(), InvalidShardSelector> {
+        loop {
+            if self.take("(") {
+                if depth == DEPTH_MAX {
+                    return invalid(format!("CEL parse error: more than {DEPTH_MAX} parentheses"));
+                }
+                self.any_of(terms, depth + 1)?;
+                self.expect(")")?;
+            } else {
+                terms.push(self.term()?);
+            }
+            if !self.take("||") {
+                return Ok(());
+            }
+        }
+    }
+
+    fn term(&mut self) -> Result<(ShardField, Range), InvalidShardSelector> {
+        let function = self.path();
+        if function.is_empty() {
+            return self.unexpected("shardRange()");
+        }
+        if !self.take("(") {
+            return invalid(format!("unexpected expression \"{function}\"; expected shardRange() call or || operator"));
+        }
+        if function != "shardRange" {
+            return invalid(format!("unsupported function \"{function}\"; only shardRange() and || are allowed"));
+        }
+        let field = match self.path() {
+            "object.metadata.uid" => ShardField::Uid,
+            "object.metadata.namespace" => ShardField::Namespace,
+            "" => return self.unexpected("a field path (e.g. object.metadata.uid)"),
+            other => {
+                return invalid(format!(
+                    "unsupported field path \"{other}\"; supported: object.metadata.uid, object.metadata.namespace"
+                ));
+            }
+        };
+        self.expect(",")?;
+        let start = self.bound("hexStart")?;
+        self.expect(",")?;
+        let end = self.bound("hexEnd")?;
+        self.expect(")")?;
+        match (start, end) {
+            (Some(start), end) if end.is_none_or(|end| start < end) => Ok((field, Range { start, end })),
+            (start, end) => {
+                let shown = |bound: Option<u64>| bound.map_or(END_OF_ALL.to_owned(), |bound| format!("0x{bound:016x}"));
+                let (start, end) = (shown(start), shown(end));
+                invalid(format!("shard range start {start} must be less than end {end}"))
+            }
+        }
+    }
+
+    /// Identifiers with dots between them.
+    fn path(&mut self) -> &'a str {
+        let end = self.rest.find(|c: char| !(c.is_ascii_alphanumeric() || c == '_' || c == '.'));
+        let (path, rest) = self.rest.split_at(end.unwrap_or(self.rest.len()));
+        self.rest = rest.trim_start();
+        path
+    }
+
+    /// A quoted number; `None` is the end of all hashes.
+    fn bound(&mut self, name: &str) -> Result<Option<u64>, InvalidShardSelector> {
+        let Some(quote) = self.rest.chars().next().filter(|c| matches!(c, '\'' | '"')) else {
+            return invalid(format!("{name} must be a string literal (e.g. '0xff')"));
+        };
+        let Some((text, rest)) = self.rest[1..].split_once(quote) else {
+            return self.unexpected("a string literal that ends");
+        };
+        self.rest = rest.trim_start();
+        let Some(hex) = text.strip_prefix("0x") else {
+            return invalid(format!("{name} must have '0x' prefix, got {text:?}"));
+        };
+        if hex.is_empty() {
+            return invalid(format!("{name}: hex value is required after '0x'"));
+        }
+        if hex.chars().count() > 17 {
+            let length = hex.len();
+            return invalid(format!("{name}: hex value too long ({length} chars, max 17): {hex:?}"));
+        }
+        if let Some(other) = hex.chars().find(|c| !matches!(c, '0'..='9' | 'a'..='f')) {
+            return invalid(format!("{name}: invalid hex character {:?} in {text:?}", other.to_string()));
+        }
+        match hex.len() {
+            17 if text == END_OF_ALL => Ok(None),
+            17 => invalid(format!("{name}: 17-digit hex value must be '{END_OF_ALL}' (2^64), got {text:?}")),
+            16 => Ok(u64::from_str_radix(hex, 16).ok()),
+            _ => {
+                let padded = format!("0x{hex:0>16}");
+                invalid(format!(
+                    "{name} must be a 0x-prefixed 16-digit hex value, got {text:?} (did you mean {padded:?}?)"
+                ))
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    const FIRST: &str = "shardRange(object.metadata.uid, '0x0000000000000000', '0x8000000000000000')";
+    const SECOND: &str = "shardRange(object.metadata.uid, '0x8000000000000000', '0x10000000000000000')";
+
+    #[test]
+    fn the_hash_is_gos_fnv_64a() {
+        for (text, hash) in
+            [("", 0xcbf2_9ce4_8422_2325), ("a", 0xaf63_dc4c_8601_ec8c), ("foobar", 0x8594_4171_f739_67e8)]
+        {
+            assert_eq!(fnv1a(text.as_bytes()), hash, "{text}");
+        }
+    }
+
+    #[test]
+    fn what_is_written_otherwise_means_the_same() {
+        for text in [
+            FIRST.to_owned(),
+            format!("  ({FIRST}) "),
+            FIRST.replace('\'', "\"").replace(", ", ","),
+            FIRST.replace('(', " ( ").replace(')', " ) "),
+        ] {
+            assert_eq!(ShardSelector::parse(&text).map(|shards| shards.to_string()), Ok(FIRST.to_owned()), "{text}");
+        }
+        let both = format!("{FIRST} || {SECOND}");
+        assert_eq!(ShardSelector::parse(&format!("({FIRST}) ||({SECOND})")).unwrap().to_string(), both);
+    }
+
+    #[test]
+    fn what_is_wrong_is_named() {
+        for (text, why) in [
+            (" ", "empty shard selector is not allowed"),
+            ("true", "unexpected expression \"true\""),
+            ("hash(object.metadata.uid)", "unsupported function \"hash\""),
+            (&FIRST.replace("uid", "name"), "unsupported field path \"object.metadata.name\""),
+            (&FIRST.replace("'0x0000000000000000'", "0"), "hexStart must be a string literal"),
+            (&FIRST.replace("0x8", "8"), "hexEnd must have '0x' prefix, got \"8000000000000000\""),
+            (&FIRST.replace("0x8000000000000000", "0xf"), "(did you mean \"0x000000000000000f\"?)"),
+            (&FIRST.replace("0x8", "0xA"), "hexEnd: invalid hex character \"A\""),
+            (&FIRST.replace("0x8", "0x28"), "17-digit hex value must be"),
+            (&FIRST.replace("0x8", "0x12345"), "hex value too long (20 chars, max 17)"),
+            (&FIRST.replace("0x8", "0x0"), "start 0x0000000000000000 must be less than end 0x0000000000000000"),
+            (&SECOND.replace("0x8000000000000000", END_OF_ALL), "must be less than end"),
+            (&format!("{FIRST} || {}", SECOND.replace("uid", "namespace")), "must use the same field"),
+            (&format!("{FIRST} && {SECOND}"), "CEL parse error: found '&&"),
+            (&FIRST[..FIRST.len() - 1], "CEL parse error: found the end, expected ')'"),
+            (&"(".repeat(100), "more than 32 parentheses"),
+        ] {
+            let error = ShardSelector::parse(text).unwrap_err().to_string();
+            assert!(error.starts_with("invalid shard selector: ") && error.contains(why), "{text}: {error}");
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn shards_that_cover_all_hold_each_value_once(value in ".{0,40}") {
+            let holds = |text| ShardSelector::parse(text).unwrap().holds(&value);
+            prop_assert!(holds(FIRST) != holds(SECOND));
+        }
+
+        #[test]
+        fn parsing_never_panics(text in "(shardRange|object.metadata.uid|[(),'\"| 0x8é]){0,20}") {
+            if let Ok(shards) = ShardSelector::parse(&text) {
+                prop_assert_eq!(ShardSelector::parse(&shards.to_string()), Ok(shards));
+            }
+        }
+    }
+}
