@@ -24,6 +24,7 @@ async fn read(cacher: &Cacher, scope: &Scope, options: &ListOptions) -> usize {
             resource_version: list.revision.get().to_string(),
             continue_token: list.continue_token.clone().unwrap_or_default(),
             remaining_item_count: None,
+            shard_selector: String::new(),
         };
         bytes += ListBody::new(&meta, ListStyle::Typed, list.items).map(|chunk| black_box(chunk).len()).sum::<usize>();
         match list.continue_token {
