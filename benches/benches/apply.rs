@@ -12,7 +12,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use criterion::{BenchmarkId, Criterion, Throughput, criterion_group, criterion_main};
 use listwatch_benches::feed::{Feed, fed};
-use listwatch_benches::{runtime, value};
+use listwatch_benches::{measured, runtime, value};
 use listwatch_cacher::{Cacher, Delivery, Scope, Watcher};
 use listwatch_meta::{ListOptions, ObjectShape, ResourceVersion, SelectableField};
 use rustix::time::{ClockId, clock_gettime};
@@ -127,12 +127,13 @@ fn apply(turns: u64, objects: usize, small: bool, watchers: Watchers) -> Duratio
 fn benches_of_apply(criterion: &mut Criterion) {
     let mut group = criterion.benchmark_group("apply");
     group.throughput(Throughput::Elements(1));
+    let many = if measured() { 10_000 } else { 100 };
     for (name, objects, small, watchers) in [
         ("no watchers, 100 B", 1_000, true, Watchers::None),
         ("no watchers, 1 KiB", 1_000, false, Watchers::None),
         ("100 of a label each", 1_000, false, Watchers::OfLabels(100)),
-        ("1 of a node", 10_000, false, Watchers::OfNodes(1)),
-        ("10,000 of a node each", 10_000, false, Watchers::OfNodes(10_000)),
+        ("1 of a node", many, false, Watchers::OfNodes(1)),
+        ("10,000 of a node each", many, false, Watchers::OfNodes(many)),
     ] {
         group.bench_function(name, |bencher| bencher.iter_custom(|turns| apply(turns, objects, small, watchers)));
     }
@@ -148,7 +149,7 @@ fn benches_of_apply(criterion: &mut Criterion) {
     group.finish();
 
     let mut group = criterion.benchmark_group("ask for a list");
-    for objects in [1_000, 100_000] {
+    for objects in if measured() { [1_000, 100_000] } else { [10, 100] } {
         let runtime = runtime();
         let feed = Feed::new(objects, |n| value(n, 0));
         let cacher = runtime.block_on(fed(&feed, shape(), &[]));

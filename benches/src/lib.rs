@@ -50,6 +50,12 @@ pub fn shape() -> Arc<ObjectShape> {
     Arc::new(ObjectShape::new(true, Vec::new()))
 }
 
+/// Is this run to measure? `cargo bench` says so; the test runner, which goes through every bench once
+/// to see that it holds, does not, and gets small sizes.
+pub fn measured() -> bool {
+    std::env::args().any(|argument| argument == "--bench")
+}
+
 /// A memory store with `objects` objects, and a cache that has seen all of them.
 ///
 /// # Panics
