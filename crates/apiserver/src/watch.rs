@@ -91,7 +91,9 @@ pub(crate) struct WatchStream {
     counted: Counted,
     /// The server stops and others leave first.
     leaving: Option<Pin<Box<Sleep>>>,
-    gzip: bool,
+    /// The compression, until its end is sent.
+    gzip: Option<gzip::Streamed>,
+    compressed: bool,
 }
 
 impl WatchStream {
@@ -103,7 +105,16 @@ impl WatchStream {
         gzip: bool,
     ) -> Self {
         let counted = Counted::new(farewell);
-        WatchStream { watcher, resource, view, ended: false, counted, leaving: None, gzip }
+        WatchStream {
+            watcher,
+            resource,
+            view,
+            ended: false,
+            counted,
+            leaving: None,
+            gzip: gzip.then(gzip::Streamed::default),
+            compressed: gzip,
+        }
     }
 
     /// The `Content-Type` of the stream.
@@ -127,9 +138,9 @@ impl WatchStream {
         self.poll_leave(cx).map(|()| None)
     }
 
-    /// Is every chunk a gzip member?
+    /// Are the chunks gzip?
     pub(crate) fn is_gzip(&self) -> bool {
-        self.gzip
+        self.compressed
     }
 
     /// The next chunk; `None` after the end.
@@ -147,10 +158,13 @@ impl WatchStream {
                 Poll::Pending => break,
             }
         }
-        match batch.finish() {
-            Some(chunk) if self.gzip => Poll::Ready(Some(gzip::member(&chunk))),
-            Some(chunk) => Poll::Ready(Some(chunk)),
-            None => self.poll_leave(cx).map(|()| None),
+        match (batch.finish(), &mut self.gzip) {
+            (Some(chunk), Some(gzip)) => Poll::Ready(Some(gzip.chunk(&chunk))),
+            (Some(chunk), None) => Poll::Ready(Some(chunk)),
+            (None, _) => {
+                std::task::ready!(self.poll_leave(cx));
+                Poll::Ready(self.gzip.take().map(|mut gzip| gzip.end()))
+            }
         }
     }
 

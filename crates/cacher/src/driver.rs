@@ -320,14 +320,17 @@ impl Driver {
             (cache.revision(), cache.history().floor())
         };
         let mut unneeded = Vec::new();
-        shared.hub.lock().for_each(|cell| {
+        let mut hub = shared.hub.lock();
+        let dispatched = hub.dispatched();
+        hub.for_each(|cell| {
             let mut mailbox = cell.lock();
             if mailbox.last() > revision {
                 let goodbye = shared.expired(mailbox.last(), floor);
-                unneeded.extend(mailbox.handle_close(Some(goodbye)));
+                unneeded.extend(mailbox.handle_close(Some(goodbye), dispatched));
                 wakers.extend(mailbox.take_waker());
             }
         });
+        drop(hub);
         shared.wake(wakers);
     }
 
@@ -407,6 +410,7 @@ impl Driver {
         {
             let mut hub = shared.hub.lock();
             ask |= hub.poll_progress(now);
+            let dispatched = hub.dispatched();
             hub.handle_timeout(now, limits, |due| {
                 let waker = match due {
                     Due::Bookmark(cell, revision) => {
@@ -416,7 +420,7 @@ impl Driver {
                     }
                     Due::Deadline(cell) => {
                         let mut mailbox = cell.lock();
-                        unneeded.extend(mailbox.handle_close(None));
+                        unneeded.extend(mailbox.handle_close(None, dispatched));
                         mailbox.take_waker()
                     }
                 };

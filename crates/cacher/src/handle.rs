@@ -485,7 +485,7 @@ impl Handle {
             let id = hub.handle_watch(now(), cell.clone(), filter.clone(), deadline, bookmarks, &shared.config.limits);
             // A stop that came first has told everyone it knew of.
             if shared.is_stopped() {
-                unneeded = cell.lock().handle_close(None);
+                unneeded = cell.lock().handle_close(None, hub.dispatched());
             }
             id
         };

@@ -170,6 +170,11 @@ impl<W> Hub<W> {
         }
     }
 
+    /// Events before this sequence have been dispatched.
+    pub(crate) fn dispatched(&self) -> u64 {
+        self.dispatched
+    }
+
     /// Everything up to `revision`, whose last event stands before `end`, has been dispatched.
     pub(crate) fn handle_progress(&mut self, revision: Revision, end: u64) {
         self.revision = revision;

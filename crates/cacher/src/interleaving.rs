@@ -125,7 +125,7 @@ impl World {
             Op::Bookmarks => self.bookmarks(),
             Op::Close(reader) => {
                 if let Some(watch) = self.watches.get_mut(*reader) {
-                    drop(watch.mailbox.handle_close(None));
+                    drop(watch.mailbox.handle_close(None, self.hub.dispatched()));
                     watch.closed = true;
                 }
             }

@@ -173,10 +173,11 @@ impl Shared {
         let (mut wakers, mut unneeded) = (Vec::new(), Vec::new());
         {
             let mut hub = self.hub.lock();
+            let dispatched = hub.dispatched();
             hub.for_each(|cell| {
                 let mut mailbox = cell.lock();
                 let goodbye = goodbye(&mailbox);
-                unneeded.extend(mailbox.handle_close(goodbye));
+                unneeded.extend(mailbox.handle_close(goodbye, dispatched));
                 wakers.extend(mailbox.take_waker());
             });
             hub.handle_reset();

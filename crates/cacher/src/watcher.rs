@@ -193,17 +193,17 @@ impl Mailbox {
 
     /// The watch ends: what is queued is still handed out, then the goodbye. Returns what is not
     /// needed any more: it may be the last to hold a state, which takes time to free, so that the
-    /// caller drops it when he holds no lock.
+    /// caller drops it when he holds no lock. Events before `dispatched` have been dispatched.
     #[must_use = "to be dropped outside of any lock"]
-    pub(crate) fn handle_close(&mut self, goodbye: Option<Status>) -> Option<ListItems> {
+    pub(crate) fn handle_close(&mut self, goodbye: Option<Status>, dispatched: u64) -> Option<ListItems> {
         if matches!(self.state, State::Finishing { .. } | State::Closed(_)) {
             return None;
         }
         let goodbye = goodbye.map(Box::new);
         match std::mem::replace(&mut self.state, State::Closed(None)) {
             State::Lagging { place } => self.state = State::Finishing { place, goodbye },
-            // Nothing was queued since it became live: then `pushed` is behind nothing it has seen.
-            State::Live => self.state = State::Finishing { place: self.pushed, goodbye },
+            // It has seen what was dispatched, wanted or not: the rest of a revision stands behind that.
+            State::Live => self.state = State::Finishing { place: self.pushed.max(dispatched), goodbye },
             State::Replay(replay) => {
                 self.state = State::Closed(goodbye);
                 return replay.items;
@@ -225,7 +225,7 @@ impl Mailbox {
         let late = matches!(&self.state, State::Replay(replay) if replay.place < edge.start) && edge.floor > self.floor;
         late.then(|| {
             let goodbye = goodbye(self.last);
-            self.handle_close(Some(goodbye))
+            self.handle_close(Some(goodbye), 0)
         })
     }
 
@@ -510,8 +510,8 @@ mod tests {
     fn an_end_is_never_silent_unless_it_is_clean() {
         let mut mailbox = live(0);
         mailbox.handle_event(&event(7), Change::Added, 9);
-        assert!(mailbox.handle_close(Some(Status::expired_list())).is_none());
-        assert!(mailbox.handle_close(None).is_none());
+        assert!(mailbox.handle_close(Some(Status::expired_list()), 0).is_none());
+        assert!(mailbox.handle_close(None, 0).is_none());
         assert_eq!(drain(&mut mailbox), ["ADDED r107", "history 8"]);
         mailbox.handle_history(8, &[event(8)], |_| Some(Change::Added));
         assert_eq!(drain(&mut mailbox), ["goodbye 410", "end"]);
@@ -539,7 +539,7 @@ mod tests {
             let mut mailbox = live(0);
             mailbox.handle_event(&event(7), Change::Added, 9);
             assert!(matches!(mailbox.poll_delivery(), Step::Deliver(_)));
-            assert!(mailbox.handle_close(None).is_none());
+            assert!(mailbox.handle_close(None, 0).is_none());
             assert_eq!(mailbox.handle_event(&late, Change::Added, 9), Push::Ignored, "it is not live any more");
             assert_eq!(drain(&mut mailbox), ["history 8"]);
             mailbox.handle_history(8, &[late, event(9)], |_| Some(Change::Added));
@@ -548,11 +548,16 @@ mod tests {
         let mut gone = live(0);
         gone.handle_event(&event(7), Change::Added, 9);
         assert!(matches!(gone.poll_delivery(), Step::Deliver(_)));
-        assert!(gone.handle_close(None).is_none());
+        assert!(gone.handle_close(None, 0).is_none());
         gone.handle_gone(8, edge(9, 108), |seen| Status::expired_watch(seen.get(), 108));
         assert_eq!(drain(&mut gone), ["goodbye 410", "end"], "what cannot be finished is said");
+        let mut quiet = live(0);
+        quiet.handle_event(&event(7), Change::Added, 9);
+        assert!(matches!(quiet.poll_delivery(), Step::Deliver(_)));
+        assert!(quiet.handle_close(None, 500).is_none());
+        assert_eq!(drain(&mut quiet), ["history 500"], "what was dispatched to others is not asked for again");
         let mut nothing = live(0);
-        assert!(nothing.handle_close(None).is_none());
+        assert!(nothing.handle_close(None, 0).is_none());
         assert_eq!(drain(&mut nothing), ["end"]);
     }
 
@@ -570,7 +575,7 @@ mod tests {
         let objects = vec![event(1).event.object.clone(), event(2).event.object.clone()];
         let mut mailbox = Mailbox::replay(Replay::new(ListItems::ready(objects), None, 6), Revision::new(105));
         let Step::Walk(items) = mailbox.poll_delivery() else { panic!("a walk") };
-        assert!(mailbox.handle_close(Some(Status::expired_list())).is_none(), "the reader has it");
+        assert!(mailbox.handle_close(Some(Status::expired_list()), 0).is_none(), "the reader has it");
         assert!(mailbox.handle_walked(items, false).is_some(), "to be dropped");
         assert_eq!(drain(&mut mailbox), ["goodbye 410", "end"]);
     }
@@ -578,7 +583,7 @@ mod tests {
     #[test]
     fn a_watcher_that_moved_on_is_not_moved_again() {
         let mut mailbox = Mailbox::from_history(7, Revision::ZERO);
-        assert!(mailbox.handle_close(None).is_none());
+        assert!(mailbox.handle_close(None, 0).is_none());
         mailbox.handle_history(7, &[event(7)], |_| Some(Change::Added));
         assert!(!mailbox.handle_attached(7));
         mailbox.handle_gone(7, edge(9, 9), |_| Status::expired_list());

@@ -283,6 +283,7 @@ pub struct Reflector {
 }
 
 #[derive(Debug)]
+#[expect(clippy::large_enum_variant, reason = "a reflector has one")]
 enum Phase {
     Starting,
     Listing(Listing),

@@ -16,7 +16,7 @@
 //! * **Order.** Records are imported in the order in which they were last changed, each at a revision
 //!   of its own, so that newer stays newer.
 //! * **No time travel.** A client that holds a resource version of the source must not be shown an
-//!   older state by the target, nor miss a removal: see [`import`].
+//!   older state by the target, nor miss a removal: see [`import()`].
 //! * **Memory.** A page of records ([`PAGE_BYTES`], at most [`PAGE_RECORDS_MAX`] records), and
 //!   [`SORT_PAIRS`] places of records; the rest waits in unnamed temporary files.
 //!
@@ -29,7 +29,7 @@
 //! use listwatch_meta::Key;
 //! use listwatch_storage::transfer::{self, CheckedExport, ImportOptions};
 //! use listwatch_storage::{MemoryStorage, Storage};
-//! # tokio::runtime::Builder::new_current_thread().build()?.block_on(async {
+//! # tokio::runtime::Builder::new_current_thread().enable_time().build()?.block_on(async {
 //! let key = Key::new("pods", Some("default"), "web")?;
 //! let old = MemoryStorage::new();
 //! old.create(&key, r#"{"kind":"Pod"}"#.into(), None).await?;

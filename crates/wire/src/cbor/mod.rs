@@ -21,9 +21,9 @@
 //!
 //! | answer | made by |
 //! |---|---|
-//! | an object, its metadata, a Table, a Status | [`encode`] of its JSON |
+//! | an object, its metadata, a Table, a Status | [`encode()`] of its JSON |
 //! | a list, whole | [`ListBody`], which holds a chunk of it |
-//! | a list of metadata, a Table of a list | [`encode`] of its JSON |
+//! | a list of metadata, a Table of a list | [`encode()`] of its JSON |
 //! | ADDED, MODIFIED, DELETED, in any view | [`event_frame`], once per event and view |
 //! | BOOKMARK | [`event_frame`] of [`crate::Bookmark::object`] |
 //! | ERROR, at the end of a stream | [`error_frame`] |
