@@ -320,7 +320,7 @@ impl Driver {
             (cache.revision(), cache.history().floor())
         };
         let mut unneeded = Vec::new();
-        let mut hub = shared.hub.lock();
+        let hub = shared.hub.lock();
         let dispatched = hub.dispatched();
         hub.for_each(|cell| {
             let mut mailbox = cell.lock();
