@@ -167,7 +167,11 @@ impl Cache {
     pub(crate) fn new(shape: Arc<ObjectShape>, indexed: Vec<usize>, limits: Limits, counters: Arc<Counters>) -> Self {
         Cache {
             snapshot: Snapshot::new(&indexed),
-            history: History::new(Revision::ZERO, Encodings::new(limits.encodings_bytes_max, counters.clone())),
+            history: History::new(
+                Revision::ZERO,
+                Encodings::new(limits.encodings_bytes_max, counters.clone()),
+                limits.history_budget.as_ref(),
+            ),
             shape,
             indexed,
             limits,

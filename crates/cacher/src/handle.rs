@@ -222,6 +222,14 @@ impl Cacher {
         }
     }
 
+    /// Bytes of the current state; 0 without a cache. Cheap, unlike [`Cacher::stats`].
+    pub fn object_bytes(&self) -> usize {
+        match &self.0 {
+            Inner::Cached(handle) => handle.shared.cache.read().object_bytes(),
+            Inner::Direct(_) => 0,
+        }
+    }
+
     /// What is read from the objects.
     pub fn shape(&self) -> &Arc<ObjectShape> {
         match &self.0 {

@@ -18,6 +18,7 @@ use std::time::{Duration, Instant};
 
 use listwatch_meta::{Change, Event, Revision};
 
+use crate::budget::{HistoryBudget, WindowAccount};
 use crate::delivery::SharedEvent;
 use crate::encodings::Encodings;
 use crate::limits::{EVICTED_EVENTS_MAX, Limits, MEMO_EVENTS_MAX};
@@ -29,8 +30,8 @@ pub(crate) struct History {
     start: u64,
     /// A watch may begin after this revision or a later one: all later events are here.
     floor: Revision,
-    /// What the window alone keeps alive; see [`cost`].
-    bytes: usize,
+    /// What the window alone keeps alive ([`cost`]), and the budget it shares.
+    account: WindowAccount,
     encodings: Arc<Encodings>,
 }
 
@@ -49,8 +50,9 @@ pub(crate) struct Gone;
 
 impl History {
     /// An empty window; a watch may begin after `floor`.
-    pub(crate) fn new(floor: Revision, encodings: Arc<Encodings>) -> Self {
-        History { events: VecDeque::new(), start: 0, floor, bytes: 0, encodings }
+    pub(crate) fn new(floor: Revision, encodings: Arc<Encodings>, budget: Option<&HistoryBudget>) -> Self {
+        let account = budget.map_or_else(WindowAccount::default, HistoryBudget::open);
+        History { events: VecDeque::new(), start: 0, floor, account, encodings }
     }
 
     /// The place behind the last event.
@@ -75,7 +77,7 @@ impl History {
 
     /// Bytes that only the window keeps alive.
     pub(crate) fn bytes(&self) -> usize {
-        self.bytes
+        self.account.bytes()
     }
 
     /// From the oldest event to `now`.
@@ -88,7 +90,7 @@ impl History {
     /// Revisions must not fall; equal ones are one transaction.
     pub(crate) fn append(&mut self, now: Instant, event: Event, limits: &Limits) -> &Arc<SharedEvent> {
         debug_assert!(self.events.back().is_none_or(|last| last.revision() <= event.revision()));
-        self.bytes += cost(&event);
+        self.account.add(cost(&event));
         let event = SharedEvent::new(self.end(), now, event, self.encodings.clone());
         self.events.push_back(Arc::new(event));
         if let Some(aged) = self.events.len().checked_sub(MEMO_EVENTS_MAX + 1) {
@@ -108,7 +110,7 @@ impl History {
             let oldest = &self.events[0];
             let aged = now.saturating_duration_since(oldest.at) > limits.history_age
                 && self.events.len() > limits.history_events_min;
-            if !aged && self.bytes <= limits.history_bytes_max {
+            if !aged && self.bytes() <= limits.history_bytes_max && !self.account.has_to_give() {
                 break;
             }
             if left == 0 {
@@ -130,7 +132,7 @@ impl History {
     pub(crate) fn clear(&mut self, floor: Revision) -> VecDeque<Arc<SharedEvent>> {
         // A place is skipped, so that even who stood at the very end is told.
         self.start = self.end() + 1;
-        self.bytes = 0;
+        self.account.subtract(self.account.bytes());
         self.floor = floor;
         std::mem::take(&mut self.events)
     }
@@ -166,7 +168,7 @@ impl History {
     fn drop_oldest(&mut self) {
         if let Some(event) = self.events.pop_front() {
             self.start += 1;
-            self.bytes -= cost(&event.event);
+            self.account.subtract(cost(&event.event));
             // The rest of a transaction is of no use without its beginning.
             self.raise_floor(event.revision());
         }
@@ -196,7 +198,7 @@ mod tests {
     }
 
     fn history(revisions: &[u64], limits: &Limits, step: Duration) -> (History, Instant) {
-        let mut history = History::new(Revision::new(10), Arc::default());
+        let mut history = History::new(Revision::new(10), Arc::default(), limits.history_budget.as_ref());
         let mut now = Instant::now();
         for revision in revisions {
             now += step;
@@ -241,6 +243,23 @@ mod tests {
         let revisions: Vec<u64> = (11..100).collect();
         let (history, _) = history(&revisions, &limits, Duration::from_millis(1));
         assert_eq!((history.len(), history.bytes()), (10, 10 * one));
+    }
+
+    #[test]
+    fn windows_that_share_a_budget_keep_within_it_and_the_busy_one_pays() {
+        let one = cost(&added(1));
+        let limits =
+            Limits { history_events_min: 0, history_budget: Some(HistoryBudget::new(20 * one)), ..Limits::default() };
+        let (quiet, _) = history(&[11, 12, 13, 14, 15], &limits, Duration::ZERO);
+        let revisions: Vec<u64> = (16..100).collect();
+        let (busy, now) = history(&revisions, &limits, Duration::from_millis(1));
+        assert_eq!((quiet.len(), busy.len()), (5, 15), "the quiet window keeps what it has");
+        drop(quiet);
+        let mut busy = busy;
+        busy.append(now, added(100), &limits);
+        assert_eq!(busy.len(), 16, "there is room again");
+        busy.clear(Revision::new(100));
+        assert_eq!(limits.history_budget.as_ref().map(HistoryBudget::bytes), Some(0));
     }
 
     #[test]

@@ -86,6 +86,7 @@
 
 mod audit;
 mod bookmark;
+mod budget;
 mod cache;
 mod delivery;
 mod direct;
@@ -111,6 +112,7 @@ mod store_read;
 mod stream;
 mod watcher;
 
+pub use budget::HistoryBudget;
 pub use delivery::{Delivered, Delivery, EncodingId};
 pub use error::ReadError;
 pub use filter::Scope;

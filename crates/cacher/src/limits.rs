@@ -4,6 +4,8 @@
 
 use std::time::Duration;
 
+use crate::budget::HistoryBudget;
+
 /// The bounds of one cache. `Default` is what suits a server; tests turn them down.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Limits {
@@ -15,6 +17,9 @@ pub struct Limits {
     /// their age. At the bound the oldest events leave, and watchers that still needed them get
     /// `410 Expired`.
     pub history_bytes_max: usize,
+    /// What this window and those of other caches may take together; `None` is no such bound. Above
+    /// it, windows that take more than their share let their oldest events go: [`HistoryBudget`].
+    pub history_budget: Option<HistoryBudget>,
     /// The window holds at least this many events, however old they are (the byte bound still
     /// holds), so that a quiet resource can be resumed after hours.
     pub history_events_min: usize,
@@ -58,6 +63,7 @@ impl Default for Limits {
         Limits {
             history_age: Duration::from_secs(75),
             history_bytes_max: 64 << 20,
+            history_budget: None,
             history_events_min: 100,
             history_refill_revisions_max: 10_000,
             encodings_bytes_max: 4 << 20,
@@ -76,8 +82,10 @@ impl Default for Limits {
 }
 
 /// A cache that starts waits this long for the history that it asked the store for; then it does
-/// without, and lists the present. Well below [`Limits::ready_wait`]: requests wait for it.
-pub(crate) const HISTORY_REFILL_WAIT: Duration = Duration::from_secs(1);
+/// without, and lists the present: a watch from a version before is told `410 Expired`, also one of
+/// a moment ago. etcd on a busy machine was seen to take more than a second. Below
+/// [`Limits::ready_wait`], so that the list of the present is there before requests are refused.
+pub(crate) const HISTORY_REFILL_WAIT: Duration = Duration::from_secs(2);
 
 /// The driver takes at most this many items from the store before it dispatches them and lets
 /// other tasks run: the most events that share one wake-up of a watcher, and, times the number of

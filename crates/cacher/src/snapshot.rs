@@ -236,6 +236,15 @@ impl ListItems {
         }
     }
 
+    /// Shows the next objects where they lie, until `take` has enough (it returns false) or there
+    /// are no more: what a chunk of a list needs, in one go. Returns whether there may be more.
+    pub fn show(&mut self, take: &mut dyn FnMut(&Object) -> bool) -> bool {
+        match &mut self.0 {
+            Items::Ready(objects) => objects.any(|object| !take(&object)),
+            Items::Snapshot(walk) => walk.show(take),
+        }
+    }
+
     /// These objects.
     pub(crate) fn ready(objects: Vec<Object>) -> Self {
         ListItems(Items::Ready(objects.into_iter()))
@@ -276,11 +285,35 @@ impl Walk {
     }
 
     fn refill(&mut self) {
+        let mut ready = std::mem::take(&mut self.ready);
+        self.walk(LIST_BATCH_OBJECTS, &mut |object| {
+            ready.push_back(object.clone());
+            true
+        });
+        self.ready = ready;
+    }
+
+    fn show(&mut self, take: &mut dyn FnMut(&Object) -> bool) -> bool {
+        while let Some(object) = self.ready.pop_front() {
+            if !take(&object) {
+                return true;
+            }
+        }
+        if !self.done {
+            self.walk(usize::MAX, take);
+        }
+        !self.done
+    }
+
+    /// Goes on through the entries, for at most so many, until `take` has enough.
+    fn walk(&mut self, entries: usize, take: &mut dyn FnMut(&Object) -> bool) {
         let bounds = (self.from.as_ref().map(|from| &**from), Bound::Excluded(&*self.end));
-        let (filter, shape, ready) = (&*self.filter, &*self.shape, &mut self.ready);
+        let (filter, shape) = (&*self.filter, &*self.shape);
+        let mut take =
+            |object: &Object| !(filter.covers(object.key()) && filter.selects_object(object, shape)) || take(object);
         let last = match self.source {
-            Source::Objects => look(&self.snapshot.objects, bounds, filter, shape, ready),
-            Source::Index(index) => look(&self.snapshot.indexes[index].entries, bounds, filter, shape, ready),
+            Source::Objects => walk(&self.snapshot.objects, bounds, entries, &mut take),
+            Source::Index(index) => walk(&self.snapshot.indexes[index].entries, bounds, entries, &mut take),
         };
         match last {
             Some(last) => self.from = Bound::Excluded(last),
@@ -289,23 +322,16 @@ impl Walk {
     }
 }
 
-/// Takes what matches among the next few entries; returns the last entry looked at, or `None` at
-/// the end.
-fn look<K: Ord + Clone + Borrow<str>>(
-    entries: &OrdMap<K, Object>,
+/// Takes the next entries, for at most so many, until `take` has enough; returns the last one, or
+/// `None` at the end.
+fn walk<K: Ord + Clone + Borrow<str>>(
+    map: &OrdMap<K, Object>,
     bounds: (Bound<&str>, Bound<&str>),
-    filter: &Filter,
-    shape: &ObjectShape,
-    ready: &mut VecDeque<Object>,
+    entries: usize,
+    take: &mut impl FnMut(&Object) -> bool,
 ) -> Option<Box<str>> {
-    let mut last = None;
-    for (entry, object) in entries.range::<_, str>(bounds).take(LIST_BATCH_OBJECTS) {
-        last = Some(entry);
-        if filter.covers(object.key()) && filter.selects_object(object, shape) {
-            ready.push_back(object.clone());
-        }
-    }
-    last.map(|entry| entry.borrow().into())
+    let last = map.range::<_, str>(bounds).zip(1..).find(|((_, object), count)| !take(object) || *count == entries);
+    last.map(|((entry, _), _)| entry.borrow().into())
 }
 
 #[cfg(test)]
@@ -355,6 +381,7 @@ mod tests {
         fn a_walk_shows_what_was_there_when_it_began(
             before in prop::collection::btree_map("[ab]", prop::collection::btree_set("[a-z]{1,2}", 0..200), 0..3),
             after in prop::collection::vec("[a-z]{1,2}", 0..50),
+            shown in 0_usize..300,
         ) {
             let mut snapshot = Snapshot::new(&[0]);
             let mut expected = Vec::new();
@@ -368,6 +395,15 @@ mod tests {
             let filter = Arc::new(Filter::new("pods", &shape(), &[0], &Scope::All, LabelSelector::default(), &fields));
             let mut items = ListItems::walk(snapshot.clone(), filter, shape(), "");
             let mut seen: Vec<Object> = items.by_ref().take(10).collect();
+            let mut room = shown;
+            let mut more = true;
+            while room > 0 && more {
+                more = items.show(&mut |object| {
+                    seen.push(object.clone());
+                    room -= 1;
+                    room % 7 != 0
+                });
+            }
             for name in &after {
                 if snapshot.remove(&format!("/pods/a/{name}"), &shape()).is_none() {
                     snapshot.insert(pod("a", name, "m"), &shape());

@@ -293,7 +293,7 @@ fn a_history_that_does_not_come_in_time_is_done_without() {
         > r3
         hold
         start
-        advance 0.5
+        advance 1.5
         stats ready
         > ready: false
         list all limit=1
@@ -313,6 +313,27 @@ fn a_history_that_does_not_come_in_time_is_done_without() {
         > ∎
         stats generation
         > generation: 1
+        ",
+    );
+}
+
+#[test]
+fn a_history_that_comes_late_is_waited_for() {
+    check(
+        "
+        put a/x
+        > r2
+        put a/y
+        > r3
+        hold
+        start
+        advance 1.5
+        release
+        watch one all rv=2
+        read one
+        > ADDED a/y@3
+        list all rv=3
+        > r3: a/x@2 a/y@3
         ",
     );
 }

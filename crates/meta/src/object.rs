@@ -25,11 +25,30 @@ use crate::scan::{self, Malformed, PathSet, Span};
 
 /// What a resource wants read from its objects, compiled once: the paths of its selectable fields
 /// besides `metadata.name` and `metadata.namespace`, which come from the key.
+///
+/// A shape may also say how stored bytes are [normalized](Normalize) before anything reads them.
 #[derive(Clone, Debug)]
 pub struct ObjectShape {
     paths: PathSet,
     fields: Vec<SelectableField>,
+    /// Fields that are read but that a selector may not name, by position.
+    hidden: Vec<bool>,
+    /// What a selector calls the fields, by position; empty where that is their own label.
+    asked: Vec<String>,
+    /// The kind has a list of field labels of its own, however short.
+    own_labels: bool,
     namespaced: bool,
+    normalize: Option<Arc<dyn Normalize>>,
+}
+
+/// What is done to a stored value before it becomes an [`Object`]: a schema that changed since the
+/// value was written may want other fields there, or fewer.
+///
+/// Doing it twice must be the same as doing it once.
+pub trait Normalize: fmt::Debug + Send + Sync {
+    /// The value as it is to be seen, or `None` when it is that already (or cannot be understood:
+    /// then it is seen as it stands).
+    fn normalize(&self, value: &[u8]) -> Option<Vec<u8>>;
 }
 
 /// A field that a field selector may name.
@@ -74,7 +93,49 @@ impl ObjectShape {
             let path: Vec<&str> = field.path.iter().map(String::as_str).collect();
             assert_eq!(paths.add(&path), FIRST_FIELD + position, "field {} stands twice", field.label);
         }
-        ObjectShape { paths, fields, namespaced }
+        let hidden = vec![false; fields.len()];
+        let own_labels = !fields.is_empty();
+        ObjectShape { paths, fields, hidden, asked: Vec::new(), own_labels, namespaced, normalize: None }
+    }
+
+    /// The same shape for values that are normalized first.
+    #[must_use]
+    pub fn normalized_by(mut self, normalize: Arc<dyn Normalize>) -> Self {
+        self.normalize = Some(normalize);
+        self
+    }
+
+    /// The same shape, of whose fields a selector may name those for which `shown` is true. All
+    /// fields are still read and keep their positions, so that objects and caches can be shared by
+    /// resources that show different fields of them.
+    #[must_use]
+    pub fn showing(&self, shown: impl Fn(&SelectableField) -> bool) -> Self {
+        let hidden = self.fields.iter().map(|field| !shown(field)).collect();
+        ObjectShape { hidden, own_labels: true, ..self.clone() }
+    }
+
+    /// The same shape, whose fields a selector calls by other labels: those of another version of the
+    /// kind. `asked` gives the label of a field, or `None` where that version has no such label. As
+    /// with [`ObjectShape::showing`], objects and caches can be shared.
+    #[must_use]
+    pub fn asked_by(&self, asked: impl Fn(&SelectableField) -> Option<String>) -> Self {
+        let asked: Vec<Option<String>> = self.fields.iter().map(asked).collect();
+        let hidden = asked.iter().map(Option::is_none).collect();
+        let asked = asked.into_iter().map(Option::unwrap_or_default).collect();
+        ObjectShape { hidden, asked, own_labels: true, ..self.clone() }
+    }
+
+    /// The own label of the field that a selector calls so; what is no field is its own label.
+    pub fn own_label<'a>(&'a self, asked: &'a str) -> &'a str {
+        match self.asked.iter().position(|label| label == asked) {
+            Some(position) if !self.hidden[position] => &self.fields[position].label,
+            _ => asked,
+        }
+    }
+
+    /// Have fields other labels in selectors than their own?
+    pub(crate) fn renames(&self) -> bool {
+        !self.asked.is_empty()
     }
 
     /// Do objects of this resource live in namespaces?
@@ -92,11 +153,24 @@ impl ObjectShape {
         self.fields.iter().position(|field| field.label == label)
     }
 
+    fn asked_position(&self, label: &str) -> Option<usize> {
+        match self.asked.is_empty() {
+            true => self.field_position(label),
+            false => self.asked.iter().position(|asked| asked == label),
+        }
+    }
+
     /// May a field selector name this label?
     pub fn is_selectable(&self, label: &str) -> bool {
         label == "metadata.name"
             || (label == "metadata.namespace" && self.namespaced)
-            || self.field_position(label).is_some()
+            || self.asked_position(label).is_some_and(|position| !self.hidden[position])
+    }
+
+    /// Has the kind a list of field labels of its own, however short? It decides how a selector
+    /// with another label is refused.
+    pub fn has_own_labels(&self) -> bool {
+        self.own_labels
     }
 }
 
@@ -114,6 +188,7 @@ struct Inner {
     change: Change,
     namespaced: bool,
     deleting: bool,
+    normalized: bool,
     /// All spans are relative to `frame`.
     labels: Span,
     uid: Span,
@@ -156,7 +231,7 @@ impl Object {
     /// An object as it leaves the store: `value` is its JSON without a resource version (one that
     /// is there is replaced), `revision` the revision of the change that produced this state.
     ///
-    /// Copies `value` once.
+    /// Copies `value` once; what the shape wants normalized costs what that costs.
     ///
     /// # Errors
     /// [`Malformed`] when the value is not a JSON object with a `metadata` object.
@@ -166,6 +241,28 @@ impl Object {
         change: Change,
         value: &[u8],
         shape: &ObjectShape,
+    ) -> Result<Self, Malformed> {
+        match shape.normalize.as_ref().and_then(|normalize| normalize.normalize(value)) {
+            Some(value) => Object::build(key, revision, change, &value, shape, true),
+            None => Object::build(key, revision, change, value, shape, false),
+        }
+    }
+
+    /// The same object with other bytes, which are taken as they are: its form in another version.
+    ///
+    /// # Errors
+    /// [`Malformed`] when the value is not a JSON object with a `metadata` object.
+    pub fn with_json(&self, json: &[u8], shape: &ObjectShape) -> Result<Self, Malformed> {
+        Object::build(self.0.key.clone(), self.0.revision, self.0.change, json, shape, self.0.normalized)
+    }
+
+    fn build(
+        key: Key,
+        revision: Revision,
+        change: Change,
+        value: &[u8],
+        shape: &ObjectShape,
+        normalized: bool,
     ) -> Result<Self, Malformed> {
         let mut spans = SpanBuffer::new(shape.paths.len());
         let spans = spans.as_mut();
@@ -212,6 +309,7 @@ impl Object {
             change,
             namespaced: shape.namespaced,
             deleting: !deletion.is_empty() && deletion != b"null",
+            normalized,
             labels: relocate(spans[LABELS]),
             uid: relocate(spans[UID]),
             fields: Fields::new(spans[FIRST_FIELD..].iter().copied().map(relocate)),
@@ -222,7 +320,7 @@ impl Object {
     /// revision of the delete. Copies the bytes once.
     #[must_use]
     pub fn at_change(&self, revision: Revision, change: Change, shape: &ObjectShape) -> Object {
-        Object::from_stored(self.0.key.clone(), revision, change, self.json_slice(), shape)
+        Object::build(self.0.key.clone(), revision, change, self.json_slice(), shape, self.0.normalized)
             .expect("an object's own bytes are well formed")
     }
 
@@ -276,6 +374,11 @@ impl Object {
     /// True when `metadata.deletionTimestamp` is set.
     pub fn is_being_deleted(&self) -> bool {
         self.0.deleting
+    }
+
+    /// True when the stored bytes were others: the shape's [`Normalize`] made these of them.
+    pub fn is_normalized(&self) -> bool {
+        self.0.normalized
     }
 
     /// The value of one label, if the object carries it.
@@ -450,6 +553,54 @@ mod tests {
             deleted.frame(),
             "{\"type\":\"DELETED\",\"object\":{\"metadata\":{\"resourceVersion\":\"121\",\"name\":\"web\"}}}\n"
         );
+    }
+
+    #[test]
+    fn stored_bytes_are_normalized_before_they_are_read() {
+        #[derive(Debug)]
+        struct Paint;
+        impl Normalize for Paint {
+            fn normalize(&self, value: &[u8]) -> Option<Vec<u8>> {
+                let text = std::str::from_utf8(value).unwrap();
+                text.contains("red").then(|| text.replace("red", "blue").into_bytes())
+            }
+        }
+        let shape = ObjectShape::new(false, vec![SelectableField::string("color")]).normalized_by(Arc::new(Paint));
+        let key = Key::new("paints", None, "a").unwrap();
+        let object = |value: &str| {
+            Object::from_stored(key.clone(), Revision::new(1), Change::Added, value.as_bytes(), &shape).unwrap()
+        };
+        let old = object(r#"{"metadata":{},"color":"red"}"#);
+        assert_eq!(old.field("color", &shape).as_deref(), Some("blue"));
+        assert!(old.is_normalized() && old.at_change(Revision::new(2), Change::Deleted, &shape).is_normalized());
+        assert!(!object(r#"{"metadata":{},"color":"green"}"#).is_normalized());
+        let other = old.with_json(br#"{"metadata":{},"color":"red"}"#, &shape).unwrap();
+        assert_eq!(other.field("color", &shape).as_deref(), Some("red"), "these bytes are taken as they are");
+        assert_eq!(other.revision(), old.revision());
+    }
+
+    #[test]
+    fn hidden_fields_are_read_but_not_selectable() {
+        let whole = pod_shape();
+        let shape = whole.showing(|field| field.label == "status.phase");
+        assert!(shape.is_selectable("status.phase") && !shape.is_selectable("spec.nodeName"));
+        assert_eq!(shape.field_position("spec.nodeName"), whole.field_position("spec.nodeName"));
+        assert!(whole.showing(|_| false).has_own_labels() && !ObjectShape::new(true, Vec::new()).has_own_labels());
+    }
+
+    #[test]
+    fn another_version_asks_for_fields_by_other_labels() {
+        let whole = pod_shape();
+        let shape = whole.asked_by(|field| (field.label == "spec.nodeName").then(|| "node".to_owned()));
+        assert!(shape.is_selectable("node") && shape.is_selectable("metadata.name"));
+        for hidden in ["spec.nodeName", "status.phase", ""] {
+            assert!(!shape.is_selectable(hidden), "{hidden}");
+        }
+        assert_eq!((shape.own_label("node"), shape.own_label("metadata.name")), ("spec.nodeName", "metadata.name"));
+        assert_eq!(shape.field_position("spec.nodeName"), whole.field_position("spec.nodeName"));
+        let object = object(r#"{"metadata":{},"spec":{"nodeName":"n1"}}"#);
+        let options = crate::ListOptions { field_selector: "node=n1".to_owned(), ..Default::default() };
+        assert!(options.list(&shape).unwrap().fields.matches(&object, &whole), "caches know the own labels");
     }
 
     #[test]

@@ -20,7 +20,7 @@
 use crate::continue_token::ContinueToken;
 use crate::object::ObjectShape;
 use crate::revision::{ResourceVersion, Revision};
-use crate::selector::{FieldSelector, LabelSelector};
+use crate::selector::{FieldSelector, FieldTerm, LabelSelector};
 use crate::shard::ShardSelector;
 use crate::status::{FieldError, Status};
 
@@ -129,7 +129,7 @@ impl ListOptions {
     pub fn list(&self, shape: &ObjectShape) -> Result<ListRequest, Status> {
         let (labels, fields) = self.selectors()?;
         self.validate(false)?;
-        selectable(&fields, shape)?;
+        let fields = selectable(fields, shape)?;
         let shard = self.shard()?;
         let limit = u64::try_from(self.limit).ok().filter(|limit| *limit > 0);
 
@@ -187,7 +187,7 @@ impl ListOptions {
         }
         let (labels, fields) = options.selectors()?;
         options.validate(!legacy)?;
-        selectable(&fields, shape)?;
+        let fields = selectable(fields, shape)?;
         if name.is_some() && !fields.terms().is_empty() && fields.requires_exact("metadata.name") != name {
             return Err(Status::bad_request("fieldSelector metadata.name doesn't match requested name"));
         }
@@ -318,11 +318,15 @@ impl ListOptions {
     }
 }
 
-/// Whether objects of this shape have all the fields that a selector names.
-fn selectable(fields: &FieldSelector, shape: &ObjectShape) -> Result<(), Status> {
+/// The selector by the fields' own labels, if objects of this shape have all the fields that it names.
+fn selectable(fields: FieldSelector, shape: &ObjectShape) -> Result<FieldSelector, Status> {
     match fields.terms().iter().find(|term| !shape.is_selectable(&term.field)) {
-        None => Ok(()),
-        Some(term) if shape.fields().is_empty() => Err(Status::bad_request(format!(
+        None if shape.renames() => {
+            let own = |term: &FieldTerm| FieldTerm { field: shape.own_label(&term.field).to_owned(), ..term.clone() };
+            Ok(FieldSelector::new(fields.terms().iter().map(own).collect()))
+        }
+        None => Ok(fields),
+        Some(term) if !shape.has_own_labels() => Err(Status::bad_request(format!(
             "{:?} is not a known field selector: only \"metadata.name\", \"metadata.namespace\"",
             term.field
         ))),

@@ -163,6 +163,32 @@ pub fn entries<'a>(document: &'a [u8], mut each: impl FnMut(&'a [u8], &'a [u8]))
     })
 }
 
+/// Calls `each` with every raw element of a JSON array, in order.
+///
+/// # Errors
+/// [`Malformed`] when `document` is not one JSON array.
+pub fn elements<'a>(document: &'a [u8], mut each: impl FnMut(&'a [u8])) -> Result<(), Malformed> {
+    let mut scanner = Scanner { document, at: 0 };
+    scanner.space();
+    scanner.expect(b'[')?;
+    scanner.space();
+    if scanner.peek() == Some(b']') {
+        return Ok(());
+    }
+    loop {
+        scanner.space();
+        let start = scanner.at;
+        scanner.skip_value()?;
+        each(&document[start..scanner.at]);
+        scanner.space();
+        match scanner.peek() {
+            Some(b',') => scanner.at += 1,
+            Some(b']') => return Ok(()),
+            _ => return scanner.malformed(),
+        }
+    }
+}
+
 struct Scanner<'a> {
     document: &'a [u8],
     at: usize,

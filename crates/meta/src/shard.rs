@@ -88,6 +88,28 @@ impl ShardSelector {
         Ok(ShardSelector { field, ranges: terms.into_iter().map(|(_, range)| range).collect() })
     }
 
+    /// Shard `index` (from 0) of `of` equal ones.
+    ///
+    /// ```
+    /// use listwatch_meta::{ShardField, ShardSelector};
+    ///
+    /// let second = ShardSelector::part(ShardField::Uid, 1, 2)?;
+    /// assert_eq!(second.to_string(), "shardRange(object.metadata.uid, '0x8000000000000000', '0x10000000000000000')");
+    /// # Ok::<(), listwatch_meta::InvalidShardSelector>(())
+    /// ```
+    ///
+    /// # Errors
+    /// [`InvalidShardSelector`] when there is no such shard.
+    pub fn part(field: ShardField, index: u32, of: u32) -> Result<Self, InvalidShardSelector> {
+        if index >= of {
+            return invalid(format!("there is no shard {index} of {of}"));
+        }
+        let bound = |index: u32| (u128::from(index) << 64) / u128::from(of);
+        let start = u64::try_from(bound(index)).unwrap_or(u64::MAX);
+        let end = u64::try_from(bound(index + 1)).ok();
+        Ok(ShardSelector { field, ranges: vec![Range { start, end }] })
+    }
+
     /// Is the object in these shards?
     pub fn matches(&self, object: &Object) -> bool {
         let value = match self.field {
@@ -327,6 +349,14 @@ mod tests {
         fn shards_that_cover_all_hold_each_value_once(value in ".{0,40}") {
             let holds = |text| ShardSelector::parse(text).unwrap().holds(&value);
             prop_assert!(holds(FIRST) != holds(SECOND));
+        }
+
+        #[test]
+        fn equal_parts_hold_each_value_once(value in ".{0,40}", of in 1_u32..50) {
+            let parts = (0..of).map(|index| ShardSelector::part(ShardField::Uid, index, of).unwrap());
+            let parts: Vec<_> = parts.inspect(|part| assert_eq!(ShardSelector::parse(&part.to_string()).as_ref(), Ok(part))).collect();
+            prop_assert_eq!(parts.iter().filter(|part| part.holds(&value)).count(), 1);
+            prop_assert!(ShardSelector::part(ShardField::Uid, of, of).is_err());
         }
 
         #[test]

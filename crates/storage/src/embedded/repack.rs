@@ -157,8 +157,10 @@ struct Attempt<'a> {
 
 impl Drop for Attempt<'_> {
     fn drop(&mut self) {
-        *self.inner.died.lock() = None;
+        // The place beside the store is free before the next attempt may begin, or its copy would be
+        // the one that is dropped here.
         self.disk.drop_beside();
+        *self.inner.died.lock() = None;
     }
 }
 
