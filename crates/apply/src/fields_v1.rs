@@ -1,0 +1,385 @@
+//! [`Set`]s as `fieldsV1` of managedFields: read from and written as JSON.
+//!
+//! ```json
+//! {"f:spec":{"f:ports":{".":{},"k:{\"port\":80,\"protocol\":\"TCP\"}":{".":{},"f:port":{}}}}}
+//! ```
+//!
+//! An element without contents is a member; `.` makes its parent one.
+//!
+//! Rules: `structured-merge-diff/v6/fieldpath/serialize.go`, to the byte.
+
+use std::cmp::Ordering;
+use std::fmt;
+
+use serde::de::{DeserializeSeed, Deserializer, Error, IgnoredAny, MapAccess, Visitor};
+use serde_json::{Map, Value};
+
+use crate::path::PathElement;
+use crate::set::Set;
+use crate::value::write_text;
+
+/// Field sets nest at most this deep; a deeper one is not read.
+const DEPTH_MAX: usize = 200;
+
+impl Set {
+    /// Reads `fieldsV1`. Elements of a kind that is not known are left out, with what is below them.
+    ///
+    /// # Errors
+    /// What is wrong, for a human.
+    pub fn from_fields(fields: &Value) -> Result<Set, String> {
+        match read(fields, DEPTH_MAX)? {
+            (Some(set), _) => Ok(set),
+            (None, _) => Ok(Set::new()),
+        }
+    }
+
+    /// The set as `fieldsV1`, members in Go's order.
+    pub fn to_fields(&self) -> Value {
+        Value::Object(self.tree(false))
+    }
+
+    /// The bytes of `fieldsV1` as Go writes them.
+    pub fn to_json(&self) -> String {
+        let mut out = String::new();
+        self.write(&mut out, |key, out| write_text(key, false, out));
+        out
+    }
+
+    /// Writes what [`Set::to_fields`] would be written as.
+    pub(crate) fn write_fields(&self, out: &mut String) {
+        self.write(out, write_plain);
+    }
+
+    fn write(&self, out: &mut String, text: fn(&str, &mut String)) {
+        self.write_below(false, out, &mut String::new(), text);
+    }
+
+    fn write_below(&self, with_self: bool, out: &mut String, key: &mut String, text: fn(&str, &mut String)) {
+        let mut comma = false;
+        out.push('{');
+        if with_self && !self.says_nothing() {
+            out.push_str("\".\":{}");
+            comma = true;
+        }
+        for (element, set, is_member) in self.elements() {
+            if std::mem::replace(&mut comma, true) {
+                out.push(',');
+            }
+            key.clear();
+            element.write(key);
+            text(key, out);
+            out.push(':');
+            match set {
+                Some(set) => set.write_below(is_member, out, key, text),
+                None => out.push_str("{}"),
+            }
+        }
+        out.push('}');
+    }
+
+    fn tree(&self, with_self: bool) -> Map<String, Value> {
+        let mut tree = Map::with_capacity(self.members().len() + self.children().len());
+        if with_self && !self.says_nothing() {
+            tree.insert(".".to_owned(), Value::Object(Map::new()));
+        }
+        for (element, set, is_member) in self.elements() {
+            let below = set.map(|set| set.tree(is_member)).unwrap_or_default();
+            tree.insert(element.to_key(), Value::Object(below));
+        }
+        tree
+    }
+
+    fn says_nothing(&self) -> bool {
+        self.members().is_empty() && self.children().is_empty()
+    }
+
+    /// All elements in order: what is below each, and whether it is a member.
+    fn elements(&self) -> impl Iterator<Item = (&PathElement, Option<&Set>, bool)> {
+        let (mut members, mut children) = (self.members().iter().peekable(), self.children().iter().peekable());
+        std::iter::from_fn(move || {
+            let (element, set, is_member) = match (members.peek().copied(), children.peek().copied()) {
+                (None, None) => return None,
+                (Some(member), None) => (member, None, true),
+                (None, Some((child, set))) => (child, Some(set), false),
+                (Some(member), Some((child, set))) => match member.cmp(child) {
+                    Ordering::Less => (member, None, true),
+                    Ordering::Equal => (member, Some(set), true),
+                    Ordering::Greater => (child, Some(set), false),
+                },
+            };
+            if is_member {
+                members.next();
+            }
+            if set.is_some() {
+                children.next();
+            }
+            Some((element, set, is_member))
+        })
+    }
+}
+
+/// Writes a text as JSON in the way of our own writer; most texts have nothing to escape.
+pub(crate) fn write_plain(text: &str, out: &mut String) {
+    if text.bytes().all(|byte| byte >= 0x20 && byte != b'"' && byte != b'\\') {
+        out.push('"');
+        out.push_str(text);
+        out.push('"');
+    } else {
+        out.push_str(&Value::from(text).to_string());
+    }
+}
+
+/// Reads `fieldsV1` from its text: what is below an element (`None`: nothing), and whether the element
+/// itself is a member. Fails where [`Set::from_fields`] does, and also where a name stands twice, for
+/// which a reader of trees has a rule.
+pub(crate) struct Below {
+    depth: usize,
+}
+
+impl Below {
+    /// All of `fieldsV1`.
+    pub(crate) fn whole() -> Self {
+        Below { depth: DEPTH_MAX }
+    }
+}
+
+impl<'de> DeserializeSeed<'de> for Below {
+    type Value = (Option<Set>, bool);
+
+    fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<Self::Value, D::Error> {
+        deserializer.deserialize_any(self)
+    }
+}
+
+impl<'de> Visitor<'de> for Below {
+    type Value = (Option<Set>, bool);
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("a set of fields")
+    }
+
+    fn visit_unit<E: Error>(self) -> Result<Self::Value, E> {
+        Ok((None, true))
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, mut fields: A) -> Result<Self::Value, A::Error> {
+        let Some(depth) = self.depth.checked_sub(1) else { return Err(A::Error::custom("too deep")) };
+        let (mut set, mut is_member): (Option<Set>, bool) = (None, false);
+        let mut late: Vec<(PathElement, Option<Set>, bool)> = Vec::new();
+        while let Some(key) = fields.next_key_seed(Key)? {
+            let element = match key {
+                Named::Itself => {
+                    is_member = true;
+                    fields.next_value::<IgnoredAny>()?;
+                    continue;
+                }
+                Named::Unknown => {
+                    fields.next_value::<IgnoredAny>()?;
+                    continue;
+                }
+                Named::Element(element) => element,
+            };
+            let (below, below_is_member) = fields.next_value_seed(Below { depth })?;
+            let set = set.get_or_insert_default();
+            if set.is_before(&element) {
+                put(set, element, below, below_is_member);
+            } else {
+                late.push((element, below, below_is_member));
+            }
+        }
+        if let Some(set) = set.as_mut().filter(|_| !late.is_empty()) {
+            late.sort_by(|(a, ..), (b, ..)| a.cmp(b));
+            let twice = |element| set.has_member(element) || set.child(element).is_some();
+            if late.windows(2).any(|pair| pair[0].0 == pair[1].0) || late.iter().any(|(element, ..)| twice(element)) {
+                return Err(A::Error::custom("twice"));
+            }
+            let mut rest = Set::new();
+            late.into_iter().for_each(|(element, below, member)| put(&mut rest, element, below, member));
+            set.absorb(rest);
+        }
+        let alone = set.is_none();
+        Ok((set, is_member || alone))
+    }
+}
+
+/// Puts an element into a set: itself, what is below it, or both.
+fn put(set: &mut Set, element: PathElement, below: Option<Set>, is_member: bool) {
+    match below {
+        Some(below) => {
+            if is_member {
+                set.insert_member(element.clone());
+            }
+            set.put_child(element, below);
+        }
+        None if is_member => set.insert_member(element),
+        None => {}
+    }
+}
+
+/// A name in `fieldsV1`.
+enum Named {
+    /// `.`
+    Itself,
+    /// Of a kind that is not known.
+    Unknown,
+    Element(PathElement),
+}
+
+struct Key;
+
+impl<'de> DeserializeSeed<'de> for Key {
+    type Value = Named;
+
+    fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<Named, D::Error> {
+        deserializer.deserialize_str(self)
+    }
+}
+
+impl Visitor<'_> for Key {
+    type Value = Named;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("the name of a field")
+    }
+
+    fn visit_str<E: Error>(self, key: &str) -> Result<Named, E> {
+        if key == "." {
+            return Ok(Named::Itself);
+        }
+        Ok(PathElement::parse(key).map_err(E::custom)?.map_or(Named::Unknown, Named::Element))
+    }
+}
+
+/// What is below an element (`None`: nothing), and whether the element itself is a member.
+fn read(fields: &Value, depth: usize) -> Result<(Option<Set>, bool), String> {
+    if depth == 0 {
+        return Err(format!("more than {DEPTH_MAX} levels deep"));
+    }
+    let fields = match fields {
+        Value::Object(fields) => fields,
+        Value::Null => return Ok((None, true)),
+        _ => return Err("expect { or n".to_owned()),
+    };
+    let (mut set, mut is_member): (Option<Set>, bool) = (None, false);
+    let mut elements: Vec<(PathElement, Option<Set>, bool)> = Vec::new();
+    for (key, value) in fields {
+        if key == "." {
+            is_member = true;
+            continue;
+        }
+        let Some(element) = PathElement::parse(key).map_err(|why| format!("parsing key as path element: {why}"))?
+        else {
+            continue;
+        };
+        let (below, below_is_member) = read(value, depth - 1)?;
+        elements.push((element, below, below_is_member));
+    }
+    // A set is built in order. Of the names of one element the last counts.
+    elements.sort_by(|(a, ..), (b, ..)| a.cmp(b));
+    for (element, below, below_is_member) in elements {
+        put(set.get_or_insert_default(), element, below, below_is_member);
+    }
+    // Without anything below it, an element stands for itself.
+    Ok((set.take(), is_member)).map(|(set, is_member)| {
+        let alone = set.is_none();
+        (set, is_member || alone)
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+    use serde_json::json;
+
+    use super::*;
+
+    fn check(json: &str) {
+        let set = Set::from_fields(&serde_json::from_str(json).unwrap()).unwrap();
+        assert_eq!(set.to_json(), json);
+        assert_eq!(set.to_fields().to_string(), json);
+    }
+
+    #[test]
+    fn sets_come_back_to_the_byte() {
+        check("{}");
+        check(r#"{"f:data":{".":{},"f:a":{}}}"#);
+        check(r#"{"f:spec":{"f:ports":{"k:{\"port\":80,\"protocol\":\"TCP\"}":{".":{},"f:port":{}}}}}"#);
+        check(r#"{"f:metadata":{"f:finalizers":{".":{},"v:\"a/b\"":{}}}}"#);
+        check(r#"{"f:a":{},"f:b":{},"i:3":{}}"#);
+        check(r#"{"f:a\"\n<":{}}"#);
+    }
+
+    #[test]
+    fn what_others_wrote_is_read() {
+        let read = |value: Value| Set::from_fields(&value).map(|set| set.to_json());
+        assert_eq!(read(json!({"f:b": {}, "f:a": {}})), Ok(r#"{"f:a":{},"f:b":{}}"#.to_owned()), "in any order");
+        assert_eq!(read(json!({"f:a": {".": {}}})), Ok(r#"{"f:a":{}}"#.to_owned()));
+        assert_eq!(read(json!({"f:a": {"x:b": {}}})), Ok(r#"{"f:a":{}}"#.to_owned()), "unknown kinds are skipped");
+        assert_eq!(read(json!(null)), Ok("{}".to_owned()));
+        assert!(read(json!({"f:a": 1})).is_err());
+        assert!(read(json!([])).is_err());
+        assert!(read(json!({"fa": {}})).unwrap_err().contains("missing colon: fa"));
+        let mut deep = json!({});
+        for _ in 0..DEPTH_MAX {
+            deep = json!({"f:a": deep});
+        }
+        assert!(read(deep).unwrap_err().contains("levels deep"));
+    }
+
+    #[test]
+    fn fields_in_any_order_take_no_longer() {
+        let text = |numbers: &mut dyn Iterator<Item = usize>| {
+            let fields: Vec<String> = numbers.map(|n| format!(r#""f:{n:06}":{{"f:x":{{}}}},"v:{n}":{{}}"#)).collect();
+            format!("{{{}}}", fields.join(","))
+        };
+        let (up, down) = (text(&mut (0..150_000)), text(&mut (0..150_000).rev()));
+        let streamed = |text: &str| {
+            let read = Below::whole().deserialize(&mut serde_json::Deserializer::from_str(text));
+            read.map(|(set, _)| set.unwrap_or_default())
+        };
+        let start = std::time::Instant::now();
+        let sets =
+            [streamed(&up), streamed(&down), Ok(Set::from_fields(&serde_json::from_str(&down).unwrap()).unwrap())];
+        let took = start.elapsed();
+        assert!(took < std::time::Duration::from_secs(60), "took {took:?}");
+        let [up, down, whole] = sets.map(Result::unwrap);
+        assert!(up == down && up == whole && up.len() == 300_000);
+        for twice in [r#"{"f:b":{},"f:a":{},"f:a":{}}"#, r#"{"f:b":{},"f:a":{},"f:b":{}}"#] {
+            assert!(streamed(twice).is_err(), "{twice}");
+        }
+    }
+
+    fn any_element() -> impl Strategy<Value = PathElement> {
+        let scalar = || {
+            prop_oneof![
+                (-3_i64..3).prop_map(Value::from),
+                "[a-c<\"é]{0,3}".prop_map(Value::from),
+                any::<bool>().prop_map(Value::from)
+            ]
+        };
+        prop_oneof![
+            "[a-c.\"\\\\\n]{0,3}".prop_map(|name| PathElement::field(&name)),
+            prop::collection::btree_map("[a-c]", scalar(), 1..3)
+                .prop_map(|key| PathElement::key(key.into_iter().map(|(name, value)| (name.into(), value)).collect())),
+            scalar().prop_map(|value| PathElement::Value(Box::new(value))),
+            any::<i64>().prop_map(PathElement::Index),
+        ]
+    }
+
+    proptest! {
+        #[test]
+        fn every_set_comes_back(paths in prop::collection::vec(prop::collection::vec(any_element(), 1..4), 0..10)) {
+            let mut set = Set::new();
+            paths.iter().for_each(|path| set.insert(path));
+            let json = set.to_json();
+            let back = Set::from_fields(&serde_json::from_str(&json).unwrap()).unwrap();
+            prop_assert_eq!(&back, &set, "managedFields say who owns what, no more and no less");
+            prop_assert_eq!(back.to_json(), json);
+            let mut text = String::new();
+            set.write_fields(&mut text);
+            prop_assert_eq!(&text, &set.to_fields().to_string());
+            let (read, _) = Below::whole().deserialize(&mut serde_json::Deserializer::from_str(&text)).unwrap();
+            prop_assert_eq!(read.unwrap_or_default(), set);
+        }
+    }
+}

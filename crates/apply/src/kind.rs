@@ -1,0 +1,542 @@
+//! One kind and what its writes do to ownership: [`Kind::update`] and [`Kind::apply`].
+//!
+//! ```text
+//!  update: live, new ─ compare ─▶ what changed goes over to the writer
+//!  apply:  live, config ─ merge ─ prune ─▶ new ─ compare ─▶ conflicts, or what config says goes over
+//! ```
+//!
+//! Rules: `structured-merge-diff/v6/merge/update.go` and
+//! `apimachinery/pkg/util/managedfields/internal`.
+
+use std::borrow::Cow;
+use std::collections::BTreeMap;
+use std::fmt;
+
+use serde_json::{Map, Value};
+use time::OffsetDateTime;
+
+use crate::managed::{self, Managed, Manager, Operation, Owned};
+use crate::path::Path;
+use crate::set::Set;
+use crate::typed::{Comparison, Misfit, View};
+use crate::typing::Typing;
+
+/// Who owns what an object had before the first apply to it, where nobody had kept account.
+pub const BEFORE_FIRST_APPLY: &str = "before-first-apply";
+
+/// Where `kubectl apply` keeps what was applied last, when it applies from its own side.
+pub const LAST_APPLIED: &str = "kubectl.kubernetes.io/last-applied-configuration";
+
+/// All annotations together may have this many bytes; a last-applied configuration that makes them
+/// more is dropped (`validation.TotalAnnotationSizeLimitB`).
+const ANNOTATIONS_BYTES_MAX: usize = 256 * 1024;
+
+/// The manager whose applies take over from its own earlier client-side applies.
+const KUBECTL: &str = "kubectl";
+
+/// A kind, in the version in which it is written to.
+#[derive(Clone, Debug)]
+pub struct Kind {
+    api_version: String,
+    kind: String,
+    typing: Typing,
+    /// Other versions of the kind.
+    others: Vec<(String, Typing)>,
+    /// Makes of an object one of another version; `None`: they differ in nothing but `apiVersion`,
+    /// which nobody owns.
+    convert: Option<Convert>,
+    view: View,
+}
+
+/// Makes of an object of any version of a kind one of the version (`v1`, `g/v`) that is named.
+pub type Convert = fn(&Value, &str) -> Value;
+
+/// Who writes, and how.
+#[derive(Clone, Copy, Debug)]
+pub struct Writer<'a> {
+    /// The field manager's name. An empty one is `unknown`.
+    pub manager: &'a str,
+    /// The subresource written to; `""` for the object itself.
+    pub subresource: &'a str,
+    /// The time of the write.
+    pub now: OffsetDateTime,
+    /// What such a write cannot change, and so nobody comes to own by it (`GetResetFields`).
+    pub reset: &'a Set,
+}
+
+/// A field that somebody else owns with another value.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Conflict {
+    /// Who owns it.
+    pub manager: Manager,
+    /// The field.
+    pub path: Path,
+}
+
+/// Why an object is not applied.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum ApplyError {
+    /// The configuration is at fault: a 400.
+    BadRequest(String),
+    /// Others own fields that the configuration changes, and it was not forced: a 409. Never empty.
+    Conflicts(Vec<Conflict>),
+    /// The configuration does not fit the kind, or what is stored cannot be worked with: a 500
+    /// without a reason, as kube-apiserver answers it.
+    Other(String),
+}
+
+impl fmt::Display for ApplyError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            ApplyError::BadRequest(why) | ApplyError::Other(why) => f.write_str(why),
+            ApplyError::Conflicts(conflicts) => write_conflicts(conflicts, f),
+        }
+    }
+}
+
+impl std::error::Error for ApplyError {}
+
+fn write_conflicts(conflicts: &[Conflict], f: &mut fmt::Formatter<'_>) -> fmt::Result {
+    if let [only] = conflicts {
+        return write!(f, "Apply failed with 1 conflict: conflict with {}: {}", only.manager, only.path);
+    }
+    let mut by_manager: BTreeMap<String, Vec<&Conflict>> = BTreeMap::new();
+    for conflict in conflicts {
+        by_manager.entry(conflict.manager.identifier()).or_default().push(conflict);
+    }
+    write!(f, "Apply failed with {} conflicts:", conflicts.len())?;
+    for (at, conflicts) in by_manager.values().enumerate() {
+        let space = if at == 0 { " " } else { "\n" };
+        write!(f, "{space}conflicts with {}:", conflicts[0].manager)?;
+        for conflict in conflicts {
+            write!(f, "\n- {}", conflict.path)?;
+        }
+    }
+    Ok(())
+}
+
+impl Kind {
+    /// A built-in kind, which kube-apiserver holds as a Go struct.
+    pub fn built_in(api_version: &str, kind: &str, typing: Typing) -> Self {
+        Kind { view: View::Struct, ..Kind::custom(api_version, kind, typing, Vec::new()) }
+    }
+
+    /// A custom kind. `others` are its other served versions (`g/v`), between which nothing but
+    /// `apiVersion` changes.
+    pub fn custom(api_version: &str, kind: &str, typing: Typing, others: Vec<(String, Typing)>) -> Self {
+        Kind {
+            api_version: api_version.to_owned(),
+            kind: kind.to_owned(),
+            typing,
+            others,
+            convert: None,
+            view: View::Plain,
+        }
+    }
+
+    /// The same kind with another version (`v1`, `g/v`), into which objects are converted to see what
+    /// its managers own of them.
+    #[must_use]
+    pub fn with_version(mut self, api_version: &str, typing: Typing, convert: Convert) -> Self {
+        self.others.push((api_version.to_owned(), typing));
+        self.convert = Some(convert);
+        self
+    }
+
+    /// An object in one of the kind's versions.
+    fn at_version<'a>(&self, object: &'a Value, api_version: &str) -> Cow<'a, Value> {
+        match self.convert {
+            Some(convert) if object.get("apiVersion").is_some_and(|is| is != api_version) => {
+                Cow::Owned(convert(object, api_version))
+            }
+            _ => Cow::Borrowed(object),
+        }
+    }
+
+    /// As [`Kind::at_version`], of an object that is not needed as it is.
+    fn brought_to(&self, object: Value, api_version: &str) -> Value {
+        let converted = match self.at_version(&object, api_version) {
+            Cow::Owned(converted) => Some(converted),
+            Cow::Borrowed(_) => None,
+        };
+        converted.unwrap_or(object)
+    }
+
+    /// How objects of this version merge.
+    pub fn typing(&self) -> &Typing {
+        &self.typing
+    }
+
+    fn typing_at(&self, api_version: &str) -> Option<&Typing> {
+        if api_version == self.api_version {
+            return Some(&self.typing);
+        }
+        self.others.iter().find(|(version, _)| version == api_version).map(|(_, typing)| typing)
+    }
+
+    /// Keeps account of a create, an update or a patch: of `live` (`None`: there was nothing) it
+    /// made `new`, whose `metadata.managedFields` become what is true now. What a client put there
+    /// is believed, unless it writes to a subresource; `[]` and `[{}]` mean that all ownership is
+    /// forgotten.
+    ///
+    /// Never fails: where an object cannot be worked with, it is left without `managedFields`.
+    pub fn update(&self, live: Option<&Value>, new: &mut Value, by: Writer<'_>) {
+        let sent = take_managed_fields(new);
+        let kept = || live.and_then(managed_fields).map(managed::decode).and_then(Result::ok).unwrap_or_default();
+        if let Some(managed) = self.account(live, new, sent.as_ref(), kept, by) {
+            put_managed_fields(new, &managed);
+        }
+    }
+
+    /// As [`Kind::update`], of objects whose account is kept apart from them: `sent` is what the client
+    /// says it to be, and `kept` reads what it was, where that is asked for. `None` where the new object
+    /// is to have no account.
+    pub fn account(
+        &self,
+        live: Option<&Value>,
+        new: &Value,
+        sent: Option<&Value>,
+        kept: impl FnOnce() -> Managed,
+        by: Writer<'_>,
+    ) -> Option<Managed> {
+        let managed = if !by.subresource.is_empty() {
+            kept()
+        } else if managed::is_reset(sent) {
+            Managed::new()
+        } else {
+            match sent.map(managed::decode) {
+                Some(Ok(managed)) if !managed.is_empty() => managed,
+                _ => kept(),
+            }
+        };
+        // An object that is there and of which no account was kept stays without one.
+        if live.is_some() && managed.is_empty() {
+            return None;
+        }
+        let nothing = Value::Object(Map::new());
+        self.updated(live.unwrap_or(&nothing), new, managed, by).ok()
+    }
+
+    fn updated(&self, live: &Value, new: &Value, managed: Managed, by: Writer<'_>) -> Result<Managed, Misfit> {
+        let mut managed = self.reconciled(managed);
+        let mut changes = self.changes(live, new, self.view, by.reset, &managed)?;
+        drop_unknown(&mut managed, &changes);
+        for owned in managed.values_mut() {
+            let Some(change) = changes.get(&owned.api_version) else { continue };
+            for gone in [&change.modified, &change.added, &change.removed] {
+                owned.fields.subtract(gone);
+            }
+        }
+        managed.retain(|_, owned| !owned.fields.is_empty());
+        let change = changes.remove(&self.api_version).unwrap_or_default();
+        let mut fields = change.modified;
+        fields.absorb(change.added);
+        managed::strip_meta(&mut fields);
+        // What this write changed, without what nobody owns, goes to the writer's entry. Where that
+        // is nothing, the entry stays as it is, time and all.
+        if !fields.is_empty() {
+            let me = Manager::new(name_of(by.manager), Operation::Update, &self.api_version, by.subresource);
+            if let Some(before) = managed.remove(&me) {
+                fields.absorb(before.fields);
+            }
+            managed.insert(me, Owned { fields, api_version: self.api_version.clone(), time: Some(by.now) });
+        }
+        managed::cap(&mut managed);
+        Ok(managed)
+    }
+
+    /// Applies a configuration to `live` (`None`: there is nothing yet). Returns the new object with
+    /// its `managedFields`; where nothing changes but ownership, that is `live`, and the time of the
+    /// writer's entry is not moved.
+    ///
+    /// # Errors
+    /// [`ApplyError`].
+    pub fn apply(
+        &self,
+        live: Option<&Value>,
+        config: &Value,
+        by: Writer<'_>,
+        force: bool,
+    ) -> Result<Value, ApplyError> {
+        let mut live = live.cloned();
+        let entries = live.as_mut().and_then(take_managed_fields).unwrap_or_default();
+        let (mut object, managed) = self.apply_to(live.as_ref(), || managed::decode(&entries), config, by, force)?;
+        put_managed_fields(&mut object, &managed);
+        Ok(object)
+    }
+
+    /// As [`Kind::apply`], to an object whose account is kept apart from it: `kept` reads it. Returns the
+    /// new object and its account.
+    ///
+    /// # Errors
+    /// [`ApplyError`].
+    pub fn apply_to(
+        &self,
+        live: Option<&Value>,
+        kept: impl FnOnce() -> Result<Managed, String>,
+        config: &Value,
+        by: Writer<'_>,
+        force: bool,
+    ) -> Result<(Value, Managed), ApplyError> {
+        let text = |name: &str| config.get(name).and_then(Value::as_str).unwrap_or_default();
+        if text("apiVersion") != self.api_version || text("kind") != self.kind {
+            let version = text("apiVersion");
+            // A core version has an empty group, which Go prints as nothing.
+            let version = if version.contains('/') { version.to_owned() } else { format!("/{version}") };
+            return Err(ApplyError::BadRequest(format!("invalid object type: {version}, Kind={}", text("kind"))));
+        }
+        let mut managed = kept().map_err(|why| ApplyError::Other(format!("failed to decode managed fields: {why}")))?;
+        let base = live.map_or_else(
+            || {
+                let kind = [("apiVersion", &self.api_version), ("kind", &self.kind)];
+                Cow::Owned(
+                    kind.into_iter().map(|(name, text)| (name.to_owned(), Value::String(text.clone()))).collect(),
+                )
+            },
+            Cow::Borrowed,
+        );
+        if managed.is_empty() && live.is_some() {
+            let before = Writer { manager: BEFORE_FIRST_APPLY, ..by };
+            let nothing = Value::Object(Map::new());
+            managed = self.updated(&nothing, &base, managed, before).map_err(|misfit| {
+                ApplyError::Other(format!("failed to create manager for existing fields: {misfit}"))
+            })?;
+        }
+        // Only kubectl gets a second try.
+        let again = (by.manager == KUBECTL).then(|| managed.clone());
+        let applied = match (self.applied(&base, config, managed, by, force), again) {
+            (Err(ApplyError::Conflicts(conflicts)), Some(managed)) => {
+                let Some(own) = self.own_by_last_applied(&base) else {
+                    return Err(ApplyError::Conflicts(conflicts));
+                };
+                let left: Vec<Conflict> = conflicts.into_iter().filter(|conflict| !own.has(&conflict.path.0)).collect();
+                if !left.is_empty() {
+                    return Err(ApplyError::Conflicts(left));
+                }
+                self.applied(&base, config, managed, by, true)
+            }
+            (applied, _) => applied,
+        };
+        let (mut object, managed) = applied?;
+        if by.manager == KUBECTL {
+            renew_last_applied(&mut object, config);
+        }
+        Ok((object, managed))
+    }
+
+    fn applied(
+        &self,
+        live: &Value,
+        config: &Value,
+        managed: Managed,
+        by: Writer<'_>,
+        force: bool,
+    ) -> Result<(Value, Managed), ApplyError> {
+        if config.get("metadata").and_then(|metadata| metadata.get("managedFields")).is_some_and(|it| !it.is_null()) {
+            return Err(ApplyError::BadRequest("metadata.managedFields must be nil".to_owned()));
+        }
+        self.typing.validate(config, false).map_err(|misfit| {
+            ApplyError::Other(format!("failed to create typed patch object ({}): {misfit}", self.described(config)))
+        })?;
+        let other = |what: &'static str| move |misfit: Misfit| ApplyError::Other(format!("{what}: {misfit}"));
+        let mut managed = self.reconciled(managed);
+        let merged = self.typing.merge(live, config).map_err(other("failed to merge config"))?;
+        let me = Manager::new(name_of(by.manager), Operation::Apply, &self.api_version, by.subresource);
+        let fields = self.typing.field_set(config).recursive_difference(by.reset);
+        let before = managed.remove(&me);
+        let time = before.as_ref().and_then(|owned| owned.time);
+        managed.insert(me.clone(), Owned { fields, api_version: self.api_version.clone(), time });
+        let mut object = self.pruned(merged, &managed, before.as_ref());
+
+        let changes =
+            self.changes(live, &object, View::Plain, by.reset, &managed).map_err(other("failed to compare objects"))?;
+        drop_unknown(&mut managed, &changes);
+        let mut conflicts = Vec::new();
+        for (manager, owned) in managed.iter_mut().filter(|(manager, _)| **manager != me) {
+            let change = &changes[&owned.api_version];
+            let mut taken = owned.fields.intersection(&change.modified);
+            taken.absorb(owned.fields.intersection(&change.added));
+            conflicts.extend(taken.paths().into_iter().map(|path| Conflict { manager: manager.clone(), path }));
+            owned.fields.subtract(&taken);
+            owned.fields.subtract(&change.removed);
+        }
+        if !force && !conflicts.is_empty() {
+            conflicts.sort_by_cached_key(|conflict| conflict.manager.identifier());
+            return Err(ApplyError::Conflicts(conflicts));
+        }
+        managed.retain(|_, owned| !owned.fields.is_empty());
+        if let Some(owned) = managed.get_mut(&me) {
+            managed::strip_meta(&mut owned.fields);
+            if owned.fields.is_empty() {
+                managed.remove(&me);
+            }
+        }
+        let same = crate::value::equal(live, &object);
+        if !same && let Some(owned) = managed.get_mut(&me) {
+            owned.time = Some(by.now);
+        }
+        if self.view == View::Struct {
+            self.typing.drop_zeros(&mut object);
+        }
+        if crate::value::equal(live, &object) {
+            object = live.clone();
+            // What was applied are zeros that nobody sees, and were so before.
+            if let (Some(owned), Some(before)) = (managed.get_mut(&me), &before)
+                && owned.fields == before.fields
+                && conflicts.is_empty()
+            {
+                owned.time = before.time;
+            }
+        }
+        Ok((object, managed))
+    }
+
+    /// What changed, in each version in which somebody owns something.
+    fn changes(
+        &self,
+        live: &Value,
+        new: &Value,
+        new_view: View,
+        reset: &Set,
+        managed: &Managed,
+    ) -> Result<BTreeMap<String, Comparison>, Misfit> {
+        let mut changes = BTreeMap::new();
+        let versions = managed.values().map(|owned| &owned.api_version).chain([&self.api_version]);
+        for version in versions {
+            if changes.contains_key(version) {
+                continue;
+            }
+            let Some(typing) = self.typing_at(version) else { continue };
+            let (live, new) = (self.at_version(live, version), self.at_version(new, version));
+            let mut change = typing.compare_as(&live, self.view, &new, new_view)?;
+            for set in [&mut change.removed, &mut change.modified, &mut change.added] {
+                set.subtract_recursively(reset);
+            }
+            changes.insert(version.clone(), change);
+        }
+        Ok(changes)
+    }
+
+    /// Takes away what the applier applied before, does not apply now, and nobody else owns.
+    fn pruned(&self, merged: Value, managed: &Managed, before: Option<&Owned>) -> Value {
+        let Some(before) = before.filter(|owned| !owned.fields.is_empty()) else { return merged };
+        let Some(typing) = self.typing_at(&before.api_version) else { return merged };
+        let named = |typing: &Typing, set: &Set| set.with_named_fields(typing.schema(), Some(typing.root()));
+        let merged = self.brought_to(merged, &before.api_version);
+        let last = named(typing, &before.fields);
+        let mut pruned = typing.remove(&merged, &last);
+
+        // What others own, or this applier in its new configuration, comes back.
+        let mut owned_at: BTreeMap<&str, Cow<'_, Set>> = BTreeMap::new();
+        for owned in managed.values() {
+            let all = match owned_at.get(&*owned.api_version) {
+                Some(all) => Cow::Owned(all.union(&owned.fields)),
+                None => Cow::Borrowed(&owned.fields),
+            };
+            owned_at.insert(&owned.api_version, all);
+        }
+        let first = owned_at.remove(&*before.api_version).map(|owned| (&*before.api_version, owned));
+        for (version, owned) in first.into_iter().chain(owned_at) {
+            let Some(typing) = self.typing_at(version) else { continue };
+            let (merged, left) = (self.at_version(&merged, version), self.at_version(&pruned, version));
+            let all = named(typing, &typing.field_set(&merged));
+            let kept = named(typing, &typing.field_set(&left)).union(&named(typing, &owned));
+            pruned = typing.remove(&merged, &all.difference(&kept));
+        }
+
+        // So does what this applier did not own before.
+        let kept = named(typing, &typing.field_set(&self.at_version(&pruned, &before.api_version)));
+        let all = named(typing, &typing.field_set(&merged));
+        let pruned = typing.remove(&merged, &all.difference(&kept).intersection(&last));
+        self.brought_to(pruned, &self.api_version)
+    }
+
+    /// Ownership as the types are now.
+    fn reconciled(&self, mut managed: Managed) -> Managed {
+        for owned in managed.values_mut() {
+            if let Some(fields) = self.typing_at(&owned.api_version).and_then(|typing| typing.reconcile(&owned.fields))
+            {
+                owned.fields = fields;
+            }
+        }
+        managed
+    }
+
+    /// What kubectl owns by its client-side applies: what it applied last and still is so.
+    fn own_by_last_applied(&self, live: &Value) -> Option<Set> {
+        let text = live.get("metadata")?.get("annotations")?.get(LAST_APPLIED)?.as_str()?;
+        let last: Value = serde_json::from_str(text).ok()?;
+        self.typing.validate(live, false).ok()?;
+        if last.get("apiVersion")?.as_str()? != self.api_version {
+            return None;
+        }
+        self.typing.validate(&last, false).ok()?;
+        let change = self.typing.compare_as(&last, View::Plain, live, self.view).ok()?;
+        let fields = self.typing.field_set(&last);
+        Some(fields.difference(&change.modified).difference(&change.added).difference(&change.removed))
+    }
+
+    /// An object as errors name it: `default/a; apps/v1, Kind=Deployment`.
+    fn described(&self, object: &Value) -> String {
+        let metadata =
+            |name: &str| object.get("metadata").and_then(|metadata| metadata.get(name)?.as_str()).unwrap_or_default();
+        let version =
+            if self.api_version.contains('/') { self.api_version.clone() } else { format!("/{}", self.api_version) };
+        format!("{}/{}; {version}, Kind={}", metadata("namespace"), metadata("name"), self.kind)
+    }
+}
+
+fn name_of(manager: &str) -> &str {
+    if manager.is_empty() { "unknown" } else { manager }
+}
+
+/// Drops the entries whose version is not known any more.
+fn drop_unknown(managed: &mut Managed, changes: &BTreeMap<String, Comparison>) {
+    managed.retain(|_, owned| changes.contains_key(&owned.api_version));
+}
+
+fn managed_fields(object: &Value) -> Option<&Value> {
+    object.get("metadata")?.get("managedFields")
+}
+
+fn take_managed_fields(object: &mut Value) -> Option<Value> {
+    object.get_mut("metadata")?.as_object_mut()?.shift_remove("managedFields")
+}
+
+fn put_managed_fields(object: &mut Value, managed: &Managed) {
+    let Some(metadata) = object.get_mut("metadata").and_then(Value::as_object_mut) else { return };
+    if managed.is_empty() {
+        metadata.shift_remove("managedFields");
+    } else {
+        metadata.insert("managedFields".to_owned(), Value::Array(managed::encode(managed)));
+    }
+}
+
+/// Keeps the account that kubectl's client-side apply goes by, where there is one.
+fn renew_last_applied(object: &mut Value, config: &Value) {
+    let Some(annotations) =
+        object.get_mut("metadata").and_then(|metadata| metadata.get_mut("annotations")?.as_object_mut())
+    else {
+        return;
+    };
+    if annotations.get(LAST_APPLIED).and_then(Value::as_str).is_none_or(str::is_empty) {
+        return;
+    }
+    let mut config = config.clone();
+    if let Some(metadata) = config.get_mut("metadata").and_then(Value::as_object_mut)
+        && let Some(Value::Object(own)) = metadata.get_mut("annotations")
+    {
+        own.shift_remove(LAST_APPLIED);
+        if own.is_empty() {
+            metadata.shift_remove("annotations");
+        }
+    }
+    let mut text = String::new();
+    crate::value::write_json(&config, &mut text);
+    text.push('\n');
+    annotations.insert(LAST_APPLIED.to_owned(), Value::String(text));
+    let bytes: usize = annotations.iter().map(|(name, value)| name.len() + value.as_str().map_or(0, str::len)).sum();
+    if bytes > ANNOTATIONS_BYTES_MAX {
+        annotations.shift_remove(LAST_APPLIED);
+    }
+}

@@ -1,0 +1,574 @@
+//! `metadata.managedFields`: who owns what, decoded ([`Managed`]) and encoded.
+//!
+//! Rules: `apimachinery/pkg/util/managedfields/internal/{managedfields,capmanagers,stripmeta}.go`.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::sync::LazyLock;
+
+use serde::Deserializer;
+use serde::de::{DeserializeSeed, Error as _, MapAccess, SeqAccess, Visitor};
+use serde_json::{Map, Value};
+use time::OffsetDateTime;
+use time::format_description::well_known::Rfc3339;
+
+use crate::fields_v1::{Below, write_plain};
+use crate::path::{Path, PathElement};
+use crate::set::Set;
+use crate::value;
+
+/// An object keeps this many entries of updates apart; when there are more, the oldest are merged
+/// into one entry per version, whose manager is [`ANCIENT_CHANGES`].
+pub const UPDATE_MANAGERS_MAX: usize = 10;
+
+/// Who owns what entries of updates beyond [`UPDATE_MANAGERS_MAX`] owned.
+pub const ANCIENT_CHANGES: &str = "ancient-changes";
+
+/// How a manager came to own a field.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Operation {
+    /// By saying in an apply what the field is to be.
+    Apply,
+    /// By changing it in any other way.
+    Update,
+}
+
+impl Operation {
+    /// `Apply`, `Update`.
+    pub fn name(self) -> &'static str {
+        match self {
+            Operation::Apply => "Apply",
+            Operation::Update => "Update",
+        }
+    }
+}
+
+/// What tells managers apart. One client may be several of them.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Manager {
+    /// The client's name, as it or its `User-Agent` says.
+    pub name: String,
+    /// Appliers and updaters of one name are two managers.
+    pub operation: Operation,
+    /// The version written to; empty for appliers, who stay the same in every version.
+    pub api_version: String,
+    /// The subresource written to; empty for the object itself.
+    pub subresource: String,
+}
+
+impl Manager {
+    /// The manager of this name that writes in a version to a subresource (`""`: none).
+    pub fn new(name: &str, operation: Operation, api_version: &str, subresource: &str) -> Self {
+        let api_version = if operation == Operation::Apply { "" } else { api_version };
+        Manager {
+            name: name.to_owned(),
+            operation,
+            api_version: api_version.to_owned(),
+            subresource: subresource.to_owned(),
+        }
+    }
+
+    /// The text by which Go knows a manager, and sorts where nothing else decides.
+    pub(crate) fn identifier(&self) -> String {
+        let mut out = String::from("{");
+        let parts = [
+            ("manager", &*self.name),
+            ("operation", self.operation.name()),
+            ("apiVersion", &self.api_version),
+            ("subresource", &self.subresource),
+        ];
+        for (name, text) in parts {
+            if !text.is_empty() {
+                if out.len() > 1 {
+                    out.push(',');
+                }
+                value::write_text(name, true, &mut out);
+                out.push(':');
+                value::write_text(text, true, &mut out);
+            }
+        }
+        out.push('}');
+        out
+    }
+}
+
+/// As conflicts name a manager: `"kubectl" using apps/v1`.
+impl fmt::Display for Manager {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&value::quoted(&self.name))?;
+        if !self.subresource.is_empty() {
+            write!(f, " with subresource {}", value::quoted(&self.subresource))?;
+        }
+        if self.operation == Operation::Update {
+            write!(f, " using {}", self.api_version)?;
+        }
+        Ok(())
+    }
+}
+
+/// What a manager owns.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Owned {
+    /// The fields, named as in `api_version`.
+    pub fields: Set,
+    /// The version in which they are named.
+    pub api_version: String,
+    /// When the manager last took or gave up a field; whole seconds count.
+    pub time: Option<OffsetDateTime>,
+}
+
+/// Who owns what of an object.
+pub type Managed = BTreeMap<Manager, Owned>;
+
+/// Reads `metadata.managedFields`. Of two entries of one manager the last counts.
+///
+/// # Errors
+/// Why the list is not valid, in the words of the Go code.
+pub fn decode(entries: &Value) -> Result<Managed, String> {
+    let mut managed = Managed::new();
+    let entries = match entries {
+        Value::Array(entries) => entries.as_slice(),
+        _ => &[],
+    };
+    for (at, entry) in entries.iter().enumerate() {
+        let text = |name: &str| entry.get(name).and_then(Value::as_str).unwrap_or_default();
+        let operation = match text("operation") {
+            "Apply" => Operation::Apply,
+            "Update" => Operation::Update,
+            _ => return Err("operation must be `Apply` or `Update`".to_owned()),
+        };
+        if text("apiVersion").is_empty() {
+            return Err("apiVersion must not be empty".to_owned());
+        }
+        match text("fieldsType") {
+            "FieldsV1" => {}
+            "" => return Err(format!("missing fieldsType in managed fields entry {at}")),
+            other => {
+                return Err(format!("invalid fieldsType {} in managed fields entry {at}", value::quoted(other)));
+            }
+        }
+        let fields = match entry.get("fieldsV1") {
+            None | Some(Value::Null) => Set::new(),
+            Some(fields) => {
+                let because = |why: String| {
+                    format!("error decoding versioned set from {}: error decoding set: {why}", value::printed(entry))
+                };
+                Set::from_fields(fields).map_err(because)?
+            }
+        };
+        let manager = Manager::new(text("manager"), operation, text("apiVersion"), text("subresource"));
+        let time = OffsetDateTime::parse(text("time"), &Rfc3339).ok();
+        managed.insert(manager, Owned { fields, api_version: text("apiVersion").to_owned(), time });
+    }
+    Ok(managed)
+}
+
+/// Reads the text of `metadata.managedFields`, without making a tree of it first.
+///
+/// # Errors
+/// As [`decode`].
+pub fn from_text(text: &str) -> Result<Managed, String> {
+    let mut parser = serde_json::Deserializer::from_str(text);
+    if let Ok(managed) = parser.deserialize_seq(Entries)
+        && parser.end().is_ok()
+    {
+        return Ok(managed);
+    }
+    // What is out of the ordinary, or wrong, is for the reader of trees to say.
+    decode(&serde_json::from_str(text).map_err(|error| error.to_string())?)
+}
+
+/// The reader of a list of entries as [`encode`] writes them; of anything else an error.
+struct Entries;
+
+impl<'de> Visitor<'de> for Entries {
+    type Value = Managed;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("a list of entries")
+    }
+
+    fn visit_seq<A: SeqAccess<'de>>(self, mut entries: A) -> Result<Managed, A::Error> {
+        let mut managed = Managed::new();
+        while let Some((manager, owned)) = entries.next_element_seed(Entry)? {
+            managed.insert(manager, owned);
+        }
+        Ok(managed)
+    }
+}
+
+/// The members of an entry that are texts.
+const ENTRY_TEXTS: [&str; 6] = ["manager", "operation", "apiVersion", "time", "fieldsType", "subresource"];
+
+/// The reader of the name of an entry's member: its place in [`ENTRY_TEXTS`]; `None` for `fieldsV1`.
+struct Member;
+
+impl<'de> DeserializeSeed<'de> for Member {
+    type Value = Option<usize>;
+
+    fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<Option<usize>, D::Error> {
+        deserializer.deserialize_str(self)
+    }
+}
+
+impl Visitor<'_> for Member {
+    type Value = Option<usize>;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("the name of a member of an entry")
+    }
+
+    fn visit_str<E: serde::de::Error>(self, name: &str) -> Result<Option<usize>, E> {
+        if name == "fieldsV1" {
+            return Ok(None);
+        }
+        let known = ENTRY_TEXTS.iter().position(|known| *known == name);
+        known.map(Some).ok_or_else(|| E::custom("another member"))
+    }
+}
+
+/// The reader of one entry.
+struct Entry;
+
+impl<'de> DeserializeSeed<'de> for Entry {
+    type Value = (Manager, Owned);
+
+    fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<Self::Value, D::Error> {
+        deserializer.deserialize_map(self)
+    }
+}
+
+impl<'de> Visitor<'de> for Entry {
+    type Value = (Manager, Owned);
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("an entry")
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, mut members: A) -> Result<Self::Value, A::Error> {
+        let mut texts: [Option<String>; ENTRY_TEXTS.len()] = Default::default();
+        let mut fields = None;
+        while let Some(member) = members.next_key_seed(Member)? {
+            match member {
+                Some(at) => texts[at] = Some(members.next_value()?),
+                None => fields = members.next_value_seed(Below::whole())?.0,
+            }
+        }
+        let [manager, operation, api_version, time, fields_type, subresource] = texts.map(Option::unwrap_or_default);
+        let operation = match &*operation {
+            "Apply" => Operation::Apply,
+            "Update" => Operation::Update,
+            _ => return Err(A::Error::custom("another operation")),
+        };
+        if api_version.is_empty() || fields_type != "FieldsV1" {
+            return Err(A::Error::custom("no version, or another type of fields"));
+        }
+        let manager = Manager::new(&manager, operation, &api_version, &subresource);
+        let time = OffsetDateTime::parse(&time, &Rfc3339).ok();
+        Ok((manager, Owned { fields: fields.unwrap_or_default(), api_version, time }))
+    }
+}
+
+/// The entries of `metadata.managedFields`, in Go's order: appliers first, then by time and name.
+pub fn encode(managed: &Managed) -> Vec<Value> {
+    in_order(managed).into_iter().map(|(manager, owned)| entry(manager, owned)).collect()
+}
+
+/// The text of what [`encode`] makes.
+pub fn to_text(managed: &Managed) -> String {
+    let mut out = String::with_capacity(512);
+    out.push('[');
+    for (at, (manager, owned)) in in_order(managed).into_iter().enumerate() {
+        out.push_str(if at > 0 { ",{" } else { "{" });
+        let time = owned.time.map(timestamp).unwrap_or_default();
+        let texts = [
+            ("manager", &*manager.name),
+            ("operation", manager.operation.name()),
+            ("apiVersion", &owned.api_version),
+            ("time", &time),
+            ("fieldsType", "FieldsV1"),
+        ];
+        for (name, text) in texts.into_iter().filter(|(_, text)| !text.is_empty()) {
+            put_text(name, text, &mut out);
+            out.push(',');
+        }
+        out.push_str("\"fieldsV1\":");
+        owned.fields.write_fields(&mut out);
+        if !manager.subresource.is_empty() {
+            out.push(',');
+            put_text("subresource", &manager.subresource, &mut out);
+        }
+        out.push('}');
+    }
+    out.push(']');
+    out
+}
+
+fn put_text(name: &str, text: &str, out: &mut String) {
+    write_plain(name, out);
+    out.push(':');
+    write_plain(text, out);
+}
+
+fn in_order(managed: &Managed) -> Vec<(&Manager, &Owned)> {
+    let mut entries: Vec<(&Manager, &Owned)> = managed.iter().collect();
+    entries.sort_by(|(a, owned_a), (b, owned_b)| {
+        a.operation
+            .name()
+            .cmp(b.operation.name())
+            .then_with(|| seconds(owned_a).cmp(&seconds(owned_b)))
+            .then_with(|| a.name.cmp(&b.name))
+            .then_with(|| owned_a.api_version.cmp(&owned_b.api_version))
+            .then_with(|| a.subresource.cmp(&b.subresource))
+    });
+    entries
+}
+
+fn seconds(owned: &Owned) -> i64 {
+    owned.time.map_or(0, OffsetDateTime::unix_timestamp)
+}
+
+fn entry(manager: &Manager, owned: &Owned) -> Value {
+    let mut entry = Map::with_capacity(7);
+    let mut put = |name: &str, text: &str| {
+        if !text.is_empty() {
+            entry.insert(name.to_owned(), Value::String(text.to_owned()));
+        }
+    };
+    put("manager", &manager.name);
+    put("operation", manager.operation.name());
+    put("apiVersion", &owned.api_version);
+    if let Some(time) = owned.time {
+        put("time", &timestamp(time));
+    }
+    put("fieldsType", "FieldsV1");
+    entry.insert("fieldsV1".to_owned(), owned.fields.to_fields());
+    if !manager.subresource.is_empty() {
+        entry.insert("subresource".to_owned(), Value::String(manager.subresource.clone()));
+    }
+    Value::Object(entry)
+}
+
+fn timestamp(time: OffsetDateTime) -> String {
+    let time = time.to_offset(time::UtcOffset::UTC).truncate_to_second();
+    // Years beyond 9999 cannot be written so, and clocks do not go there.
+    time.format(&Rfc3339).unwrap_or_default()
+}
+
+/// Does a client ask for all ownership to be forgotten? So it does by an empty list, and by a list
+/// of one empty entry.
+pub fn is_reset(entries: Option<&Value>) -> bool {
+    match entries {
+        Some(Value::Array(entries)) => match &**entries {
+            [] => true,
+            [Value::Object(entry)] => entry.is_empty(),
+            _ => false,
+        },
+        _ => false,
+    }
+}
+
+/// Do two accounts say the same, in the same order, but for times?
+pub fn differ_in_time_only(old: &Managed, new: &Managed) -> bool {
+    let (old, new) = (in_order(old), in_order(new));
+    let same = |((old_manager, old), (new_manager, new)): (&(&Manager, &Owned), &(&Manager, &Owned))| {
+        old_manager == new_manager && old.api_version == new.api_version && old.fields == new.fields
+    };
+    old.len() == new.len() && old.iter().zip(&new).all(same)
+}
+
+/// Merges the oldest updaters' entries, until there are no more than [`UPDATE_MANAGERS_MAX`] or one
+/// is left of each version.
+pub(crate) fn cap(managed: &mut Managed) {
+    let updaters = || managed.keys().filter(|manager| manager.operation == Operation::Update);
+    let mut left = updaters().count();
+    if left <= UPDATE_MANAGERS_MAX {
+        return;
+    }
+    let mut oldest: Vec<(i64, String, Manager)> =
+        updaters().map(|manager| (seconds(&managed[manager]), manager.identifier(), manager.clone())).collect();
+    oldest.sort();
+    let mut first_of: BTreeMap<String, Manager> = BTreeMap::new();
+    for (_, _, manager) in oldest {
+        if left <= UPDATE_MANAGERS_MAX {
+            return;
+        }
+        let version = managed[&manager].api_version.clone();
+        let Some(first) = first_of.get(&version) else {
+            first_of.insert(version, manager);
+            continue;
+        };
+        let bucket = Manager::new(ANCIENT_CHANGES, Operation::Update, &version, "");
+        if !managed.contains_key(&bucket)
+            && let Some(owned) = managed.remove(first)
+        {
+            managed.insert(bucket.clone(), owned);
+        }
+        let Some(merged) = managed.remove(&manager) else { continue };
+        left -= 1;
+        match managed.get_mut(&bucket) {
+            Some(ancient) => {
+                ancient.fields.absorb(merged.fields);
+                // What is merged later is younger.
+                ancient.time = merged.time;
+            }
+            // The bucket itself was the manager whose turn it was.
+            None => {
+                managed.insert(bucket, merged);
+            }
+        }
+    }
+}
+
+/// Takes from a set what nobody owns: the identity of an object, and what only the server sets.
+pub(crate) fn strip_meta(fields: &mut Set) {
+    static STRIPPED: LazyLock<Set> = LazyLock::new(|| {
+        let metadata = [
+            "name",
+            "namespace",
+            "creationTimestamp",
+            "selfLink",
+            "uid",
+            "clusterName",
+            "generation",
+            "managedFields",
+            "resourceVersion",
+        ];
+        let top = ["apiVersion", "kind", "metadata"].map(|name| Path::of_fields(&[name]));
+        let paths: Vec<Path> =
+            top.into_iter().chain(metadata.map(|name| Path::of_fields(&["metadata", name]))).collect();
+        paths.iter().collect()
+    });
+    fields.subtract(&STRIPPED);
+}
+
+/// Where a Scale has the replicas.
+fn scale_replicas() -> Vec<PathElement> {
+    Path::of_fields(&["spec", "replicas"]).0
+}
+
+/// The version of a Scale.
+pub const SCALE_VERSION: &str = "autoscaling/v1";
+
+/// Are both versions of one group? Other versions of an object have their replicas in the same place.
+fn same_group(a: &str, b: &str) -> bool {
+    let group = |version: &str| version.rsplit_once('/').map_or(String::new(), |(group, _)| group.to_owned());
+    group(a) == group(b)
+}
+
+/// Who owns the replicas of a Scale, of those who own the replicas (at `replicas`) of the object
+/// whose version is `api_version`.
+pub fn to_scale(parent: &Managed, api_version: &str, replicas: &Path) -> Managed {
+    let known = |owned: &Owned| same_group(&owned.api_version, api_version) && owned.fields.has(&replicas.0);
+    let owners = parent.iter().filter(|(_, owned)| known(owned));
+    let scaled = owners.map(|(manager, owned)| {
+        let mut fields = Set::new();
+        fields.insert(&scale_replicas());
+        (manager.clone(), Owned { fields, api_version: SCALE_VERSION.to_owned(), time: owned.time })
+    });
+    scaled.collect()
+}
+
+/// Who owns what of an object after its Scale was written: `scale` are the owners that the Scale then
+/// had. The counterpart of [`to_scale`].
+pub fn from_scale(parent: &Managed, mut scale: Managed, api_version: &str, replicas: &Path) -> Managed {
+    let mut managed = Managed::new();
+    for (manager, owned) in parent {
+        if !same_group(&owned.api_version, api_version) {
+            continue;
+        }
+        let mut owned = owned.clone();
+        if owned.fields.has(&replicas.0) && scale.remove(manager).is_none() {
+            let mut stolen = Set::new();
+            stolen.insert(&replicas.0);
+            owned.fields = owned.fields.difference(&stolen);
+            if owned.fields.is_empty() {
+                continue;
+            }
+        }
+        managed.insert(manager.clone(), owned);
+    }
+    for (manager, owned) in scale {
+        if owned.fields.has(&scale_replicas()) {
+            let mut fields = Set::new();
+            fields.insert(&replicas.0);
+            // The time of the write of the Scale is not kept; kube-apiserver does not keep it either.
+            let time = parent.get(&manager).and_then(|owned| owned.time);
+            managed.insert(manager, Owned { fields, api_version: api_version.to_owned(), time });
+        }
+    }
+    managed
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn texts_are_read_and_written_as_trees_are() {
+        let entry = |change: &dyn Fn(&mut Value)| {
+            let mut entry = json!({"manager": "a \"b\"\u{8}", "operation": "Update", "apiVersion": "v1",
+                "time": "2026-01-02T03:04:05Z", "fieldsType": "FieldsV1",
+                "fieldsV1": {"f:a": {}, "f:b": {".": {}, "k:{\"name\":\"x\\u000c\"}": {"f:c": {}}}},
+                "subresource": "status"});
+            change(&mut entry);
+            entry
+        };
+        let without = |name: &'static str| {
+            entry(&move |entry: &mut Value| {
+                entry.as_object_mut().unwrap().shift_remove(name);
+            })
+        };
+        let with = |name: &'static str, value: Value| entry(&move |entry: &mut Value| entry[name] = value.clone());
+        let whole = || with("operation", json!("Apply"));
+        for entries in [
+            json!([]),
+            json!([whole(), entry(&|_| {})]),
+            json!([entry(&|_| {}), whole(), entry(&|_| {}), with("time", json!("2025-01-02T03:04:05.5+01:00"))]),
+            json!([without("manager"), without("time"), without("subresource"), without("fieldsV1")]),
+            json!([without("apiVersion")]),
+            json!([without("operation")]),
+            json!([without("fieldsType")]),
+            json!([with("fieldsType", json!("FieldsV2"))]),
+            json!([with("time", json!(null)), with("manager", json!(7))]),
+            json!([with("more", json!({"a": 1}))]),
+            json!([with("fieldsV1", json!(null))]),
+            json!([with("fieldsV1", json!({"f:a": 5}))]),
+            json!([with("fieldsV1", json!({"f:b": {}, "f:a": {"f:c": {}, "f:b": {}}, "x:c": [1], ".": 1}))]),
+            json!([with("fieldsV1", json!({"v:1.0": {}, "v:1": {"f:a": {}}}))]),
+            json!([1, null]),
+            json!({"a": 1}),
+            json!(null),
+        ] {
+            let (tree, text) = (decode(&entries), from_text(&entries.to_string()));
+            assert_eq!(text, tree, "{entries}");
+            if let Ok(managed) = tree {
+                assert_eq!(to_text(&managed), Value::Array(encode(&managed)).to_string());
+            }
+        }
+        assert!(from_text("[{]").is_err());
+        let twice = r#"[{"operation":"Update","apiVersion":"v1","fieldsType":"FieldsV1","fieldsV1":{"f:a":{"f:b":{}},"f:a":{}}}]"#;
+        assert_eq!(from_text(twice), decode(&serde_json::from_str(twice).unwrap()), "the last of a name counts");
+    }
+
+    #[test]
+    fn only_times_may_differ() {
+        let managed = |manager: &str, field: &str, second: i64| {
+            let mut fields = Set::new();
+            fields.insert(&[PathElement::field(field)]);
+            let time = OffsetDateTime::from_unix_timestamp(second).ok();
+            let owned = Owned { fields, api_version: "v1".to_owned(), time };
+            Managed::from([(Manager::new(manager, Operation::Update, "v1", ""), owned)])
+        };
+        let one = managed("a", "x", 1);
+        assert!(differ_in_time_only(&one, &managed("a", "x", 2)));
+        assert!(!differ_in_time_only(&one, &managed("a", "y", 1)));
+        assert!(!differ_in_time_only(&one, &managed("b", "x", 1)));
+        assert!(!differ_in_time_only(&one, &Managed::new()));
+        let two = |second: i64| managed("a", "x", 2).into_iter().chain(managed("b", "x", second)).collect::<Managed>();
+        assert!(differ_in_time_only(&two(3), &two(4)));
+        assert!(!differ_in_time_only(&two(3), &two(1)), "the order of entries goes by time");
+    }
+}

@@ -1,0 +1,234 @@
+//! Where in an object something is: [`PathElement`], one step, and [`Path`], all steps from the
+//! top; their order, and their text in managedFields (`f:name`) and in messages (`.name`).
+
+use std::cmp::Ordering;
+use std::fmt;
+
+use serde_json::Value;
+
+use crate::value;
+
+/// One step into a value.
+///
+/// The order is that in which Go writes them: fields by name, then keys, values, positions.
+#[derive(Clone, Debug)]
+pub enum PathElement {
+    /// A member of a map: `f:replicas`.
+    Field(Box<str>),
+    /// The item of a list whose fields have these values, by name: `k:{"port":80}`.
+    Key(Box<[(Box<str>, Value)]>),
+    /// The item of a set: `v:"a"`.
+    Value(Box<Value>),
+    /// The item at a position: `i:0`. Nothing here makes these; others may have.
+    Index(i64),
+}
+
+impl PathElement {
+    /// The member of this name.
+    pub fn field(name: &str) -> Self {
+        PathElement::Field(name.into())
+    }
+
+    /// The item with these key fields, given in any order.
+    pub fn key(mut fields: Vec<(Box<str>, Value)>) -> Self {
+        fields.sort_by(|a, b| a.0.cmp(&b.0));
+        PathElement::Key(fields.into())
+    }
+
+    /// Reads the form in managedFields. `Ok(None)` for a kind of step that is not known, which
+    /// readers skip.
+    ///
+    /// # Errors
+    /// What is wrong with the text, in the words of the Go code.
+    pub fn parse(text: &str) -> Result<Option<Self>, String> {
+        let (Some(kind), Some(b':')) = (text.as_bytes().first(), text.as_bytes().get(1)) else {
+            return Err(match text.len() {
+                0 | 1 => "key must be 2 characters long:".to_owned(),
+                _ => format!("missing colon: {text}"),
+            });
+        };
+        let rest = &text[2..];
+        Ok(Some(match kind {
+            b'f' => PathElement::field(rest),
+            b'v' => PathElement::Value(Box::new(serde_json::from_str(rest).map_err(|error| error.to_string())?)),
+            b'k' => match serde_json::from_str(rest).map_err(|error| error.to_string())? {
+                Value::Object(fields) => {
+                    PathElement::key(fields.into_iter().map(|(name, value)| (name.into(), value)).collect())
+                }
+                Value::Null => PathElement::key(Vec::new()),
+                _ => return Err(format!("expect {{ or n in {rest}")),
+            },
+            b'i' => PathElement::Index(
+                rest.parse().map_err(|_| format!("strconv.Atoi: parsing {}: invalid syntax", value::quoted(rest)))?,
+            ),
+            _ => return Ok(None),
+        }))
+    }
+
+    /// Writes the form in managedFields: not yet a JSON text, but what such a text holds.
+    pub(crate) fn write(&self, out: &mut String) {
+        match self {
+            PathElement::Field(name) => {
+                out.push_str("f:");
+                out.push_str(name);
+            }
+            PathElement::Key(fields) => {
+                out.push_str("k:{");
+                for (at, (name, value)) in fields.iter().enumerate() {
+                    if at > 0 {
+                        out.push(',');
+                    }
+                    value::write_text(name, false, out);
+                    out.push(':');
+                    value::write_json(value, out);
+                }
+                out.push('}');
+            }
+            PathElement::Value(value) => {
+                out.push_str("v:");
+                value::write_json(value, out);
+            }
+            PathElement::Index(at) => {
+                out.push_str("i:");
+                out.push_str(&at.to_string());
+            }
+        }
+    }
+
+    /// The form in managedFields, e.g. `f:spec`, `k:{"name":"a"}`.
+    pub fn to_key(&self) -> String {
+        let mut out = String::new();
+        self.write(&mut out);
+        out
+    }
+}
+
+impl Ord for PathElement {
+    fn cmp(&self, other: &Self) -> Ordering {
+        use PathElement::{Field, Index, Key, Value};
+        let rank = |element: &PathElement| match element {
+            Field(_) => 0,
+            Key(_) => 1,
+            Value(_) => 2,
+            Index(_) => 3,
+        };
+        match (self, other) {
+            (Field(a), Field(b)) => a.cmp(b),
+            (Key(a), Key(b)) => {
+                let parts = a.iter().zip(b).map(|(a, b)| a.0.cmp(&b.0).then_with(|| value::compare(&a.1, &b.1)));
+                parts.into_iter().find(|order| order.is_ne()).unwrap_or_else(|| a.len().cmp(&b.len()))
+            }
+            (Value(a), Value(b)) => value::compare(a, b),
+            (Index(a), Index(b)) => a.cmp(b),
+            _ => rank(self).cmp(&rank(other)),
+        }
+    }
+}
+
+impl PartialOrd for PathElement {
+    fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
+impl PartialEq for PathElement {
+    fn eq(&self, other: &Self) -> bool {
+        self.cmp(other).is_eq()
+    }
+}
+
+impl Eq for PathElement {}
+
+/// The form in messages: `.spec`, `[name="a"]`, `[="x"]`, `[0]`.
+impl fmt::Display for PathElement {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            PathElement::Field(name) => write!(f, ".{name}"),
+            PathElement::Key(fields) => {
+                f.write_str("[")?;
+                for (at, (name, value)) in fields.iter().enumerate() {
+                    let comma = if at > 0 { "," } else { "" };
+                    write!(f, "{comma}{name}={}", value::shown(value))?;
+                }
+                f.write_str("]")
+            }
+            PathElement::Value(value) => write!(f, "[={}]", value::shown(value)),
+            PathElement::Index(at) => write!(f, "[{at}]"),
+        }
+    }
+}
+
+/// All steps from the top of an object. Displayed as in messages: `.spec.containers[name="a"].image`.
+#[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Path(pub Vec<PathElement>);
+
+impl Path {
+    /// A path of fields.
+    pub fn of_fields(names: &[&str]) -> Self {
+        Path(names.iter().map(|name| PathElement::field(name)).collect())
+    }
+}
+
+impl fmt::Display for Path {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.iter().try_for_each(|element| element.fmt(f))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn check(key: &str, shown: &str) {
+        let element = PathElement::parse(key).unwrap().unwrap();
+        assert_eq!((element.to_key().as_str(), element.to_string().as_str()), (key, shown));
+    }
+
+    #[test]
+    fn elements_are_read_and_written() {
+        check("f:replicas", ".replicas");
+        check("f:", ".");
+        check("f:a:b", ".a:b");
+        check(r#"k:{"containerPort":80,"protocol":"TCP"}"#, r#"[containerPort=80,protocol="TCP"]"#);
+        check(r#"k:{"name":"a\u003cb"}"#, r#"[name="a<b"]"#);
+        check(r#"v:"a""#, r#"[="a"]"#);
+        check("v:1.5", "[=1.5]");
+        check("v:true", "[=true]");
+        check("i:-1", "[-1]");
+        let unsorted = PathElement::parse(r#"k:{"b":1,"a":2}"#).unwrap().unwrap();
+        assert_eq!(unsorted.to_key(), r#"k:{"a":2,"b":1}"#);
+        assert_eq!(PathElement::parse("x:a"), Ok(None));
+        for (broken, why) in [
+            ("", "key must be 2 characters long:"),
+            ("f", "key must be 2 characters long:"),
+            ("fa", "missing colon: fa"),
+            ("i:x", "strconv.Atoi: parsing \"x\": invalid syntax"),
+            ("é:", "missing colon: é:"),
+        ] {
+            assert_eq!(PathElement::parse(broken), Err(why.to_owned()));
+        }
+        assert!(PathElement::parse("v:{").is_err() && PathElement::parse("k:[]").is_err());
+    }
+
+    #[test]
+    fn elements_are_ordered_as_go_orders_them() {
+        let sorted = [
+            "f:",
+            "f:B",
+            "f:a",
+            "f:ab",
+            r#"k:{"a":1}"#,
+            r#"k:{"a":1,"b":1}"#,
+            r#"k:{"a":"1"}"#,
+            r#"k:{"b":0}"#,
+            "v:1",
+            r#"v:"1""#,
+            "v:false",
+            "i:0",
+            "i:10",
+        ];
+        let elements: Vec<PathElement> = sorted.iter().map(|key| PathElement::parse(key).unwrap().unwrap()).collect();
+        assert!(elements.is_sorted(), "{elements:?}");
+        assert!(elements.windows(2).all(|two| two[0] != two[1]));
+    }
+}

@@ -1,0 +1,386 @@
+//! Sets of fields: [`Set`], a tree of sorted path elements, and its algebra.
+//!
+//! A path may be in a set without its parents, and the other way round: owning `.spec` says nothing
+//! of `.spec.replicas`.
+//!
+//! Rules: `structured-merge-diff/v6/fieldpath/set.go`.
+
+use std::cmp::Ordering;
+use std::fmt;
+
+use crate::path::{Path, PathElement};
+use crate::typing::{Schema, TypeId};
+
+/// A set of fields of an object. The whole object is never a member.
+#[derive(Clone, Debug, Default)]
+pub struct Set {
+    /// The members right here, sorted.
+    members: Vec<PathElement>,
+    /// What has members below it, sorted. Being here makes nothing a member.
+    children: Vec<(PathElement, Set)>,
+}
+
+/// The three-way walk through two sorted lists.
+fn walk<A, B>(a: &[A], b: &[B], order: impl Fn(&A, &B) -> Ordering, mut visit: impl FnMut(Option<&A>, Option<&B>)) {
+    let (mut at, mut to) = (0, 0);
+    while at < a.len() && to < b.len() {
+        match order(&a[at], &b[to]) {
+            Ordering::Less => {
+                visit(Some(&a[at]), None);
+                at += 1;
+            }
+            Ordering::Greater => {
+                visit(None, Some(&b[to]));
+                to += 1;
+            }
+            Ordering::Equal => {
+                visit(Some(&a[at]), Some(&b[to]));
+                at += 1;
+                to += 1;
+            }
+        }
+    }
+    a[at..].iter().for_each(|left| visit(Some(left), None));
+    b[to..].iter().for_each(|left| visit(None, Some(left)));
+}
+
+/// Finds something in what is left of a sorted list, which is searched for one thing after the other
+/// in the same order.
+fn seek<'a, T>(left: &mut &'a [T], order: impl Fn(&T) -> Ordering) -> Option<&'a T> {
+    while let [first, rest @ ..] = *left {
+        match order(first) {
+            Ordering::Less => *left = rest,
+            Ordering::Equal => return Some(first),
+            Ordering::Greater => return None,
+        }
+    }
+    None
+}
+
+/// Merges a sorted list into another; of two that are equal the first stays, joined with the second.
+fn merge<T>(ours: &mut Vec<T>, theirs: Vec<T>, order: impl Fn(&T, &T) -> Ordering, join: impl Fn(&mut T, T)) {
+    let (Some(last), Some(first)) = (ours.last(), theirs.first()) else {
+        ours.extend(theirs);
+        return;
+    };
+    if order(last, first).is_lt() {
+        ours.extend(theirs);
+        return;
+    }
+    let mut merged = Vec::with_capacity(ours.len() + theirs.len());
+    let mut theirs = theirs.into_iter().peekable();
+    for mut own in ours.drain(..) {
+        merged.extend(std::iter::from_fn(|| theirs.next_if(|their| order(their, &own).is_lt())));
+        if let Some(same) = theirs.next_if(|their| order(their, &own).is_eq()) {
+            join(&mut own, same);
+        }
+        merged.push(own);
+    }
+    merged.extend(theirs);
+    *ours = merged;
+}
+
+fn by_element(a: &(PathElement, Set), b: &(PathElement, Set)) -> Ordering {
+    a.0.cmp(&b.0)
+}
+
+impl Set {
+    /// Nothing.
+    pub fn new() -> Self {
+        Set::default()
+    }
+
+    /// The members right here, sorted.
+    pub(crate) fn members(&self) -> &[PathElement] {
+        &self.members
+    }
+
+    /// What has members below it, sorted.
+    pub(crate) fn children(&self) -> &[(PathElement, Set)] {
+        &self.children
+    }
+
+    /// Adds a path. The empty path is not added.
+    pub fn insert(&mut self, path: &[PathElement]) {
+        match path {
+            [] => {}
+            [last] => self.insert_member(last.clone()),
+            [first, rest @ ..] => {
+                let mut below = Set::new();
+                below.insert(rest);
+                self.add_child(first.clone(), below);
+            }
+        }
+    }
+
+    /// Is all that is right here before this element?
+    pub(crate) fn is_before(&self, element: &PathElement) -> bool {
+        self.members.last().is_none_or(|last| last < element)
+            && self.children.last().is_none_or(|(last, _)| last < element)
+    }
+
+    /// Adds an element right here. Whoever adds many does so in order: each that comes before others
+    /// shifts them.
+    pub(crate) fn insert_member(&mut self, element: PathElement) {
+        if self.members.last().is_none_or(|last| *last < element) {
+            self.members.push(element);
+        } else if let Err(at) = self.members.binary_search(&element) {
+            self.members.insert(at, element);
+        }
+    }
+
+    /// Puts a whole set below an element, in place of what was there. An empty one is left out. To be
+    /// done in order, as [`Set::insert_member`].
+    pub(crate) fn put_child(&mut self, element: PathElement, set: Set) {
+        if !set.is_empty() {
+            match self.children.binary_search_by(|(known, _)| known.cmp(&element)) {
+                Ok(at) => self.children[at].1 = set,
+                Err(at) => self.children.insert(at, (element, set)),
+            }
+        }
+    }
+
+    /// Adds a whole set below an element. An empty one is left out. To be done in order, as
+    /// [`Set::insert_member`].
+    pub(crate) fn add_child(&mut self, element: PathElement, set: Set) {
+        if set.is_empty() {
+            return;
+        }
+        // Mostly things come in order.
+        if self.children.last().is_none_or(|(last, _)| *last < element) {
+            self.children.push((element, set));
+            return;
+        }
+        match self.children.binary_search_by(|(known, _)| known.cmp(&element)) {
+            Ok(at) => self.children[at].1.absorb(set),
+            Err(at) => self.children.insert(at, (element, set)),
+        }
+    }
+
+    /// Is there no member at all?
+    pub fn is_empty(&self) -> bool {
+        self.members.is_empty() && self.children.iter().all(|(_, set)| set.is_empty())
+    }
+
+    /// How many members there are.
+    pub fn len(&self) -> usize {
+        self.members.len() + self.children.iter().map(|(_, set)| set.len()).sum::<usize>()
+    }
+
+    /// Is this path a member?
+    pub fn has(&self, path: &[PathElement]) -> bool {
+        match path {
+            [] => false,
+            [last] => self.has_member(last),
+            [first, rest @ ..] => self.child(first).is_some_and(|set| set.has(rest)),
+        }
+    }
+
+    /// Is this element a member right here?
+    pub(crate) fn has_member(&self, element: &PathElement) -> bool {
+        self.members.binary_search(element).is_ok()
+    }
+
+    /// What is below an element, if anything may be.
+    pub(crate) fn child(&self, element: &PathElement) -> Option<&Set> {
+        let at = self.children.binary_search_by(|(known, _)| known.cmp(element)).ok()?;
+        Some(&self.children[at].1)
+    }
+
+    /// Calls `visit` with each member: those right here first, then those below, in order.
+    pub fn for_each(&self, mut visit: impl FnMut(&[PathElement])) {
+        self.visit(&mut Vec::new(), &mut visit);
+    }
+
+    fn visit(&self, path: &mut Vec<PathElement>, visit: &mut impl FnMut(&[PathElement])) {
+        for member in &self.members {
+            path.push(member.clone());
+            visit(path);
+            path.pop();
+        }
+        for (element, set) in &self.children {
+            path.push(element.clone());
+            set.visit(path, visit);
+            path.pop();
+        }
+    }
+
+    /// All members, in the order of [`Set::for_each`].
+    pub fn paths(&self) -> Vec<Path> {
+        let mut paths = Vec::new();
+        self.for_each(|path| paths.push(Path(path.to_vec())));
+        paths
+    }
+
+    /// What is in one or the other.
+    #[must_use]
+    pub fn union(&self, other: &Set) -> Set {
+        let mut out = self.clone();
+        out.absorb(other.clone());
+        out
+    }
+
+    /// Adds what is in another set.
+    pub(crate) fn absorb(&mut self, other: Set) {
+        merge(&mut self.members, other.members, Ord::cmp, |_, _| {});
+        merge(&mut self.children, other.children, by_element, |(_, ours), (_, theirs)| ours.absorb(theirs));
+    }
+
+    /// What is in both.
+    #[must_use]
+    pub fn intersection(&self, other: &Set) -> Set {
+        let mut out = Set::new();
+        walk(&self.members, &other.members, Ord::cmp, |a, b| {
+            if let (Some(member), Some(_)) = (a, b) {
+                out.members.push(member.clone());
+            }
+        });
+        walk(&self.children, &other.children, by_element, |a, b| {
+            if let (Some((element, a)), Some((_, b))) = (a, b) {
+                out.add_child(element.clone(), a.intersection(b));
+            }
+        });
+        out
+    }
+
+    /// What is here and not there. A path does not take what is below it along.
+    #[must_use]
+    pub fn difference(&self, other: &Set) -> Set {
+        let mut out = self.clone();
+        out.subtract(other);
+        out
+    }
+
+    /// What is here and neither there nor below what is there.
+    #[must_use]
+    pub fn recursive_difference(&self, other: &Set) -> Set {
+        let mut out = self.clone();
+        out.subtract_recursively(other);
+        out
+    }
+
+    /// Takes away what is there; the difference in place.
+    pub(crate) fn subtract(&mut self, other: &Set) {
+        self.take_away(other, false);
+    }
+
+    /// Takes away what is there and what is below it; the recursive difference in place.
+    pub(crate) fn subtract_recursively(&mut self, other: &Set) {
+        self.take_away(other, true);
+    }
+
+    fn take_away(&mut self, other: &Set, below: bool) {
+        if other.members.is_empty() && other.children.is_empty() {
+            return;
+        }
+        let mut members = other.members.as_slice();
+        self.members.retain(|member| seek(&mut members, |their| their.cmp(member)).is_none());
+        let (mut members, mut children) = (other.members.as_slice(), other.children.as_slice());
+        self.children.retain_mut(|(element, set)| {
+            if below && seek(&mut members, |their| their.cmp(element)).is_some() {
+                return false;
+            }
+            match seek(&mut children, |(their, _)| their.cmp(element)) {
+                Some((_, theirs)) => {
+                    set.take_away(theirs, below);
+                    !set.is_empty()
+                }
+                None => true,
+            }
+        });
+    }
+
+    /// The set with each named field of a struct that has members below it as a member, too.
+    pub(crate) fn with_named_fields(&self, schema: &Schema, of: Option<TypeId>) -> Set {
+        let of = of.map(|id| schema.get(id));
+        let map = of.and_then(|of| of.map.as_ref());
+        let mut out = Set { members: self.members.clone(), children: Vec::with_capacity(self.children.len()) };
+        for (element, set) in &self.children {
+            let below = match element {
+                PathElement::Field(name) => {
+                    if map.is_some_and(|map| map.field(name).is_some()) {
+                        out.insert_member(element.clone());
+                    }
+                    map.and_then(|map| map.member(name))
+                }
+                PathElement::Key(_) => of.and_then(|of| of.list.as_ref()).map(|list| list.items),
+                PathElement::Value(_) | PathElement::Index(_) => None,
+            };
+            out.children.push((element.clone(), set.with_named_fields(schema, below)));
+        }
+        out
+    }
+}
+
+impl PartialEq for Set {
+    fn eq(&self, other: &Self) -> bool {
+        // Branches without members make no difference to what is in a set.
+        fn children(set: &Set) -> impl Iterator<Item = &(PathElement, Set)> {
+            set.children.iter().filter(|(_, below)| !below.is_empty())
+        }
+        self.members == other.members && children(self).eq(children(other))
+    }
+}
+
+impl Eq for Set {}
+
+impl<'a> FromIterator<&'a Path> for Set {
+    fn from_iter<I: IntoIterator<Item = &'a Path>>(paths: I) -> Self {
+        let mut set = Set::new();
+        paths.into_iter().for_each(|path| set.insert(&path.0));
+        set
+    }
+}
+
+/// One path a line.
+impl fmt::Display for Set {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (at, path) in self.paths().iter().enumerate() {
+            let new_line = if at > 0 { "\n" } else { "" };
+            write!(f, "{new_line}{path}")?;
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use proptest::prelude::*;
+
+    use super::*;
+
+    /// The obviously right set: its paths.
+    type Model = BTreeSet<Path>;
+
+    fn set_of(model: &Model) -> Set {
+        model.iter().collect()
+    }
+
+    fn any_model() -> impl Strategy<Value = Model> {
+        let path = prop::collection::vec("[abc]".prop_map(|name| PathElement::field(&name)), 1..4).prop_map(Path);
+        prop::collection::btree_set(path, 0..12)
+    }
+
+    fn model_of(set: &Set) -> Model {
+        set.paths().into_iter().collect()
+    }
+
+    proptest! {
+        #[test]
+        fn sets_are_sets(a in any_model(), b in any_model()) {
+            let (left, right) = (set_of(&a), set_of(&b));
+            prop_assert_eq!(model_of(&left), a.clone(), "a set has what was put into it");
+            prop_assert_eq!(left.len(), a.len());
+            prop_assert_eq!(left.is_empty(), a.is_empty());
+            prop_assert!(a.iter().all(|path| left.has(&path.0)));
+            prop_assert_eq!(left == right, a == b);
+            prop_assert_eq!(model_of(&left.union(&right)), &a | &b);
+            prop_assert_eq!(model_of(&left.intersection(&right)), &a & &b);
+            prop_assert_eq!(model_of(&left.difference(&right)), &a - &b);
+            let not_below: Model = a.iter().filter(|path| !b.iter().any(|top| path.0.starts_with(&top.0))).cloned().collect();
+            prop_assert_eq!(model_of(&left.recursive_difference(&right)), not_below);
+        }
+    }
+}

@@ -1,0 +1,142 @@
+//! What is wrong with the schema of a definition, in the words of the 422 that refuses it.
+//! Rules: apiextensions-apiserver `pkg/apis/apiextensions/validation/validation.go`,
+//! `pkg/apiserver/schema/validation.go`, `complete.go`, `defaulting/validation.go`, Kubernetes 1.36.
+
+mod defaults;
+mod openapi;
+mod structural;
+
+use listwatch_meta::FieldError;
+use serde_json::Value;
+
+use crate::findings;
+use crate::path::Path;
+use crate::props::{ParseError, Props};
+use crate::schema::{Interner, Schema};
+
+/// What the checks have to know about the definition around a schema.
+#[derive(Clone, Copy, Debug)]
+pub struct Surroundings<'a> {
+    /// The path of what has the schema. Kubernetes says `spec.validation` where all versions have
+    /// the same one, and `spec.versions[0].schema` else.
+    pub at: &'a str,
+    /// Whether the version has the status subresource; the root of the schema is then restricted.
+    pub status_subresource: bool,
+    /// Whether the stored definition had this very schema for this version: rules that became too
+    /// costly by a change of the estimate stay.
+    pub unchanged: bool,
+}
+
+/// What [`check`] found.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Checked {
+    /// What is wrong; empty for a schema that can be served.
+    pub errors: Vec<FieldError>,
+    /// Members that no schema has, from the root of the schema, with dots: they warn, or refuse the
+    /// request, as its field validation says.
+    pub unknown_fields: Vec<String>,
+}
+
+/// Checks an `openAPIV3Schema`.
+///
+/// # Errors
+/// When the JSON is no schema at all or goes beyond a bound.
+pub fn check(schema: &Value, surroundings: Surroundings<'_>) -> Result<Checked, ParseError> {
+    let mut unknown_fields = Vec::new();
+    let props = Props::parse(schema, &mut unknown_fields)?;
+    let compiled = Schema::compile(&props, &mut Interner::default());
+    let parent = Path::root(surroundings.at);
+    let at = parent.child("openAPIV3Schema");
+    let mut errors = Vec::new();
+    if surroundings.status_subresource {
+        check_root_for_status(&props, schema, &parent, &mut errors);
+    }
+    if props.nullable {
+        errors
+            .push(findings::forbidden(parent.child("openAPIV3Schema.nullable"), "nullable cannot be true at the root"));
+    }
+    let mut later = Vec::new();
+    let mut structural = false;
+    if let Some(why) = unsupported(&props) {
+        // The same is said by the checks below where they see it; this is for what they do not see.
+        later.push(findings::invalid_str(at, "", why));
+    } else {
+        let found = structural::check(&props, &at);
+        let found = if found.is_empty() { defaults::check(&props, &compiled, &at) } else { found };
+        structural = found.is_empty();
+        errors.extend(found);
+    }
+    errors.extend(openapi::check(&props, &compiled, &at, structural, surroundings.unchanged));
+    if errors.is_empty() {
+        errors.append(&mut later);
+    }
+    Ok(Checked { errors, unknown_fields })
+}
+
+/// With the status subresource, what the root says has to survive that `status` is taken out.
+fn check_root_for_status(props: &Props, schema: &Value, parent: &Path<'_>, errors: &mut Vec<FieldError>) {
+    if !props.kind.is_empty() && props.kind != "object" {
+        let detail =
+            r#"only "object" is allowed as the type at the root of the schema if the status subresource is enabled"#;
+        errors.push(findings::invalid_str(parent.child("openAPIV3Schema.type"), &props.kind, detail));
+        return;
+    }
+    let refused = [
+        !props.id.is_empty(),
+        !props.schema.is_empty(),
+        props.reference.is_some(),
+        props.nullable,
+        props.default.is_some(),
+        !props.enumeration.is_empty(),
+        props.max_properties.is_some(),
+        props.min_properties.is_some(),
+        !props.all_of.is_empty(),
+        !props.one_of.is_empty(),
+        !props.any_of.is_empty(),
+        props.not.is_some(),
+        props.additional.is_some(),
+        props.pattern_properties,
+        props.dependencies,
+        props.additional_items,
+        props.definitions,
+        props.embedded_resource,
+        props.int_or_string,
+        !props.list_map_keys.is_empty(),
+        props.list_type.is_some(),
+        props.map_type.is_some(),
+    ];
+    if refused.contains(&true) {
+        let detail = concat!(
+            "only [Description Type Format Title Maximum ExclusiveMaximum Minimum ExclusiveMinimum MaxLength MinLength ",
+            "Pattern MaxItems MinItems UniqueItems MultipleOf Required Items Properties ExternalDocs Example ",
+            "XPreserveUnknownFields XValidations] fields are allowed at the root of the schema if the status subresource ",
+            "is enabled"
+        );
+        errors.push(findings::invalid(parent.child("openAPIV3Schema"), schema, detail));
+    }
+}
+
+/// The first thing that no structural schema can have, anywhere in the schema.
+fn unsupported(props: &Props) -> Option<String> {
+    let not_supported = [
+        ("id", !props.id.is_empty()),
+        ("schema", !props.schema.is_empty()),
+        ("$ref", props.reference.as_ref().is_some_and(|reference| !reference.is_empty())),
+        ("patternProperties", props.pattern_properties),
+        ("dependencies", props.dependencies),
+        ("additionalItems", props.additional_items),
+        ("definitions", props.definitions),
+    ];
+    if let Some((name, _)) = not_supported.iter().find(|(_, is_set)| *is_set) {
+        return Some(format!("OpenAPIV3Schema '{name}' is not supported"));
+    }
+    if props.preserve_unknown_fields == Some(false) {
+        return Some("internal error: 'x-kubernetes-preserve-unknown-fields' must be true or undefined".to_owned());
+    }
+    if matches!(props.items, Some(crate::props::Items::Many(1..))) {
+        return Some("OpenAPIV3Schema 'items' must be a schema, but is an array".to_owned());
+    }
+    let junctors = props.not.as_deref().into_iter().chain(&props.all_of).chain(&props.any_of).chain(&props.one_of);
+    let below = props.items().into_iter().chain(props.properties.values()).chain(props.additional_schema());
+    junctors.chain(below).find_map(unsupported)
+}

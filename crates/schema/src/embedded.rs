@@ -1,0 +1,432 @@
+//! Objects within objects (`x-kubernetes-embedded-resource`): their `apiVersion`, `kind` and
+//! `metadata` have the rules of every object, whatever the schema says.
+//! Rules: apiextensions-apiserver `pkg/apiserver/schema/objectmeta`, Kubernetes 1.36.
+
+use listwatch_meta::FieldError;
+use listwatch_meta::selector::{validate_dns_label, validate_label_value, validate_qualified_name};
+use serde_json::{Map, Value};
+
+use crate::findings;
+use crate::golang::quote;
+use crate::limits::UNKNOWN_FIELDS_MAX;
+use crate::path::Path;
+use crate::schema::{Node, Schema};
+
+/// Bytes that all annotations of an object may have together.
+const ANNOTATIONS_BYTES_MAX: usize = 256 * 1024;
+
+impl Schema {
+    /// Brings the metadata of embedded resources into form: unknown fields are removed, as is what is
+    /// empty. The metadata of the object itself is left alone: it belongs to the server.
+    ///
+    /// With `drop_invalid`, fields of the wrong type are removed too, as when reading from the store.
+    /// Returns the paths of unknown fields, sorted.
+    ///
+    /// # Errors
+    /// Without `drop_invalid`: the first field of the wrong type.
+    pub fn coerce_embedded(&self, object: &mut Value, drop_invalid: bool) -> Result<Vec<String>, FieldError> {
+        coerce(object, &self.root, false, drop_invalid)
+    }
+}
+
+/// [`Schema::coerce_embedded`] for any value; with `is_resource` the value is itself a resource.
+pub(crate) fn coerce(
+    value: &mut Value,
+    node: &Node,
+    is_resource: bool,
+    drop_invalid: bool,
+) -> Result<Vec<String>, FieldError> {
+    let mut coercer = Coercer { drop_invalid, unknown: Vec::new() };
+    coercer.value(value, node, is_resource || node.embedded, &Path::NIL)?;
+    coercer.unknown.sort_unstable();
+    Ok(coercer.unknown)
+}
+
+struct Coercer {
+    drop_invalid: bool,
+    unknown: Vec<String>,
+}
+
+impl Coercer {
+    fn value(&mut self, value: &mut Value, node: &Node, embedded: bool, at: &Path<'_>) -> Result<(), FieldError> {
+        if !node.embedding && !embedded {
+            return Ok(());
+        }
+        match value {
+            Value::Object(members) => {
+                if embedded {
+                    self.resource(members, at)?;
+                }
+                for (name, value) in members.iter_mut() {
+                    if let Some(property) = node.property(name) {
+                        self.value(value, property, property.embedded, &at.child(name))?;
+                    } else if let Some(more) = node.more_schema() {
+                        self.value(value, more, more.embedded, &at.key(name))?;
+                    }
+                }
+                Ok(())
+            }
+            Value::Array(items) => {
+                let Some(node) = node.items.as_deref() else { return Ok(()) };
+                for (index, item) in items.iter_mut().enumerate() {
+                    self.value(item, node, node.embedded, &at.index(index))?;
+                }
+                Ok(())
+            }
+            _ => Ok(()),
+        }
+    }
+
+    fn resource(&mut self, members: &mut Map<String, Value>, at: &Path<'_>) -> Result<(), FieldError> {
+        for name in ["apiVersion", "kind"] {
+            match members.get(name) {
+                None | Some(Value::String(_)) => {}
+                Some(_) if self.drop_invalid => {
+                    members.remove(name);
+                }
+                Some(other) => return Err(findings::invalid(at.child(name), other, "must be a string")),
+            }
+        }
+        let Some(metadata) = members.get("metadata") else { return Ok(()) };
+        let at = at.child("metadata");
+        let mut unknown = Vec::new();
+        match read_object_meta(metadata, self.drop_invalid, &mut unknown) {
+            Ok(read) => {
+                for name in unknown {
+                    if self.unknown.len() < UNKNOWN_FIELDS_MAX {
+                        self.unknown.push(format!("{at}.{name}"));
+                    }
+                }
+                members.insert("metadata".to_owned(), Value::Object(read));
+                Ok(())
+            }
+            Err(_) if self.drop_invalid => Ok(()),
+            Err(why) => Err(findings::invalid(at, metadata, why)),
+        }
+    }
+}
+
+#[derive(Clone, Copy)]
+enum Field {
+    Text,
+    Integer,
+    Flag,
+    Time,
+    TextMap,
+    Texts,
+    Structs(&'static str, &'static [(&'static str, Field)]),
+    Anything,
+}
+
+/// The fields of `ObjectMeta` (apimachinery `meta/v1/types.go`, 1.36).
+const OBJECT_META: [(&str, Field); 15] = [
+    ("name", Field::Text),
+    ("generateName", Field::Text),
+    ("namespace", Field::Text),
+    ("selfLink", Field::Text),
+    ("uid", Field::Text),
+    ("resourceVersion", Field::Text),
+    ("generation", Field::Integer),
+    ("creationTimestamp", Field::Time),
+    ("deletionTimestamp", Field::Time),
+    ("deletionGracePeriodSeconds", Field::Integer),
+    ("labels", Field::TextMap),
+    ("annotations", Field::TextMap),
+    ("ownerReferences", Field::Structs("OwnerReference", &OWNER_REFERENCE)),
+    ("finalizers", Field::Texts),
+    ("managedFields", Field::Structs("ManagedFieldsEntry", &MANAGED_FIELDS_ENTRY)),
+];
+
+const OWNER_REFERENCE: [(&str, Field); 6] = [
+    ("apiVersion", Field::Text),
+    ("kind", Field::Text),
+    ("name", Field::Text),
+    ("uid", Field::Text),
+    ("controller", Field::Flag),
+    ("blockOwnerDeletion", Field::Flag),
+];
+
+const MANAGED_FIELDS_ENTRY: [(&str, Field); 7] = [
+    ("manager", Field::Text),
+    ("operation", Field::Text),
+    ("apiVersion", Field::Text),
+    ("time", Field::Time),
+    ("fieldsType", Field::Text),
+    ("fieldsV1", Field::Anything),
+    ("subresource", Field::Text),
+];
+
+/// Reads metadata as Go reads it into `ObjectMeta` and writes it again.
+fn read_object_meta(
+    value: &Value,
+    drop_invalid: bool,
+    unknown: &mut Vec<String>,
+) -> Result<Map<String, Value>, String> {
+    let members = match value {
+        Value::Object(members) => members,
+        Value::Null => return Ok(Map::new()),
+        other => return Err(cannot(other, "value of type v1.ObjectMeta")),
+    };
+    let mut read = Map::new();
+    for (name, value) in members {
+        let Some((_, field)) = OBJECT_META.iter().find(|(known, _)| known == name) else {
+            unknown.push(name.clone());
+            continue;
+        };
+        let before = unknown.len();
+        match read_field(value, *field, "ObjectMeta", name, unknown) {
+            Ok(Some(value)) => {
+                read.insert(name.clone(), value);
+            }
+            Ok(None) => {}
+            Err(_) if drop_invalid => unknown.truncate(before),
+            Err(why) => return Err(why),
+        }
+    }
+    Ok(read)
+}
+
+fn cannot(found: &Value, target: &str) -> String {
+    let found = match found {
+        Value::Null => "null",
+        Value::Bool(_) => "bool",
+        Value::Number(_) => "number",
+        Value::String(_) => "string",
+        Value::Array(_) => "array",
+        Value::Object(_) => "object",
+    };
+    format!("json: cannot unmarshal {found} into Go {target}")
+}
+
+/// The value as it is written again; nothing where it is empty.
+fn read_field(
+    value: &Value,
+    field: Field,
+    of: &str,
+    name: &str,
+    unknown: &mut Vec<String>,
+) -> Result<Option<Value>, String> {
+    let wrong = |value: &Value, kind: &str| cannot(value, &format!("struct field {of}.{name} of type {kind}"));
+    match (field, value) {
+        (_, Value::Null) => Ok(None),
+        (Field::Anything, value) => Ok(Some(value.clone())),
+        (Field::Text, Value::String(text)) => Ok((!text.is_empty()).then(|| value.clone())),
+        (Field::Text, other) => Err(wrong(other, "string")),
+        (Field::Flag, Value::Bool(_)) => Ok(Some(value.clone())),
+        (Field::Flag, other) => Err(wrong(other, "bool")),
+        (Field::Integer, value) => match value.as_i64() {
+            Some(0) if name == "generation" => Ok(None),
+            Some(_) => Ok(Some(value.clone())),
+            None => Err(wrong(value, "int64")),
+        },
+        (Field::Time, Value::String(text)) if is_rfc3339(text) => Ok(Some(value.clone())),
+        (Field::Time, Value::String(text)) => {
+            let shown = quote(text);
+            Err(format!("parsing time {shown} as \"2006-01-02T15:04:05Z07:00\": cannot parse {shown} as \"2006\""))
+        }
+        (Field::Time, other) => Err(cannot(other, "value of type string")),
+        (Field::TextMap, Value::Object(members)) => {
+            match members.values().find(|value| !value.is_string() && !value.is_null()) {
+                Some(other) => Err(wrong(other, "string")),
+                None if members.is_empty() => Ok(None),
+                None => {
+                    let text = |value: &Value| if value.is_null() { Value::from("") } else { value.clone() };
+                    Ok(Some(Value::Object(members.iter().map(|(name, value)| (name.clone(), text(value))).collect())))
+                }
+            }
+        }
+        (Field::TextMap, other) => Err(wrong(other, "map[string]string")),
+        (Field::Texts, Value::Array(items)) => match items.iter().find(|item| !item.is_string()) {
+            Some(other) => Err(wrong(other, "string")),
+            None => Ok((!items.is_empty()).then(|| value.clone())),
+        },
+        (Field::Texts, other) => Err(wrong(other, "[]string")),
+        (Field::Structs(kind, fields), Value::Array(items)) => {
+            let mut read = Vec::with_capacity(items.len());
+            for (index, item) in items.iter().enumerate() {
+                let Value::Object(members) = item else { return Err(wrong(item, &format!("v1.{kind}"))) };
+                let mut entry = Map::new();
+                for (member, value) in members {
+                    let Some((_, field)) = fields.iter().find(|(known, _)| known == member) else {
+                        unknown.push(format!("{name}[{index}].{member}"));
+                        continue;
+                    };
+                    let inner = &mut Vec::new();
+                    if let Some(value) = read_field(value, *field, &format!("{kind}.{name}"), member, inner)? {
+                        entry.insert(member.clone(), value);
+                    } else if kind == "OwnerReference" && value.is_string() {
+                        // Written even when empty: these fields are not optional.
+                        entry.insert(member.clone(), value.clone());
+                    }
+                }
+                read.push(Value::Object(entry));
+            }
+            Ok((!read.is_empty()).then_some(Value::Array(read)))
+        }
+        (Field::Structs(kind, _), other) => Err(wrong(other, &format!("[]v1.{kind}"))),
+    }
+}
+
+fn is_rfc3339(text: &str) -> bool {
+    let bytes = text.as_bytes();
+    bytes.get(10) == Some(&b'T') && text.ends_with(|c: char| c == 'Z' || c.is_ascii_digit()) && {
+        let zoned = crate::format::Format::DateTime.accepts(text);
+        zoned && !text.contains('t') && !text.contains('z')
+    }
+}
+
+/// Checks `apiVersion`, `kind` and `metadata` of embedded resources, and of the value itself where it
+/// is one or `is_resource` says so.
+pub(crate) fn validate(value: &Value, node: &Node, is_resource: bool, at: &Path<'_>) -> Vec<FieldError> {
+    let mut errors = Vec::new();
+    check(value, node, is_resource || node.embedded, at, &mut errors);
+    errors
+}
+
+fn check(value: &Value, node: &Node, embedded: bool, at: &Path<'_>, errors: &mut Vec<FieldError>) {
+    if !node.embedding && !embedded {
+        return;
+    }
+    match value {
+        Value::Object(members) => {
+            if embedded {
+                check_resource(members, at, errors);
+            }
+            for (name, value) in members {
+                if let Some(property) = node.property(name) {
+                    check(value, property, property.embedded, &at.child(name), errors);
+                } else if let Some(more) = node.more_schema() {
+                    check(value, more, more.embedded, &at.key(name), errors);
+                }
+            }
+        }
+        Value::Array(items) => {
+            let Some(node) = node.items.as_deref() else { return };
+            for (index, item) in items.iter().enumerate() {
+                check(item, node, node.embedded, &at.index(index), errors);
+            }
+        }
+        _ => {}
+    }
+}
+
+fn check_resource(members: &Map<String, Value>, at: &Path<'_>, errors: &mut Vec<FieldError>) {
+    let api_version = at.child("apiVersion");
+    let kind = at.child("kind");
+    match members.get("apiVersion") {
+        None => errors.push(findings::required(api_version, "")),
+        Some(Value::String(text)) if text.is_empty() => {
+            errors.push(findings::invalid_str(api_version, text, "must not be empty"));
+        }
+        Some(Value::String(text)) if text.matches('/').count() > 1 => {
+            errors.push(findings::invalid_str(api_version, text, format!("unexpected GroupVersion string: {text}")));
+        }
+        Some(Value::String(_)) => {}
+        Some(other) => errors.push(findings::invalid(api_version, other, "must be a string")),
+    }
+    match members.get("kind") {
+        None => errors.push(findings::required(kind, "")),
+        Some(Value::String(text)) if text.is_empty() => {
+            errors.push(findings::invalid_str(kind, text, "must not be empty"));
+        }
+        Some(Value::String(text)) => {
+            let problems = dns_1035_label(&text.to_lowercase());
+            if !problems.is_empty() {
+                let detail = format!("may have mixed case, but should otherwise match: {}", problems.join(","));
+                errors.push(findings::invalid_str(kind, text, detail));
+            }
+        }
+        Some(other) => errors.push(findings::invalid(kind, other, "must be a string")),
+    }
+    let Some(metadata) = members.get("metadata") else { return };
+    let at = at.child("metadata");
+    match read_object_meta(metadata, false, &mut Vec::new()) {
+        Ok(read) => check_metadata(&read, &at, errors),
+        Err(why) => errors.push(findings::invalid(at, metadata, why)),
+    }
+}
+
+/// What keeps a text from being a DNS-1035 label, in apimachinery's words.
+pub(crate) fn dns_1035_label(text: &str) -> Vec<String> {
+    const SHAPE: &str = concat!(
+        "a DNS-1035 label must consist of lower case alphanumeric characters or '-', start with an alphabetic ",
+        "character, and end with an alphanumeric character (e.g. 'my-name',  or 'abc-123', regex used for validation ",
+        "is '[a-z]([-a-z0-9]*[a-z0-9])?')"
+    );
+    let mut problems = Vec::new();
+    if text.len() > 63 {
+        problems.push("must be no more than 63 bytes".to_owned());
+    }
+    if !text.starts_with(|c: char| c.is_ascii_lowercase()) || !crate::format::is_name_segment(text) {
+        problems.push(SHAPE.to_owned());
+    }
+    problems
+}
+
+fn path_segment(name: &str, prefix: bool) -> Vec<String> {
+    if !prefix && matches!(name, "." | "..") {
+        return vec![format!("may not be '{name}'")];
+    }
+    let illegal = ['/', '%'].into_iter().filter(|c| name.contains(*c));
+    illegal.map(|c| format!("may not contain '{c}'")).collect()
+}
+
+fn check_metadata(metadata: &Map<String, Value>, at: &Path<'_>, errors: &mut Vec<FieldError>) {
+    let text = |name: &str| metadata.get(name).and_then(Value::as_str).unwrap_or_default();
+    for (field, prefix) in [("generateName", true), ("name", false)] {
+        let name = text(field);
+        if !name.is_empty() {
+            let problems = path_segment(name, prefix).into_iter();
+            errors.extend(problems.map(|why| findings::invalid_str(at.child(field), name, why)));
+        }
+    }
+    let namespace = text("namespace");
+    if !namespace.is_empty()
+        && let Err(why) = validate_dns_label(namespace)
+    {
+        errors.push(findings::invalid_str(at.child("namespace"), namespace, why));
+    }
+    if let Some(generation) = metadata.get("generation").filter(|value| value.as_i64().is_some_and(|n| n < 0)) {
+        errors.push(findings::invalid(at.child("generation"), generation, "must be greater than or equal to 0"));
+    }
+    let labels = at.child("labels");
+    for (key, value) in metadata.get("labels").and_then(Value::as_object).into_iter().flatten() {
+        if let Err(why) = validate_qualified_name(key) {
+            errors.push(findings::invalid_str(labels, key, why));
+        }
+        let value = value.as_str().unwrap_or_default();
+        if let Err(why) = validate_label_value(value) {
+            errors.push(findings::invalid_str(labels, value, why));
+        }
+    }
+    let annotations = at.child("annotations");
+    let mut bytes = 0;
+    for (key, value) in metadata.get("annotations").and_then(Value::as_object).into_iter().flatten() {
+        bytes += key.len() + value.as_str().unwrap_or_default().len();
+        if let Err(why) = validate_qualified_name(&key.to_lowercase()) {
+            errors.push(findings::invalid_str(annotations, key, why));
+        }
+    }
+    if bytes > ANNOTATIONS_BYTES_MAX {
+        errors.push(findings::too_long(annotations, ANNOTATIONS_BYTES_MAX as i64));
+    }
+    let owners = at.child("ownerReferences");
+    for (index, owner) in metadata.get("ownerReferences").and_then(Value::as_array).into_iter().flatten().enumerate() {
+        let at = owners.index(index);
+        let text = |name: &str| owner.get(name).and_then(Value::as_str).unwrap_or_default();
+        if text("apiVersion").is_empty() || text("apiVersion").split('/').next_back().is_none_or(str::is_empty) {
+            errors.push(findings::invalid_str(at.child("apiVersion"), text("apiVersion"), "version must not be empty"));
+        }
+        for name in ["kind", "name", "uid"] {
+            if text(name).is_empty() {
+                errors.push(findings::invalid_str(at.child(name), "", "must not be empty"));
+            }
+        }
+    }
+    for finalizer in metadata.get("finalizers").and_then(Value::as_array).into_iter().flatten() {
+        let finalizer = finalizer.as_str().unwrap_or_default();
+        if let Err(why) = validate_qualified_name(finalizer) {
+            errors.push(findings::invalid_str(at.child("finalizers"), finalizer, why));
+        }
+    }
+}

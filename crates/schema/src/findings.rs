@@ -1,0 +1,102 @@
+//! Field errors with the words of Kubernetes (apimachinery `util/validation/field`).
+
+use std::fmt;
+
+use listwatch_meta::FieldError;
+use serde_json::Value;
+
+use crate::golang::{bad_value, quote};
+
+fn error(field: impl fmt::Display, reason: &'static str, message: String) -> FieldError {
+    FieldError { field: field.to_string(), reason, message }
+}
+
+fn with_detail(text: String, detail: &str) -> String {
+    if detail.is_empty() { text } else { format!("{text}: {detail}") }
+}
+
+/// `Invalid value`.
+pub(crate) fn invalid(field: impl fmt::Display, value: &Value, detail: impl fmt::Display) -> FieldError {
+    let text = format!("Invalid value: {}", bad_value(value));
+    error(field, "FieldValueInvalid", with_detail(text, &detail.to_string()))
+}
+
+/// `Invalid value` of a string.
+pub(crate) fn invalid_str(field: impl fmt::Display, value: &str, detail: impl fmt::Display) -> FieldError {
+    error(field, "FieldValueInvalid", with_detail(format!("Invalid value: {}", quote(value)), &detail.to_string()))
+}
+
+/// `Invalid value`, because the type does not match.
+pub(crate) fn type_invalid(field: impl fmt::Display, value: &str, detail: impl fmt::Display) -> FieldError {
+    error(field, "FieldValueTypeInvalid", with_detail(format!("Invalid value: {}", quote(value)), &detail.to_string()))
+}
+
+/// `Required value`.
+pub(crate) fn required(field: impl fmt::Display, detail: impl fmt::Display) -> FieldError {
+    error(field, "FieldValueRequired", with_detail("Required value".into(), &detail.to_string()))
+}
+
+/// `Forbidden`.
+pub(crate) fn forbidden(field: impl fmt::Display, detail: impl fmt::Display) -> FieldError {
+    error(field, "FieldValueForbidden", with_detail("Forbidden".into(), &detail.to_string()))
+}
+
+/// `Duplicate value`.
+pub(crate) fn duplicate(field: impl fmt::Display, value: &Value) -> FieldError {
+    error(field, "FieldValueDuplicate", format!("Duplicate value: {}", bad_value(value)))
+}
+
+/// `Unsupported value`, with what is supported.
+pub(crate) fn not_supported<T: AsRef<str>>(field: impl fmt::Display, value: &Value, supported: &[T]) -> FieldError {
+    let text = format!("Unsupported value: {}", bad_value(value));
+    let detail = if supported.is_empty() {
+        String::new()
+    } else {
+        let quoted: Vec<String> = supported.iter().map(|value| quote(value.as_ref())).collect();
+        format!("supported values: {}", quoted.join(", "))
+    };
+    error(field, "FieldValueNotSupported", with_detail(text, &detail))
+}
+
+/// `Too long`, counted in bytes as the text says (and in characters as it is checked).
+pub(crate) fn too_long(field: impl fmt::Display, max: i64) -> FieldError {
+    let detail = match max {
+        1 => "may not be more than 1 byte".to_owned(),
+        max if max >= 0 => format!("may not be more than {max} bytes"),
+        _ => "value is too long".to_owned(),
+    };
+    error(field, "FieldValueTooLong", format!("Too long: {detail}"))
+}
+
+/// `Too many` items or properties.
+pub(crate) fn too_many(field: impl fmt::Display, actual: i64, max: i64) -> FieldError {
+    let detail = match max {
+        1 => "must have at most 1 item".to_owned(),
+        max if max >= 0 => format!("must have at most {max} items"),
+        _ => "has too many items".to_owned(),
+    };
+    error(field, "FieldValueTooMany", format!("Too many: {actual}: {detail}"))
+}
+
+/// `Internal error`.
+pub(crate) fn internal(field: impl fmt::Display, detail: impl fmt::Display) -> FieldError {
+    error(field, "InternalError", with_detail("Internal error".into(), &detail.to_string()))
+}
+
+/// `Invalid value` of something that is no JSON value; `shown` is how Go prints it.
+pub(crate) fn invalid_shown(field: impl fmt::Display, shown: &str, detail: impl fmt::Display) -> FieldError {
+    error(field, "FieldValueInvalid", with_detail(format!("Invalid value: {shown}"), &detail.to_string()))
+}
+
+/// Whether an error keeps rules of expressions from being asked: they would be asked about a value
+/// that is not what they were compiled for.
+pub(crate) fn is_blocking(error: &FieldError) -> bool {
+    matches!(
+        error.reason,
+        "FieldValueNotSupported"
+            | "FieldValueRequired"
+            | "FieldValueTooLong"
+            | "FieldValueTooMany"
+            | "FieldValueTypeInvalid"
+    )
+}

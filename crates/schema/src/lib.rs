@@ -1,0 +1,68 @@
+//! Structural schemas of CustomResourceDefinitions: pure, no I/O, no HTTP.
+//!
+//! ```text
+//!  openAPIV3Schema ──check──▶ field errors of an invalid definition
+//!        └────────parse─────▶ Schema ──prune, default──▶ the object as it is stored
+//!                                    └─validate────────▶ field errors of an invalid object
+//! ```
+//!
+//! The rules and the words are those of Kubernetes 1.36: programs compare them.
+//!
+//! A write goes through [`Schema::prune_nulls`], [`Schema::default`], [`Schema::prune`],
+//! [`Schema::coerce_embedded`], in this order, and then [`Schema::validate`] or
+//! [`Schema::validate_update`].
+//!
+//! ```
+//! use listwatch_schema::Schema;
+//! use serde_json::json;
+//!
+//! let schema = Schema::parse(&json!({
+//!     "type": "object",
+//!     "properties": {"spec": {"type": "object", "properties": {
+//!         "replicas": {"type": "integer", "minimum": 0, "default": 1},
+//!     }}},
+//! }))?;
+//! let mut object = json!({"spec": {"colour": "red"}});
+//! schema.default(&mut object);
+//! assert_eq!(schema.prune(&mut object), ["spec.colour"]);
+//! assert_eq!(object, json!({"spec": {"replicas": 1}}));
+//!
+//! object["spec"]["replicas"] = json!(-1);
+//! let errors = schema.validate(&object);
+//! assert_eq!(errors[0].field, "spec.replicas");
+//! assert_eq!(errors[0].message, "Invalid value: -1: spec.replicas in body should be greater than or equal to 0");
+//! # Ok::<(), listwatch_schema::ParseError>(())
+//! ```
+//!
+//! # Memory
+//! A [`Schema`] keeps what requests need and no descriptions; equal parts are stored once. Regular
+//! expressions and rules are compiled when they are first used.
+//!
+//! # Bounds
+//! Each is a constant of [`limits`] with a doc that says what happens there.
+#![forbid(unsafe_code)]
+
+mod check;
+mod columns;
+mod defaults;
+mod embedded;
+mod findings;
+mod format;
+mod golang;
+pub mod limits;
+mod object;
+mod path;
+mod props;
+mod prune;
+mod publish;
+mod ratchet;
+mod rules;
+mod schema;
+mod unique;
+mod validate;
+
+pub use check::{Checked, Surroundings, check};
+pub use columns::{check_printer_column, check_scale};
+pub use props::ParseError;
+pub use publish::{OpenApi, publish};
+pub use schema::{Interner, Kind, ListType, NodeRef, Schema};

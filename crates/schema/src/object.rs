@@ -1,0 +1,67 @@
+//! The checks of an object in the order in which Kubernetes 1.36 makes them
+//! (apiextensions-apiserver `pkg/registry/customresource/strategy.go`, `validator.go`).
+
+use listwatch_meta::FieldError;
+use serde_json::Value;
+
+use crate::findings;
+use crate::path::Path;
+use crate::schema::Schema;
+use crate::{embedded, rules, unique, validate};
+
+impl Schema {
+    /// What is wrong with a new object. Its own metadata, and whether `kind` and `apiVersion` are the
+    /// right ones, is not looked at: that is the server's.
+    pub fn validate(&self, object: &Value) -> Vec<FieldError> {
+        let mut errors = validate::validate(object, &self.root, None, &Path::NIL);
+        errors.extend(embedded::validate(object, &self.root, false, &Path::NIL));
+        errors.extend(unique::validate(object, &self.root, &Path::NIL));
+        self.validate_rules(object, None, &mut errors);
+        errors
+    }
+
+    /// What is wrong with an object that replaces `old`. Errors in parts that did not change are
+    /// tolerated.
+    pub fn validate_update(&self, object: &Value, old: &Value) -> Vec<FieldError> {
+        let mut errors = validate::validate(object, &self.root, Some(old), &Path::NIL);
+        errors.extend(embedded::validate(object, &self.root, false, &Path::NIL));
+        self.validate_unique_update(object, old, &mut errors);
+        self.validate_rules(object, Some(old), &mut errors);
+        errors
+    }
+
+    /// What is wrong with an object whose status replaces that of `old`: only the status is looked
+    /// at, and rules and lists of the whole.
+    pub fn validate_status_update(&self, object: &Value, old: &Value) -> Vec<FieldError> {
+        let mut errors = Vec::new();
+        if let (Some(status), Some(node)) = (object.get("status"), self.root.property("status")) {
+            let old = old.get("status").unwrap_or(&Value::Null);
+            errors.extend(validate::validate(status, node, Some(old), &Path::root("status")));
+        }
+        self.validate_unique_update(object, old, &mut errors);
+        self.validate_rules(object, Some(old), &mut errors);
+        errors
+    }
+
+    /// Lists that had the same item twice before may have it still.
+    fn validate_unique_update(&self, object: &Value, old: &Value, errors: &mut Vec<FieldError>) {
+        if unique::validate(old, &self.root, &Path::NIL).is_empty() {
+            errors.extend(unique::validate(object, &self.root, &Path::NIL));
+        }
+    }
+
+    fn validate_rules(&self, object: &Value, old: Option<&Value>, errors: &mut Vec<FieldError>) {
+        if !self.root.ruled {
+            return;
+        }
+        if errors.iter().any(findings::is_blocking) {
+            let detail = concat!(
+                "some validation rules were not checked because the object was invalid; ",
+                "correct the existing errors to complete validation"
+            );
+            errors.push(findings::invalid(Path::NIL, &Value::Null, detail));
+            return;
+        }
+        errors.extend(rules::validate(object, &self.root, old, true, &Path::NIL));
+    }
+}

@@ -1,0 +1,181 @@
+//! Where in a document something is: a chain on the stack that becomes text only for an error.
+
+use std::fmt;
+
+use crate::limits::STEP_SHOWN_BYTES_MAX;
+
+/// The name of a step as it is shown: whole, or its beginning.
+struct Shown<'a>(&'a str);
+
+impl fmt::Display for Shown<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut end = STEP_SHOWN_BYTES_MAX;
+        if self.0.len() <= end {
+            return f.write_str(self.0);
+        }
+        while !self.0.is_char_boundary(end) {
+            end -= 1;
+        }
+        write!(f, "{}…", &self.0[..end])
+    }
+}
+
+/// A path of a field as apimachinery's `field.Path` prints it. The empty path prints `<nil>`.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Path<'a> {
+    parent: Option<&'a Path<'a>>,
+    step: Step<'a>,
+}
+
+#[derive(Clone, Copy, Debug)]
+enum Step<'a> {
+    Nil,
+    Name(&'a str),
+    Index(usize),
+    Key(&'a str),
+}
+
+impl<'a> Path<'a> {
+    /// The path of the document itself.
+    pub(crate) const NIL: Path<'static> = Path { parent: None, step: Step::Nil };
+
+    /// A path that begins with this text; `""` is [`Path::NIL`].
+    pub(crate) fn root(text: &'a str) -> Path<'a> {
+        if text.is_empty() { Path::NIL } else { Path { parent: None, step: Step::Name(text) } }
+    }
+
+    /// A named field below.
+    pub(crate) fn child(&'a self, name: &'a str) -> Path<'a> {
+        Path { parent: Some(self), step: Step::Name(name) }
+    }
+
+    /// An item of a list below.
+    pub(crate) fn index(&'a self, index: usize) -> Path<'a> {
+        Path { parent: Some(self), step: Step::Index(index) }
+    }
+
+    /// A key of a map below.
+    pub(crate) fn key(&'a self, key: &'a str) -> Path<'a> {
+        Path { parent: Some(self), step: Step::Key(key) }
+    }
+
+    fn is_nil(&self) -> bool {
+        matches!(self.step, Step::Nil)
+    }
+
+    fn write(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let parent = self.parent.filter(|parent| !parent.is_nil());
+        if let Some(parent) = parent {
+            parent.write(f)?;
+        }
+        match self.step {
+            Step::Nil => Ok(()),
+            Step::Name(name) if parent.is_some() => write!(f, ".{}", Shown(name)),
+            Step::Name(name) => write!(f, "{}", Shown(name)),
+            Step::Index(index) => write!(f, "[{index}]"),
+            Step::Key(key) => write!(f, "[{}]", Shown(key)),
+        }
+    }
+}
+
+impl fmt::Display for Path<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.is_nil() { f.write_str("<nil>") } else { self.write(f) }
+    }
+}
+
+/// A path inside a value as the value validator prints it (go-openapi): dots and indexes, and a key
+/// of a map has a dot before it even at the root.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct ValuePath<'a> {
+    parent: Option<&'a ValuePath<'a>>,
+    step: ValueStep<'a>,
+}
+
+#[derive(Clone, Copy, Debug)]
+enum ValueStep<'a> {
+    Root,
+    Property(&'a str),
+    Key(&'a str),
+    Index(usize),
+}
+
+impl<'a> ValuePath<'a> {
+    /// The value itself.
+    pub(crate) const ROOT: ValuePath<'static> = ValuePath { parent: None, step: ValueStep::Root };
+
+    /// A property that the schema names.
+    pub(crate) fn property(&'a self, name: &'a str) -> ValuePath<'a> {
+        ValuePath { parent: Some(self), step: ValueStep::Property(name) }
+    }
+
+    /// A key of a map, or a property that is missing.
+    pub(crate) fn key(&'a self, name: &'a str) -> ValuePath<'a> {
+        ValuePath { parent: Some(self), step: ValueStep::Key(name) }
+    }
+
+    /// An item of a list.
+    pub(crate) fn index(&'a self, index: usize) -> ValuePath<'a> {
+        ValuePath { parent: Some(self), step: ValueStep::Index(index) }
+    }
+
+    /// The value that this is in; the root is in itself.
+    pub(crate) fn parent(&self) -> &ValuePath<'a> {
+        self.parent.unwrap_or(self)
+    }
+
+    /// Whether this is the value itself.
+    pub(crate) fn is_root(&self) -> bool {
+        matches!(self.step, ValueStep::Root)
+    }
+}
+
+impl fmt::Display for ValuePath<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if let Some(parent) = self.parent {
+            parent.fmt(f)?;
+        }
+        match self.step {
+            ValueStep::Root => Ok(()),
+            ValueStep::Property(name) if self.parent.is_some_and(ValuePath::is_root) => write!(f, "{}", Shown(name)),
+            ValueStep::Property(name) | ValueStep::Key(name) => write!(f, ".{}", Shown(name)),
+            ValueStep::Index(index) => write!(f, "[{index}]"),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn paths_print_as_kubernetes_prints_them() {
+        let nil = Path::NIL;
+        assert_eq!(nil.to_string(), "<nil>");
+        assert_eq!(nil.child("spec").to_string(), "spec");
+        assert_eq!(nil.index(3).to_string(), "[3]");
+        let spec = Path::root("spec");
+        let list = spec.child("list");
+        let item = list.index(2);
+        assert_eq!(item.key("a.b").to_string(), "spec.list[2][a.b]");
+        assert_eq!(Path::root("").to_string(), "<nil>");
+    }
+
+    #[test]
+    fn long_steps_are_cut() {
+        let long = "ä".repeat(STEP_SHOWN_BYTES_MAX);
+        let shown = Path::root("spec").key(&long).to_string();
+        assert_eq!(shown, format!("spec[{}…]", "ä".repeat(STEP_SHOWN_BYTES_MAX / 2)));
+    }
+
+    #[test]
+    fn value_paths_print_as_the_validator_prints_them() {
+        let root = ValuePath::ROOT;
+        assert_eq!(root.to_string(), "");
+        let spec = root.property("spec");
+        let items = spec.property("items");
+        assert_eq!(items.index(0).to_string(), "spec.items[0]");
+        assert_eq!(spec.key("k").to_string(), "spec.k");
+        assert_eq!(root.key("k").to_string(), ".k");
+    }
+}

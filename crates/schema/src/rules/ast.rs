@@ -1,0 +1,301 @@
+//! Expressions as they are checked and evaluated. Reading them, and the standard macros, is the
+//! `cel` crate's; what it does not know as macros of Kubernetes is resolved here.
+
+use std::sync::OnceLock;
+
+use cel::common::ast::{EntryExpr, Expr, IdedExpr, LiteralValue, SourceInfo};
+use cel::parser::Parser;
+use regex::Regex;
+
+use crate::limits::{RULE_BYTES_MAX, RULE_DEPTH_MAX};
+
+/// An expression and where in its text it is.
+#[derive(Debug)]
+pub(super) struct Ast {
+    pub(super) node: Node,
+    /// Characters from the start of the text.
+    pub(super) at: usize,
+}
+
+#[derive(Debug)]
+pub(super) enum Node {
+    Literal(Literal),
+    Ident(Box<str>),
+    /// `of.field`; with `test`, `has(of.field)`.
+    Select {
+        of: Box<Ast>,
+        field: Box<str>,
+        test: bool,
+    },
+    Call {
+        name: Box<str>,
+        target: Option<Box<Ast>>,
+        args: Vec<Ast>,
+    },
+    /// Elements, and which of them are optional.
+    List(Vec<Ast>, Vec<usize>),
+    /// Keys, values, and whether an entry is optional.
+    Map(Vec<(Ast, Ast, bool)>),
+    Fold(Box<Fold>),
+    /// A macro of Kubernetes that binds names: the name of the macro, what it is called on, the
+    /// names, and the expressions in which they are bound.
+    Binding {
+        name: Box<str>,
+        target: Box<Ast>,
+        vars: Vec<Box<str>>,
+        bodies: Vec<Ast>,
+    },
+}
+
+#[derive(Debug)]
+pub(super) enum Literal {
+    Null,
+    Bool(bool),
+    Int(i64),
+    Uint(u64),
+    Double(f64),
+    Text(Box<str>),
+    /// A text that is used as a regular expression, compiled when it is first used.
+    Pattern(Box<str>, Box<OnceLock<Result<Regex, String>>>),
+    Bytes(Box<[u8]>),
+}
+
+/// A loop, as the standard macros are written with.
+#[derive(Debug)]
+pub(super) struct Fold {
+    pub(super) range: Ast,
+    pub(super) var: Box<str>,
+    pub(super) var2: Option<Box<str>>,
+    pub(super) accu: Box<str>,
+    pub(super) init: Ast,
+    pub(super) condition: Ast,
+    pub(super) step: Ast,
+    pub(super) result: Ast,
+}
+
+/// Words that are namespaces of functions, not variables.
+const NAMESPACES: [&str; 4] = ["optional", "sets", "format", "ip"];
+
+/// Reads an expression.
+///
+/// # Errors
+/// The text of the compiler, as `compilation failed: …` shows it.
+pub(super) fn parse(source: &str) -> Result<Ast, String> {
+    if source.len() > RULE_BYTES_MAX {
+        return Err(format!("ERROR: <input>:1:1: expression is longer than {RULE_BYTES_MAX} bytes"));
+    }
+    if nesting(source) > RULE_DEPTH_MAX {
+        return Err(format!("ERROR: <input>:1:1: expression recursion limit exceeded: {RULE_DEPTH_MAX}"));
+    }
+    let parser = Parser::new().max_recursion_depth(RULE_DEPTH_MAX as u16).enable_optional_syntax(true);
+    match parser.parse_with_source_info(source) {
+        Ok((expr, info)) => Reader { info: &info, source }.ast(&expr, 0),
+        Err(errors) => {
+            let lines = errors.errors.iter().map(|error| {
+                let line = source.lines().nth((error.pos.0.max(1) - 1) as usize).unwrap_or_default();
+                issue(&error.msg, error.pos.0.max(1) as usize, error.pos.1.max(1) as usize, line)
+            });
+            Err(lines.collect::<Vec<_>>().join("\n"))
+        }
+    }
+}
+
+/// How deep an expression nests at most: brackets, and the operators, calls and choices chained
+/// within each of them since the last comma or `&&` or `||`.
+fn nesting(source: &str) -> usize {
+    let bytes = source.as_bytes();
+    let (mut at, mut deepest) = (0, 0);
+    let mut chains = vec![0usize];
+    while let Some(b) = bytes.get(at) {
+        match b {
+            b'"' | b'\'' => {
+                at = text_end(bytes, at);
+                continue;
+            }
+            b'/' if bytes.get(at + 1) == Some(&b'/') => {
+                at += bytes[at..].iter().position(|b| *b == b'\n').unwrap_or(bytes.len() - at);
+                continue;
+            }
+            b'(' | b'[' | b'{' => chains.push(0),
+            b')' | b']' | b'}' if chains.len() > 1 => {
+                chains.pop();
+                // A call or an index is one more link of the chain around it.
+                if let Some(chain) = chains.last_mut() {
+                    *chain += 1;
+                }
+            }
+            b',' | b'&' | b'|' => {
+                if let Some(chain) = chains.last_mut() {
+                    *chain = 0;
+                }
+            }
+            b'?' | b'!' | b'-' | b'+' | b'*' | b'/' | b'%' | b'.' | b'<' | b'>' | b'=' => {
+                if let Some(chain) = chains.last_mut() {
+                    *chain += 1;
+                }
+            }
+            _ => {}
+        }
+        at += 1;
+        deepest = deepest.max(chains.len() + chains.iter().sum::<usize>());
+        if deepest > RULE_DEPTH_MAX {
+            break;
+        }
+    }
+    deepest
+}
+
+/// Where the text that begins with the quote at a place ends.
+fn text_end(bytes: &[u8], start: usize) -> usize {
+    let quote = bytes[start];
+    let raw = start > 0 && matches!(bytes[start - 1], b'r' | b'R');
+    let triple = bytes[start..].starts_with(&[quote; 3]);
+    let mut at = start + if triple { 3 } else { 1 };
+    while at < bytes.len() {
+        if bytes[at] == b'\\' && !raw {
+            at += 2;
+            continue;
+        }
+        if bytes[at] == quote && (!triple || bytes[at..].starts_with(&[quote; 3])) {
+            return at + if triple { 3 } else { 1 };
+        }
+        at += 1;
+    }
+    bytes.len()
+}
+
+/// One finding as cel-go prints it.
+fn issue(message: &str, line: usize, column: usize, text: &str) -> String {
+    let dots = ".".repeat(column.saturating_sub(1).min(text.chars().count()));
+    format!("ERROR: <input>:{line}:{column}: {message}\n | {text}\n | {dots}^")
+}
+
+/// One finding at a place of the text.
+pub(super) fn issue_at(source: &str, at: usize, message: &str) -> String {
+    let (mut line, mut column) = (1, 1);
+    for c in source.chars().take(at) {
+        if c == '\n' {
+            (line, column) = (line + 1, 1);
+        } else {
+            column += 1;
+        }
+    }
+    issue(message, line, column, source.lines().nth(line - 1).unwrap_or_default())
+}
+
+struct Reader<'a> {
+    info: &'a SourceInfo,
+    source: &'a str,
+}
+
+impl Reader<'_> {
+    fn ast(&self, expr: &IdedExpr, depth: usize) -> Result<Ast, String> {
+        let at = self.info.offset_for(expr.id).map_or(0, |(start, _)| start as usize);
+        let refuse = |why: &str| Err(issue_at(self.source, at, why));
+        // Macros expand to more levels than were written.
+        if depth > 4 * RULE_DEPTH_MAX {
+            return refuse(&format!("expression recursion limit exceeded: {RULE_DEPTH_MAX}"));
+        }
+        let below = |expr: &IdedExpr| self.ast(expr, depth + 1);
+        let boxed = |expr: &IdedExpr| below(expr).map(Box::new);
+        let node = match &expr.expr {
+            Expr::Unspecified => return refuse("empty expression"),
+            Expr::Struct(_) => return refuse("messages cannot be made here"),
+            Expr::Literal(literal) => Node::Literal(match literal {
+                LiteralValue::Null => Literal::Null,
+                LiteralValue::Boolean(value) => Literal::Bool(*value.inner()),
+                LiteralValue::Int(value) => Literal::Int(*value.inner()),
+                LiteralValue::UInt(value) => Literal::Uint(*value.inner()),
+                LiteralValue::Double(value) => Literal::Double(*value.inner()),
+                LiteralValue::String(value) => Literal::Text(value.inner().into()),
+                LiteralValue::Bytes(value) => Literal::Bytes(value.inner().into()),
+            }),
+            Expr::Ident(name) => Node::Ident(name.as_str().into()),
+            Expr::Select(select) => {
+                Node::Select { of: boxed(&select.operand)?, field: select.field.as_str().into(), test: select.test }
+            }
+            Expr::List(list) => {
+                let elements = list.elements.iter().map(below).collect::<Result<_, _>>()?;
+                Node::List(elements, list.optional_indices.clone())
+            }
+            Expr::Map(map) => {
+                let mut entries = Vec::with_capacity(map.entries.len());
+                for entry in &map.entries {
+                    match &entry.expr {
+                        EntryExpr::MapEntry(entry) => {
+                            entries.push((below(&entry.key)?, below(&entry.value)?, entry.optional));
+                        }
+                        EntryExpr::StructField(_) => return refuse("messages cannot be made here"),
+                    }
+                }
+                Node::Map(entries)
+            }
+            Expr::Comprehension(fold) => Node::Fold(Box::new(Fold {
+                range: below(&fold.iter_range)?,
+                var: fold.iter_var.as_str().into(),
+                var2: fold.iter_var2.as_deref().map(Into::into),
+                accu: fold.accu_var.as_str().into(),
+                init: below(&fold.accu_init)?,
+                condition: below(&fold.loop_cond)?,
+                step: below(&fold.loop_step)?,
+                result: below(&fold.result)?,
+            })),
+            Expr::Call(call) => {
+                let name = call.func_name.as_str();
+                let args = || {
+                    let args = call.args.iter().map(below).collect::<Result<Vec<_>, _>>()?;
+                    Ok::<_, String>(with_pattern(name, call.target.is_some(), args))
+                };
+                match &call.target {
+                    None => Node::Call { name: name.into(), target: None, args: args()? },
+                    Some(target) => match &target.expr {
+                        Expr::Ident(space) if NAMESPACES.contains(&space.as_str()) => {
+                            Node::Call { name: format!("{space}.{name}").into(), target: None, args: args()? }
+                        }
+                        _ if binds(name, call.args.len()) => {
+                            let vars = binds_vars(name);
+                            let names: Option<Vec<Box<str>>> = call.args[..vars]
+                                .iter()
+                                .map(|arg| match &arg.expr {
+                                    Expr::Ident(name) => Some(name.as_str().into()),
+                                    _ => None,
+                                })
+                                .collect();
+                            let Some(vars_named) = names else { return refuse("argument must be a simple name") };
+                            let bodies = call.args[vars..].iter().map(below).collect::<Result<_, _>>()?;
+                            Node::Binding { name: name.into(), target: boxed(target)?, vars: vars_named, bodies }
+                        }
+                        _ => Node::Call { name: name.into(), target: Some(boxed(target)?), args: args()? },
+                    },
+                }
+            }
+        };
+        Ok(Ast { node, at })
+    }
+}
+
+/// Where a function takes a regular expression, a text becomes one.
+fn with_pattern(name: &str, on_text: bool, mut args: Vec<Ast>) -> Vec<Ast> {
+    if matches!(name, "matches" | "find" | "findAll")
+        && let Some(Ast { node: Node::Literal(literal), .. }) = args.get_mut(usize::from(!on_text))
+        && let Literal::Text(text) = literal
+    {
+        *literal = Literal::Pattern(std::mem::take(text), Box::default());
+    }
+    args
+}
+
+/// Whether a call is one of the macros that the `cel` crate leaves as calls: comprehensions over two
+/// variables, and those of optional values.
+fn binds(name: &str, args: usize) -> bool {
+    match name {
+        "optMap" | "optFlatMap" => args == 2,
+        "all" | "exists" | "existsOne" | "exists_one" => args == 3,
+        "transformList" | "transformMap" | "transformMapEntry" => args == 3 || args == 4,
+        _ => false,
+    }
+}
+
+fn binds_vars(name: &str) -> usize {
+    if name.starts_with("opt") { 1 } else { 2 }
+}

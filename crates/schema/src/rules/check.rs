@@ -1,0 +1,267 @@
+//! Types and worst-case costs of expressions, before anything is evaluated.
+//!
+//! The estimate follows cel-go's (`checker/cost.go`) and Kubernetes' (`pkg/cel/library/cost.go`):
+//! one unit per step, a tenth of a unit per byte that is read, loops by the most items that the
+//! schema allows.
+
+use std::rc::Rc;
+
+use super::ast::{Ast, Fold, Literal, Node, issue_at};
+use super::types::Ty;
+use super::{library, signatures};
+
+/// A part of a unit for each byte or item that is read.
+pub(super) const READ_DIVISOR: u64 = 10;
+/// What a list, a map and a value of a library cost to make (cel-go's `checker/cost.go`).
+const LIST_COST: u64 = 10;
+const MAP_COST: u64 = 30;
+
+/// What is known about an expression.
+#[derive(Clone, Debug)]
+pub(super) struct Checked<'n> {
+    pub(super) ty: Ty<'n>,
+    /// The most units that it takes.
+    pub(super) cost: u64,
+}
+
+/// What was found out about a whole expression.
+pub(super) struct Summary<'n> {
+    pub(super) ty: Ty<'n>,
+    pub(super) cost: u64,
+    pub(super) uses_old_self: bool,
+}
+
+/// Checks an expression with its variables.
+///
+/// # Errors
+/// The compiler's text.
+pub(super) fn check<'n>(source: &str, ast: &Ast, variables: Vec<(&str, Ty<'n>)>) -> Result<Summary<'n>, String> {
+    let variables = variables.into_iter().map(|(name, ty)| (name.to_owned(), ty)).collect();
+    let mut checker = Checker { source, variables, uses_old_self: false, issues: Vec::new() };
+    let checked = checker.ast(ast);
+    if !checker.issues.is_empty() {
+        return Err(checker.issues.join("\n"));
+    }
+    Ok(Summary { ty: checked.ty, cost: checked.cost, uses_old_self: checker.uses_old_self })
+}
+
+struct Checker<'s, 'n> {
+    source: &'s str,
+    variables: Vec<(String, Ty<'n>)>,
+    uses_old_self: bool,
+    issues: Vec<String>,
+}
+
+impl<'n> Checker<'_, 'n> {
+    fn issue(&mut self, at: usize, message: &str) -> Ty<'n> {
+        self.issues.push(issue_at(self.source, at, message));
+        Ty::Dyn
+    }
+
+    fn ast(&mut self, ast: &Ast) -> Checked<'n> {
+        match &ast.node {
+            Node::Literal(literal) => Checked { ty: literal_type(literal), cost: 0 },
+            Node::Ident(name) => {
+                self.uses_old_self |= name.as_ref() == "oldSelf";
+                let known = self.variables.iter().rev().find(|(known, _)| known == name.as_ref());
+                let ty = match known.map(|(_, ty)| ty.clone()).or_else(|| signatures::type_value(name)) {
+                    Some(ty) => ty,
+                    None => self.issue(ast.at, &format!("undeclared reference to '{name}' (in container '')")),
+                };
+                Checked { ty, cost: 1 }
+            }
+            Node::Select { of, field, .. } if self.is_qualified_type(of, field) => Checked { ty: Ty::Type, cost: 1 },
+            Node::Select { of, field, test } => {
+                let of = self.ast(of);
+                let found = of.ty.field(field);
+                let ty = match (found, &of.ty) {
+                    (Some(_), _) if *test => Ty::Bool,
+                    (Some(ty), _) => ty,
+                    (None, Ty::Object(..) | Ty::Metadata) => self.issue(ast.at, &format!("undefined field '{field}'")),
+                    (None, other) => {
+                        let message = format!("type '{other}' does not support field selection");
+                        self.issue(ast.at, &message)
+                    }
+                };
+                Checked { ty, cost: of.cost.saturating_add(1) }
+            }
+            Node::List(elements, _) => {
+                let mut cost = LIST_COST;
+                let mut item: Option<Ty<'n>> = None;
+                for element in elements {
+                    let element = self.ast(element);
+                    cost = cost.saturating_add(element.cost);
+                    let ty = match element.ty {
+                        Ty::Optional(inner) => (*inner).clone(),
+                        ty => ty,
+                    };
+                    item = Some(item.map_or(ty.clone(), |item| item.join(ty)));
+                }
+                Checked { ty: Ty::List(Rc::new(item.unwrap_or(Ty::Dyn)), elements.len() as u64), cost }
+            }
+            Node::Map(entries) => {
+                let mut cost = MAP_COST;
+                let mut types: Option<(Ty<'n>, Ty<'n>)> = None;
+                for (key, value, _) in entries {
+                    let (key, value) = (self.ast(key), self.ast(value));
+                    cost = cost.saturating_add(key.cost).saturating_add(value.cost);
+                    types = Some(match types {
+                        None => (key.ty, value.ty),
+                        Some((known_key, known_value)) => (known_key.join(key.ty), known_value.join(value.ty)),
+                    });
+                }
+                let (key, value) = types.unwrap_or((Ty::Dyn, Ty::Dyn));
+                Checked { ty: Ty::Map(Rc::new(key), Rc::new(value), entries.len() as u64), cost }
+            }
+            Node::Call { name, target, args } => self.call(ast.at, name, target.as_deref(), args),
+            Node::Fold(fold) => self.fold(fold),
+            Node::Binding { name, target, vars, bodies } => self.binding(ast.at, name, target, vars, bodies),
+        }
+    }
+
+    /// Names of types such as `google.protobuf.Timestamp`.
+    fn is_qualified_type(&self, of: &Ast, field: &str) -> bool {
+        matches!(field, "Timestamp" | "Duration")
+            && matches!(&of.node, Node::Select { of, field, .. } if field.as_ref() == "protobuf"
+                && matches!(&of.node, Node::Ident(name) if name.as_ref() == "google"))
+    }
+
+    fn call(&mut self, at: usize, name: &str, target: Option<&Ast>, args: &[Ast]) -> Checked<'n> {
+        let target = target.map(|target| self.ast(target));
+        // It would fail for each object.
+        if let (Some(Ty::Timestamp), [Ast { node: Node::Literal(Literal::Text(zone)), at, .. }]) =
+            (target.as_ref().map(|target| &target.ty), args)
+            && library::offset(zone).is_none()
+        {
+            self.issue(*at, &format!("unknown time zone {zone}: there are UTC and offsets such as +02:00 here"));
+        }
+        let args: Vec<Checked<'n>> = args.iter().map(|arg| self.ast(arg)).collect();
+        let mut cost = target.iter().chain(&args).fold(0u64, |sum, part| sum.saturating_add(part.cost));
+        // Of two branches only one is taken.
+        if let ("_?_:_", [condition, yes, no]) = (name, args.as_slice()) {
+            cost = condition.cost.saturating_add(yes.cost.max(no.cost));
+        }
+        let receiver = target.as_ref().map(|target| &target.ty);
+        let types: Vec<&Ty<'n>> = args.iter().map(|arg| &arg.ty).collect();
+        cost = cost.saturating_add(signatures::cost_max(name, receiver, &types));
+        let ty = match signatures::result(name, receiver, &types) {
+            signatures::Result::Type(ty) => ty,
+            signatures::Result::Undeclared => {
+                self.issue(at, &format!("undeclared reference to '{name}' (in container '')"))
+            }
+            signatures::Result::NoOverload => {
+                let shown: Vec<String> = types.iter().map(|ty| ty.to_string()).collect();
+                let shown = match receiver {
+                    Some(receiver) => format!("{receiver}.({})", shown.join(", ")),
+                    None => format!("({})", shown.join(", ")),
+                };
+                self.issue(at, &format!("found no matching overload for '{name}' applied to '{shown}'"))
+            }
+        };
+        Checked { ty, cost }
+    }
+
+    /// The types that a loop over a value binds: one name, or two.
+    fn loop_types(&mut self, at: usize, range: &Ty<'n>, two: bool) -> (Ty<'n>, Ty<'n>) {
+        match range {
+            Ty::List(item, _) if two => (Ty::Int, (**item).clone()),
+            Ty::List(item, _) => ((**item).clone(), Ty::Dyn),
+            Ty::Map(key, value, _) => ((**key).clone(), (**value).clone()),
+            Ty::Dyn => (Ty::Dyn, Ty::Dyn),
+            other => {
+                let message = format!(
+                    "expression of type '{other}' cannot be range of a comprehension (must be list, map, or dynamic)"
+                );
+                (self.issue(at, &message), Ty::Dyn)
+            }
+        }
+    }
+
+    fn bound<T>(&mut self, names: &[(&str, Ty<'n>)], run: impl FnOnce(&mut Self) -> T) -> T {
+        let before = self.variables.len();
+        self.variables.extend(names.iter().map(|(name, ty)| ((*name).to_owned(), ty.clone())));
+        let result = run(self);
+        self.variables.truncate(before);
+        result
+    }
+
+    fn fold(&mut self, fold: &Fold) -> Checked<'n> {
+        let range = self.ast(&fold.range);
+        let (first, second) = self.loop_types(fold.range.at, &range.ty, fold.var2.is_some());
+        let init = self.ast(&fold.init);
+        let mut names = vec![(fold.var.as_ref(), first)];
+        names.extend(fold.var2.as_deref().map(|name| (name, second)));
+        let count = range.ty.size_max();
+        // A list that a loop builds is as long as what it runs over; its items are known after one step.
+        let mut accu = init.ty;
+        let mut looped = 0u64;
+        for _ in 0..2 {
+            let issues = self.issues.len();
+            let names: Vec<_> = names.iter().cloned().chain([(fold.accu.as_ref(), accu.clone())]).collect();
+            let (condition, step) = self.bound(&names, |this| (this.ast(&fold.condition), this.ast(&fold.step)));
+            looped = condition.cost.saturating_add(step.cost);
+            accu = match step.ty {
+                Ty::List(item, _) => Ty::List(item, count),
+                ty => ty,
+            };
+            if self.issues.len() > issues {
+                break;
+            }
+        }
+        let result = self.bound(&[(fold.accu.as_ref(), accu)], |this| this.ast(&fold.result));
+        let cost = looped.saturating_mul(count).saturating_add(range.cost).saturating_add(init.cost);
+        Checked { ty: result.ty, cost: cost.saturating_add(result.cost) }
+    }
+
+    fn binding(&mut self, at: usize, name: &str, target: &Ast, vars: &[Box<str>], bodies: &[Ast]) -> Checked<'n> {
+        let range = self.ast(target);
+        if let ("optMap" | "optFlatMap", [var], [body]) = (name, vars, bodies) {
+            let inner = match &range.ty {
+                Ty::Optional(inner) => (**inner).clone(),
+                Ty::Dyn => Ty::Dyn,
+                other => {
+                    let message = format!("found no matching overload for 'hasValue' applied to '{other}.()'");
+                    self.issue(at, &message)
+                }
+            };
+            let body = self.bound(&[(var, inner)], |this| this.ast(body));
+            let ty = if name == "optMap" { body.ty.optional() } else { body.ty };
+            return Checked { ty, cost: range.cost.saturating_add(body.cost).saturating_add(2) };
+        }
+        let (first, second) = self.loop_types(target.at, &range.ty, true);
+        let [var, var2] = vars else { return Checked { ty: Ty::Dyn, cost: 0 } };
+        let names = [(var.as_ref(), first.clone()), (var2.as_ref(), second)];
+        let bodies: Vec<Checked<'n>> = self.bound(&names, |this| bodies.iter().map(|body| this.ast(body)).collect());
+        let count = range.ty.size_max();
+        let each = bodies.iter().fold(3u64, |sum, body| sum.saturating_add(body.cost));
+        let cost = each.saturating_mul(count).saturating_add(range.cost);
+        let Some(last) = bodies.last() else { return Checked { ty: Ty::Dyn, cost } };
+        let conditions = if name.starts_with("transform") { &bodies[..bodies.len() - 1] } else { &bodies[..] };
+        if conditions.iter().any(|condition| !condition.ty.fits(&Ty::Bool)) {
+            let message = format!("expected type 'bool' but found '{}'", conditions[0].ty);
+            self.issue(at, &message);
+        }
+        let ty = match name {
+            "transformList" => Ty::List(Rc::new(last.ty.clone()), count),
+            "transformMap" => Ty::Map(Rc::new(first), Rc::new(last.ty.clone()), count),
+            "transformMapEntry" => match &last.ty {
+                Ty::Map(key, value, _) => Ty::Map(key.clone(), value.clone(), count),
+                _ => Ty::Dyn,
+            },
+            _ => Ty::Bool,
+        };
+        Checked { ty, cost }
+    }
+}
+
+fn literal_type<'n>(literal: &Literal) -> Ty<'n> {
+    match literal {
+        Literal::Null => Ty::Null,
+        Literal::Bool(_) => Ty::Bool,
+        Literal::Int(_) => Ty::Int,
+        Literal::Uint(_) => Ty::Uint,
+        Literal::Double(_) => Ty::Double,
+        Literal::Text(text) | Literal::Pattern(text, _) => Ty::Text(text.len() as u64),
+        Literal::Bytes(bytes) => Ty::Bytes(bytes.len() as u64),
+    }
+}

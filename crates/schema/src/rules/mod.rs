@@ -1,0 +1,514 @@
+//! `x-kubernetes-validations`: rules in the Common Expression Language.
+//!
+//! The `cel` crate reads expressions. Types, worst-case costs and evaluation are ours, because a rule
+//! has to be refused with its definition when it is wrong or could take too long, and has to end when
+//! it is evaluated whatever it says: see [`check`] and [`eval`].
+//!
+//! Rules: apiextensions-apiserver `pkg/apiserver/schema/cel`, `pkg/apis/apiextensions/validation`,
+//! Kubernetes 1.36.
+
+mod ast;
+mod check;
+mod eval;
+mod kinds;
+mod library;
+mod quantity;
+mod semver;
+mod signatures;
+mod types;
+mod value;
+
+use std::collections::HashMap;
+
+use listwatch_meta::FieldError;
+use serde_json::Value;
+
+use self::ast::Ast;
+use self::eval::{EvalError, Evaluation};
+use self::types::Ty;
+use self::value::Val;
+use crate::columns::field_path;
+use crate::findings::{self, forbidden, invalid, invalid_shown, invalid_str};
+use crate::golang;
+use crate::limits::{FIELD_ERRORS_MAX, RULE_CALL_COST_MAX, RULE_ESTIMATE_MAX, RULES_COST_MAX, RULES_ESTIMATE_MAX};
+use crate::path::Path;
+use crate::props::{Props, RuleProps};
+use crate::ratchet::{self, Correlated, OldItems};
+use crate::schema::{Kind, Node, Rule};
+
+/// A rule that was read.
+#[derive(Debug)]
+pub(crate) struct Compiled {
+    rule: Result<Ast, String>,
+    message: Option<Ast>,
+    uses_old_self: bool,
+    /// Where the error is reported, below the value.
+    field: String,
+}
+
+impl Compiled {
+    pub(crate) fn new(rule: &Rule, node: &Node) -> Compiled {
+        let parsed = ast::parse(&rule.rule);
+        let uses_old_self = parsed.as_ref().is_ok_and(mentions_old_self);
+        let message = if rule.message_expression.is_empty() { None } else { ast::parse(&rule.message_expression).ok() };
+        let field = if rule.field_path.is_empty() { None } else { field_path(&rule.field_path, node, true).ok() };
+        let field = field.map(|found| found.path).unwrap_or_default();
+        Compiled { rule: parsed, message, uses_old_self, field }
+    }
+}
+
+fn mentions_old_self(ast: &Ast) -> bool {
+    use self::ast::Node as N;
+    let any = |asts: &[Ast]| asts.iter().any(mentions_old_self);
+    match &ast.node {
+        N::Literal(_) => false,
+        N::Ident(name) => name.as_ref() == "oldSelf",
+        N::Select { of, .. } => mentions_old_self(of),
+        N::Call { target, args, .. } => target.as_deref().is_some_and(mentions_old_self) || any(args),
+        N::List(elements, _) => any(elements),
+        N::Map(entries) => entries.iter().any(|(key, value, _)| mentions_old_self(key) || mentions_old_self(value)),
+        N::Fold(fold) => {
+            let parts = [&fold.range, &fold.init, &fold.condition, &fold.step, &fold.result];
+            parts.into_iter().any(mentions_old_self)
+        }
+        N::Binding { target, bodies, .. } => mentions_old_self(target) || any(bodies),
+    }
+}
+
+/// How often a part of a schema can be in one object.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct RuleScope {
+    /// Nothing where a list or map above has no bound of its own.
+    count: Option<u64>,
+    resource: bool,
+}
+
+impl RuleScope {
+    pub(crate) fn root() -> RuleScope {
+        RuleScope { count: Some(1), resource: true }
+    }
+
+    pub(crate) fn property(&self, property: &Props) -> RuleScope {
+        RuleScope { count: self.count, resource: property.embedded_resource }
+    }
+
+    pub(crate) fn map_of(&self, map: &Props) -> RuleScope {
+        self.times(map.max_properties, map.additional_schema())
+    }
+
+    pub(crate) fn list_of(&self, items: &Props, list: &Props) -> RuleScope {
+        self.times(list.max_items, Some(items))
+    }
+
+    fn times(&self, max: Option<i64>, below: Option<&Props>) -> RuleScope {
+        let max = max.map(|max| max.max(0) as u64);
+        let count = self.count.zip(max).map(|(count, max)| count.saturating_mul(max));
+        RuleScope { count, resource: below.is_some_and(|below| below.embedded_resource) }
+    }
+}
+
+/// Checks the rules of a definition, and what all of them could cost together.
+pub(crate) struct RuleChecker {
+    /// Costs are not held against a rule that was there before.
+    unchanged: bool,
+    total: u64,
+    /// The costliest rules, for the error about the total.
+    most: Vec<(u64, String)>,
+}
+
+impl RuleChecker {
+    pub(crate) fn new(unchanged: bool) -> RuleChecker {
+        RuleChecker { unchanged, total: 0, most: Vec::new() }
+    }
+
+    /// Checks the rules at one place; `uncorrelated` is what keeps old values from being found there.
+    pub(crate) fn check(
+        &mut self,
+        props: &Props,
+        node: &Node,
+        scope: &RuleScope,
+        at: &Path<'_>,
+        uncorrelated: Option<&str>,
+    ) -> Vec<FieldError> {
+        let mut errors = Vec::new();
+        let rules_at = at.child("x-kubernetes-validations");
+        let Some(ty) = Ty::of(node, scope.resource) else {
+            let detail = "internal error: failed to retrieve type information for x-kubernetes-validations";
+            errors.push(findings::internal(rules_at, detail));
+            return errors;
+        };
+        for (index, rule) in props.rules.iter().enumerate() {
+            self.check_rule(rule, node, &ty, scope, &rules_at.index(index), uncorrelated, &mut errors);
+        }
+        errors
+    }
+
+    #[allow(clippy::too_many_arguments)] // one caller, and each is a thing of its own
+    fn check_rule(
+        &mut self,
+        rule: &RuleProps,
+        node: &Node,
+        ty: &Ty<'_>,
+        scope: &RuleScope,
+        at: &Path<'_>,
+        uncorrelated: Option<&str>,
+        errors: &mut Vec<FieldError>,
+    ) {
+        let optional = rule.optional_old_self == Some(true);
+        let old = if optional { ty.clone().optional() } else { ty.clone() };
+        let variables = || vec![("self", ty.clone()), ("oldSelf", old.clone())];
+        let rule_at = at.child("rule");
+        let value = shown(rule);
+        let checked = ast::parse(&rule.rule).and_then(|ast| check::check(&rule.rule, &ast, variables()));
+        let summary = match checked {
+            Ok(summary) => summary,
+            Err(issues) => {
+                errors.push(invalid_shown(rule_at, &value, format_args!("compilation failed: {issues}")));
+                return;
+            }
+        };
+        if !matches!(summary.ty, Ty::Bool | Ty::Dyn) {
+            errors.push(invalid_shown(rule_at, &value, "cel expression must evaluate to a bool"));
+            return;
+        }
+        let count = scope.count.unwrap_or_else(|| Ty::count_max(node));
+        let cost = summary.cost.saturating_mul(count);
+        if !self.unchanged && cost > RULE_ESTIMATE_MAX {
+            errors.push(forbidden(rule_at, too_costly("estimated rule cost", cost, RULE_ESTIMATE_MAX)));
+        }
+        self.add(cost, &rule_at);
+        if !rule.message_expression.is_empty() {
+            let message_at = at.child("messageExpression");
+            let source = &rule.message_expression;
+            match ast::parse(source).and_then(|ast| check::check(source, &ast, variables())) {
+                Err(issues) => {
+                    let detail = format!("messageExpression compilation failed: {issues}");
+                    errors.push(invalid_shown(message_at, &value, detail));
+                }
+                Ok(message) if !matches!(message.ty, Ty::Text(_) | Ty::Dyn) => {
+                    errors.push(invalid_shown(message_at, &value, "messageExpression must evaluate to a string"));
+                }
+                Ok(message) => {
+                    if !self.unchanged && message.cost > RULE_ESTIMATE_MAX {
+                        let detail = too_costly("estimated messageExpression cost", message.cost, RULE_ESTIMATE_MAX);
+                        errors.push(forbidden(message_at, detail));
+                    }
+                    self.add(message.cost, &message_at);
+                }
+            }
+        }
+        if summary.uses_old_self {
+            if let Some(place) = uncorrelated {
+                let detail =
+                    format!("oldSelf cannot be used on the uncorrelatable portion of the schema within {place}");
+                errors.push(invalid_str(rule_at, &rule.rule, detail));
+            }
+        } else if let Some(optional) = rule.optional_old_self {
+            let detail = "may not be set if oldSelf is not used in rule";
+            errors.push(invalid(at.child("optionalOldSelf"), &Value::Bool(optional), detail));
+        }
+    }
+
+    fn add(&mut self, cost: u64, at: &Path<'_>) {
+        const SHOWN_MAX: usize = 4;
+        self.total = self.total.saturating_add(cost);
+        if cost < RULES_ESTIMATE_MAX / 100 {
+            return;
+        }
+        self.most.push((cost, at.to_string()));
+        self.most.sort_by_key(|(cost, _)| std::cmp::Reverse(*cost));
+        self.most.truncate(SHOWN_MAX);
+    }
+
+    /// What is wrong with all rules together.
+    pub(crate) fn finish(self, at: &Path<'_>) -> Vec<FieldError> {
+        if self.total <= RULES_ESTIMATE_MAX {
+            return Vec::new();
+        }
+        let detail = "contributed to estimated rule cost total exceeding cost limit for entire OpenAPIv3 schema";
+        let mut errors: Vec<FieldError> = self.most.iter().map(|(_, place)| forbidden(place, detail)).collect();
+        let total = "x-kubernetes-validations estimated rule cost total for entire OpenAPIv3 schema";
+        errors.push(forbidden(at, too_costly(total, self.total, RULES_ESTIMATE_MAX)));
+        errors
+    }
+}
+
+fn too_costly(what: &str, cost: u64, max: u64) -> String {
+    let factor = cost as f64 / max as f64;
+    let factor = if factor > 100.0 {
+        "more than 100x".to_owned()
+    } else if factor < 1.5 {
+        format!("{factor:.6}x")
+    } else {
+        format!("{factor:.1}x")
+    };
+    format!(
+        "{what} exceeds budget by factor of {factor} (try simplifying the rule, or adding maxItems, maxProperties, and \
+         maxLength where arrays, maps, and strings are declared)"
+    )
+}
+
+/// What is wrong with a default by the rules of its schema: as a new value, and as one that stays.
+pub(crate) fn check_default(default: &Value, node: &Node, at: &Path<'_>) -> Vec<FieldError> {
+    let mut errors = validate(default, node, Some(default), false, at);
+    if errors.is_empty() {
+        errors = validate(default, node, None, false, at);
+    }
+    errors
+}
+
+/// What rules say against a value; `old` is what it replaces. `resource` is true for an object of its
+/// own.
+pub(crate) fn validate(
+    value: &Value,
+    node: &Node,
+    old: Option<&Value>,
+    resource: bool,
+    at: &Path<'_>,
+) -> Vec<FieldError> {
+    let mut run = Run { budget: RULES_COST_MAX, errors: Vec::new(), verdicts: HashMap::new() };
+    let current = old.map(|old| Correlated { old, node });
+    run.value(value, node, old, resource, at, Ratchet { current, parent: None });
+    run.errors
+}
+
+/// What decides whether an error is of something that did not change.
+#[derive(Clone, Copy)]
+struct Ratchet<'v> {
+    current: Option<Correlated<'v>>,
+    /// The nearest value above that has an old one.
+    parent: Option<(&'v Value, Correlated<'v>)>,
+}
+
+impl<'v> Ratchet<'v> {
+    /// What an error of `value` is judged by: a value and the old one it belongs to.
+    fn judged(&self, value: &'v Value) -> Option<(&'v Value, Correlated<'v>)> {
+        self.current.map(|current| (value, current)).or(self.parent)
+    }
+
+    fn below(self, value: &'v Value, find: impl FnOnce(Correlated<'v>) -> Option<Correlated<'v>>) -> Ratchet<'v> {
+        match self.current {
+            None => self,
+            Some(current) => Ratchet { current: find(current), parent: Some((value, current)) },
+        }
+    }
+}
+
+/// One validation: what is left of its budget, and what was found.
+struct Run {
+    budget: u64,
+    errors: Vec<FieldError>,
+    /// Whether a value is what it was, by its address: a list is judged once, not for each item.
+    verdicts: HashMap<*const Value, bool>,
+}
+
+const OUT_OF_BUDGET: &str =
+    "validation failed due to running out of cost budget, no further validation rules will be run";
+
+impl Run {
+    /// Whether an error is of something that did not change.
+    fn tolerates<'v>(&mut self, ratchet: Ratchet<'v>, value: &'v Value) -> bool {
+        let Some((judged, old)) = ratchet.judged(value) else { return false };
+        *self.verdicts.entry(std::ptr::from_ref(judged)).or_insert_with(|| ratchet::is_unchanged(judged, old))
+    }
+
+    /// Returns false where no more rules can be run.
+    fn value<'v>(
+        &mut self,
+        value: &'v Value,
+        node: &'v Node,
+        old: Option<&'v Value>,
+        resource: bool,
+        at: &Path<'_>,
+        ratchet: Ratchet<'v>,
+    ) -> bool {
+        if !node.ruled || value.is_null() {
+            return true;
+        }
+        let old = old.filter(|old| !old.is_null());
+        for rule in node.rules() {
+            if !self.rule(rule, value, node, old, resource, at, ratchet) {
+                return false;
+            }
+        }
+        match value {
+            Value::Array(items) => {
+                let Some(below) = node.items.as_deref() else { return true };
+                let correlated = old.and_then(|old| OldItems::of(Correlated { old, node }));
+                let mut goes_on = items.iter().enumerate().map(|(index, item)| {
+                    let old = correlated.as_ref().and_then(|correlated| correlated.get(item)).map(|found| found.old);
+                    let ratchet = ratchet.below(value, |_| old.map(|old| Correlated { old, node: below }));
+                    self.value(item, below, old, below.embedded, &at.index(index), ratchet)
+                });
+                goes_on.all(|goes_on| goes_on)
+            }
+            Value::Object(members) => {
+                let is_root = ratchet.parent.is_none();
+                let mut fields: Vec<&String> = members.keys().collect();
+                fields.sort_unstable();
+                fields.into_iter().all(|name| {
+                    let Some(below) = node.field(name) else { return true };
+                    let old = old.and_then(|old| old.get(name.as_str()));
+                    let ratchet = if is_root && matches!(name.as_str(), "apiVersion" | "kind") {
+                        Ratchet { current: None, parent: None }
+                    } else {
+                        ratchet.below(value, |current| current.field(name))
+                    };
+                    let at = if node.property(name).is_some() { at.child(name) } else { at.key(name) };
+                    self.value(&members[name], below, old, below.embedded, &at, ratchet)
+                })
+            }
+            _ => true,
+        }
+    }
+
+    #[allow(clippy::too_many_arguments)] // one caller, and each is a thing of its own
+    fn rule<'v>(
+        &mut self,
+        rule: &'v Rule,
+        value: &'v Value,
+        node: &'v Node,
+        old: Option<&'v Value>,
+        resource: bool,
+        at: &Path<'_>,
+        ratchet: Ratchet<'v>,
+    ) -> bool {
+        let kind = kind_name(node.kind);
+        if self.budget == 0 || self.errors.len() >= FIELD_ERRORS_MAX {
+            self.errors.push(invalid_str(at, kind, OUT_OF_BUDGET));
+            return false;
+        }
+        let compiled = rule.compiled(node);
+        let program = match &compiled.rule {
+            Ok(program) => program,
+            Err(issues) => {
+                let detail = format!("rule compile error: compilation failed: {issues}");
+                self.errors.push(invalid_str(at, kind, detail));
+                return true;
+            }
+        };
+        if compiled.uses_old_self && old.is_none() && !rule.optional_old_self {
+            return true;
+        }
+        let variables = || {
+            let old = old.map(|old| Val::of(old, Some(node), resource));
+            let old = if rule.optional_old_self {
+                Val::Optional(old.map(std::rc::Rc::new))
+            } else {
+                old.unwrap_or(Val::Null)
+            };
+            vec![("self", Val::of(value, Some(node), resource)), ("oldSelf", old)]
+        };
+        let mut evaluation = Evaluation::new(variables(), RULE_CALL_COST_MAX);
+        let result = evaluation.eval(program);
+        let spent = evaluation.spent();
+        if spent > self.budget {
+            self.errors.push(invalid_str(at, kind, OUT_OF_BUDGET));
+            return false;
+        }
+        self.budget -= spent;
+        let shown = rule.rule.trim();
+        match result {
+            Ok(Val::Bool(true)) => return true,
+            Ok(_) => {}
+            Err(EvalError::Limit) => {
+                let detail = format!(
+                    "'{}': no further validation rules will be run due to call cost exceeds limit for rule: {shown}",
+                    EvalError::Limit
+                );
+                self.errors.push(invalid_str(at, kind, detail));
+                return false;
+            }
+            Err(EvalError::Failed(why)) if why.starts_with("no such overload") => {
+                let detail = format!(
+                    "'{why}': call arguments did not match a supported operator, function or macro signature for rule: \
+                     {shown}"
+                );
+                self.errors.push(invalid_str(at, kind, detail));
+                return true;
+            }
+            Err(EvalError::Failed(why)) => {
+                self.errors.push(invalid_str(at, kind, format_args!("{why} evaluating rule: {shown}")));
+                return true;
+            }
+        }
+        if !compiled.uses_old_self && self.tolerates(ratchet, value) {
+            return true;
+        }
+        let message = match &compiled.message {
+            None => None,
+            Some(message) => {
+                let mut evaluation = Evaluation::new(variables(), RULE_CALL_COST_MAX);
+                let result = evaluation.eval(message);
+                let spent = evaluation.spent();
+                if spent > self.budget || result.as_ref().is_err_and(|error| *error == EvalError::Limit) {
+                    let detail = "messageExpression evaluation failed due to running out of cost budget";
+                    self.errors.push(invalid_str(at, kind, detail));
+                    return false;
+                }
+                self.budget -= spent;
+                match result {
+                    Ok(Val::Text(text)) if !text.trim().is_empty() && !text.contains(['\n', '\r']) => {
+                        Some(text.into_owned())
+                    }
+                    _ => None,
+                }
+            }
+        };
+        let detail = match message {
+            Some(message) => message,
+            None if rule.message.is_empty() => format!("failed rule: {shown}"),
+            None => rule.message.trim().to_owned(),
+        };
+        self.errors.push(if compiled.field.is_empty() {
+            broken(rule, at, value, node, &detail)
+        } else {
+            broken(rule, &at.child(&compiled.field), value, node, &detail)
+        });
+        true
+    }
+}
+
+/// The error of a rule that does not hold, of the class that the rule asks for.
+fn broken(rule: &Rule, at: &Path<'_>, value: &Value, node: &Node, detail: &str) -> FieldError {
+    let whole = matches!(node.kind, Kind::Object | Kind::Array);
+    match rule.reason.as_deref() {
+        Some("FieldValueForbidden") => forbidden(at, detail),
+        Some("FieldValueRequired") => findings::required(at, detail),
+        Some("FieldValueDuplicate") if whole => {
+            FieldError { field: at.to_string(), reason: "FieldValueDuplicate", message: "Duplicate value".to_owned() }
+        }
+        Some("FieldValueDuplicate") => findings::duplicate(at, value),
+        _ if whole => {
+            let message = format!("Invalid value: {detail}");
+            FieldError { field: at.to_string(), reason: "FieldValueInvalid", message }
+        }
+        _ => invalid(at, value, detail),
+    }
+}
+
+fn kind_name(kind: Kind) -> &'static str {
+    match kind {
+        Kind::Any => "",
+        Kind::Object => "object",
+        Kind::Array => "array",
+        Kind::String => "string",
+        Kind::Integer => "integer",
+        Kind::Number => "number",
+        Kind::Boolean => "boolean",
+    }
+}
+
+/// A rule as Go writes it into an error.
+fn shown(rule: &RuleProps) -> String {
+    let text = |text: &str| golang::json(&Value::from(text));
+    format!(
+        r#"{{"Rule":{},"Message":{},"MessageExpression":{},"Reason":{},"FieldPath":{},"OptionalOldSelf":{}}}"#,
+        text(&rule.rule),
+        text(&rule.message),
+        text(&rule.message_expression),
+        rule.reason.as_deref().map_or("null".to_owned(), text),
+        text(&rule.field_path),
+        rule.optional_old_self.map_or("null".to_owned(), |set| set.to_string()),
+    )
+}

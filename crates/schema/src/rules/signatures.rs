@@ -1,0 +1,397 @@
+//! Which functions there are, what they take, what they give, and what they cost at most.
+//!
+//! The standard functions of CEL, and the Kubernetes library of 1.36: strings, Kubernetes' own of lists
+//! (`isSorted`, `min`, `max`, `sum`, `indexOf`, `lastIndexOf`), regular expressions, URLs, quantities,
+//! addresses, formats, versions, sets and optional values. cel-go's library of lists, which Kubernetes
+//! has since 1.34 (`distinct`, `flatten`, `slice`, `sort`, `sortBy`, `reverse`, `first`, `last`,
+//! `lists.range`), is not here. Whatever is not here is undeclared, and a rule that calls it is refused
+//! with its definition.
+
+use std::rc::Rc;
+
+use super::check::READ_DIVISOR;
+use super::types::Ty;
+
+/// What a call comes to.
+pub(super) enum Result<'n> {
+    Type(Ty<'n>),
+    /// No function has this name.
+    Undeclared,
+    /// A function has this name but does not take these values.
+    NoOverload,
+}
+
+/// Name, receiver, arguments, result; a type is one letter, see [`fits`].
+const TABLE: &[(&str, &str, &str, &str)] = &[
+    ("!_", "", "b", "b"),
+    ("-_", "", "i", "i"),
+    ("-_", "", "d", "d"),
+    ("_&&_", "", "bb", "b"),
+    ("_||_", "", "bb", "b"),
+    ("@not_strictly_false", "", "b", "b"),
+    ("__not_strictly_false__", "", "b", "b"),
+    ("_+_", "", "ii", "i"),
+    ("_+_", "", "uu", "u"),
+    ("_+_", "", "dd", "d"),
+    ("_+_", "", "ss", "s"),
+    ("_+_", "", "yy", "y"),
+    ("_+_", "", "tD", "t"),
+    ("_+_", "", "Dt", "t"),
+    ("_+_", "", "DD", "D"),
+    ("_-_", "", "ii", "i"),
+    ("_-_", "", "uu", "u"),
+    ("_-_", "", "dd", "d"),
+    ("_-_", "", "tt", "D"),
+    ("_-_", "", "tD", "t"),
+    ("_-_", "", "DD", "D"),
+    ("_*_", "", "ii", "i"),
+    ("_*_", "", "uu", "u"),
+    ("_*_", "", "dd", "d"),
+    ("_/_", "", "ii", "i"),
+    ("_/_", "", "uu", "u"),
+    ("_/_", "", "dd", "d"),
+    ("_%_", "", "ii", "i"),
+    ("_%_", "", "uu", "u"),
+    ("size", "", "s", "i"),
+    ("size", "", "y", "i"),
+    ("size", "", "l", "i"),
+    ("size", "", "m", "i"),
+    ("size", "s", "", "i"),
+    ("size", "y", "", "i"),
+    ("size", "l", "", "i"),
+    ("size", "m", "", "i"),
+    ("contains", "s", "s", "b"),
+    ("startsWith", "s", "s", "b"),
+    ("endsWith", "s", "s", "b"),
+    ("matches", "s", "s", "b"),
+    ("matches", "", "ss", "b"),
+    ("int", "", "n", "i"),
+    ("int", "", "s", "i"),
+    ("int", "", "t", "i"),
+    ("int", "", "D", "i"),
+    ("uint", "", "n", "u"),
+    ("uint", "", "s", "u"),
+    ("double", "", "n", "d"),
+    ("double", "", "s", "d"),
+    ("string", "", "n", "s"),
+    ("string", "", "s", "s"),
+    ("string", "", "b", "s"),
+    ("string", "", "y", "s"),
+    ("string", "", "t", "s"),
+    ("string", "", "D", "s"),
+    ("string", "", "I", "s"),
+    ("string", "", "C", "s"),
+    ("bool", "", "s", "b"),
+    ("bool", "", "b", "b"),
+    ("bytes", "", "s", "y"),
+    ("bytes", "", "y", "y"),
+    ("duration", "", "s", "D"),
+    ("duration", "", "D", "D"),
+    ("timestamp", "", "s", "t"),
+    ("timestamp", "", "t", "t"),
+    ("timestamp", "", "i", "t"),
+    ("getFullYear", "t", "", "i"),
+    ("getFullYear", "t", "s", "i"),
+    ("getMonth", "t", "", "i"),
+    ("getMonth", "t", "s", "i"),
+    ("getDate", "t", "", "i"),
+    ("getDate", "t", "s", "i"),
+    ("getDayOfMonth", "t", "", "i"),
+    ("getDayOfMonth", "t", "s", "i"),
+    ("getDayOfWeek", "t", "", "i"),
+    ("getDayOfWeek", "t", "s", "i"),
+    ("getDayOfYear", "t", "", "i"),
+    ("getDayOfYear", "t", "s", "i"),
+    ("getHours", "t", "", "i"),
+    ("getHours", "t", "s", "i"),
+    ("getMinutes", "t", "", "i"),
+    ("getMinutes", "t", "s", "i"),
+    ("getSeconds", "t", "", "i"),
+    ("getSeconds", "t", "s", "i"),
+    ("getMilliseconds", "t", "", "i"),
+    ("getMilliseconds", "t", "s", "i"),
+    ("getHours", "D", "", "i"),
+    ("getMinutes", "D", "", "i"),
+    ("getSeconds", "D", "", "i"),
+    ("getMilliseconds", "D", "", "i"),
+    ("charAt", "s", "i", "s"),
+    ("indexOf", "s", "s", "i"),
+    ("indexOf", "s", "si", "i"),
+    ("indexOf", "l", "x", "i"),
+    ("lastIndexOf", "s", "s", "i"),
+    ("lastIndexOf", "s", "si", "i"),
+    ("lastIndexOf", "l", "x", "i"),
+    ("join", "l", "", "s"),
+    ("join", "l", "s", "s"),
+    ("lowerAscii", "s", "", "s"),
+    ("upperAscii", "s", "", "s"),
+    ("replace", "s", "ss", "s"),
+    ("replace", "s", "ssi", "s"),
+    ("split", "s", "s", "S"),
+    ("split", "s", "si", "S"),
+    ("substring", "s", "i", "s"),
+    ("substring", "s", "ii", "s"),
+    ("trim", "s", "", "s"),
+    ("format", "s", "l", "s"),
+    ("strings.quote", "", "s", "s"),
+    ("find", "s", "s", "s"),
+    ("findAll", "s", "s", "S"),
+    ("findAll", "s", "si", "S"),
+    ("isSorted", "l", "", "b"),
+    ("sets.contains", "", "ll", "b"),
+    ("sets.equivalent", "", "ll", "b"),
+    ("sets.intersects", "", "ll", "b"),
+    ("url", "", "s", "U"),
+    ("isURL", "", "s", "b"),
+    ("getScheme", "U", "", "s"),
+    ("getHost", "U", "", "s"),
+    ("getHostname", "U", "", "s"),
+    ("getPort", "U", "", "s"),
+    ("getEscapedPath", "U", "", "s"),
+    ("getQuery", "U", "", "M"),
+    ("quantity", "", "s", "q"),
+    ("isQuantity", "", "s", "b"),
+    ("isInteger", "q", "", "b"),
+    ("asInteger", "q", "", "i"),
+    ("asApproximateFloat", "q", "", "d"),
+    ("sign", "q", "", "i"),
+    ("add", "q", "q", "q"),
+    ("add", "q", "i", "q"),
+    ("sub", "q", "q", "q"),
+    ("sub", "q", "i", "q"),
+    ("isLessThan", "q", "q", "b"),
+    ("isGreaterThan", "q", "q", "b"),
+    ("compareTo", "q", "q", "i"),
+    ("ip", "", "s", "I"),
+    ("isIP", "", "s", "b"),
+    ("ip.isCanonical", "", "s", "b"),
+    ("family", "I", "", "i"),
+    ("isUnspecified", "I", "", "b"),
+    ("isLoopback", "I", "", "b"),
+    ("isLinkLocalMulticast", "I", "", "b"),
+    ("isLinkLocalUnicast", "I", "", "b"),
+    ("isGlobalUnicast", "I", "", "b"),
+    ("cidr", "", "s", "C"),
+    ("isCIDR", "", "s", "b"),
+    ("containsIP", "C", "s", "b"),
+    ("containsIP", "C", "I", "b"),
+    ("containsCIDR", "C", "s", "b"),
+    ("containsCIDR", "C", "C", "b"),
+    ("ip", "C", "", "I"),
+    ("masked", "C", "", "C"),
+    ("prefixLength", "C", "", "i"),
+    ("semver", "", "s", "V"),
+    ("semver", "", "sb", "V"),
+    ("isSemver", "", "s", "b"),
+    ("isSemver", "", "sb", "b"),
+    ("major", "V", "", "i"),
+    ("minor", "V", "", "i"),
+    ("patch", "V", "", "i"),
+    ("isLessThan", "V", "V", "b"),
+    ("isGreaterThan", "V", "V", "b"),
+    ("compareTo", "V", "V", "i"),
+    ("format.named", "", "s", "OF"),
+    ("format.dns1123Label", "", "", "F"),
+    ("format.dns1123Subdomain", "", "", "F"),
+    ("format.dns1035Label", "", "", "F"),
+    ("format.qualifiedName", "", "", "F"),
+    ("format.dns1123LabelPrefix", "", "", "F"),
+    ("format.dns1123SubdomainPrefix", "", "", "F"),
+    ("format.dns1035LabelPrefix", "", "", "F"),
+    ("format.labelValue", "", "", "F"),
+    ("format.uri", "", "", "F"),
+    ("format.uuid", "", "", "F"),
+    ("format.byte", "", "", "F"),
+    ("format.date", "", "", "F"),
+    ("format.datetime", "", "", "F"),
+    ("validate", "F", "s", "OS"),
+    ("type", "", "x", "T"),
+    ("optional.none", "", "", "Ox"),
+    ("hasValue", "o", "", "b"),
+];
+
+const QUANTITY: &str = "kubernetes.Quantity";
+const URL: &str = "kubernetes.URL";
+const IP: &str = "net.IP";
+const CIDR: &str = "net.CIDR";
+const SEMVER: &str = "kubernetes.Semver";
+const FORMAT: &str = "kubernetes.NamedFormat";
+
+/// The type that a name of a type has.
+pub(super) fn type_value<'n>(name: &str) -> Option<Ty<'n>> {
+    let known = ["int", "uint", "double", "bool", "string", "bytes", "list", "map", "null_type", "type"];
+    known.contains(&name).then_some(Ty::Type)
+}
+
+fn fits(ty: &Ty<'_>, letter: char) -> bool {
+    match (letter, ty) {
+        (_, Ty::Dyn) | ('x', _) => true,
+        ('b', Ty::Bool)
+        | ('i', Ty::Int)
+        | ('u', Ty::Uint)
+        | ('d', Ty::Double)
+        | ('s', Ty::Text(_))
+        | ('y', Ty::Bytes(_))
+        | ('t', Ty::Timestamp)
+        | ('D', Ty::Duration)
+        | ('l', Ty::List(..))
+        | ('m', Ty::Map(..))
+        | ('o', Ty::Optional(_)) => true,
+        ('n', Ty::Int | Ty::Uint | Ty::Double) => true,
+        (letter, Ty::Named(name)) => named(letter) == Some(name),
+        _ => false,
+    }
+}
+
+fn named(letter: char) -> Option<&'static str> {
+    Some(match letter {
+        'q' => QUANTITY,
+        'U' => URL,
+        'I' => IP,
+        'C' => CIDR,
+        'V' => SEMVER,
+        'F' => FORMAT,
+        _ => return None,
+    })
+}
+
+fn made<'n>(letters: &str, size: u64) -> Ty<'n> {
+    if let Some(inner) = letters.strip_prefix('O') {
+        return made(inner, size).optional();
+    }
+    match letters.chars().next().unwrap_or('x') {
+        'b' => Ty::Bool,
+        'i' => Ty::Int,
+        'u' => Ty::Uint,
+        'd' => Ty::Double,
+        's' => Ty::Text(size),
+        'y' => Ty::Bytes(size),
+        't' => Ty::Timestamp,
+        'D' => Ty::Duration,
+        'S' => Ty::List(Rc::new(Ty::Text(size)), size),
+        'M' => Ty::Map(Rc::new(Ty::Text(size)), Rc::new(made("S", size)), size),
+        'T' => Ty::Type,
+        letter => named(letter).map_or(Ty::Dyn, Ty::Named),
+    }
+}
+
+fn comparable(a: &Ty<'_>, b: &Ty<'_>) -> bool {
+    let number = |ty: &Ty<'_>| matches!(ty, Ty::Int | Ty::Uint | Ty::Double);
+    match (a, b) {
+        (Ty::Dyn, _) | (_, Ty::Dyn) => true,
+        (a, b) if number(a) && number(b) => true,
+        (Ty::Bool | Ty::Text(_) | Ty::Bytes(_) | Ty::Duration | Ty::Timestamp, _) => a == b,
+        _ => false,
+    }
+}
+
+/// The result of a call.
+pub(super) fn result<'n>(name: &str, receiver: Option<&Ty<'n>>, args: &[&Ty<'n>]) -> Result<'n> {
+    let or = |found: Option<Ty<'n>>| found.map_or(Result::NoOverload, Result::Type);
+    match (name, receiver, args) {
+        ("_==_" | "_!=_", None, [a, b]) => or(a.fits(b).then_some(Ty::Bool)),
+        ("_<_" | "_<=_" | "_>_" | "_>=_", None, [a, b]) => or(comparable(a, b).then_some(Ty::Bool)),
+        ("_?_:_", None, [condition, yes, no]) => {
+            or((fits(condition, 'b') && yes.fits(no)).then(|| (*yes).clone().join((*no).clone())))
+        }
+        ("_+_", None, [Ty::List(a, x), Ty::List(b, y)]) => {
+            let item = match (*x, *y) {
+                // What an empty list has items of is known by the other one.
+                (0, _) => (**b).clone(),
+                (_, 0) => (**a).clone(),
+                _ => (**a).clone().join((**b).clone()),
+            };
+            Result::Type(Ty::List(Rc::new(item), x.saturating_add(*y)))
+        }
+        ("@in" | "_in_", None, [item, Ty::List(of, _)]) => or(item.fits(of).then_some(Ty::Bool)),
+        ("@in" | "_in_", None, [key, Ty::Map(of, _, _)]) => or(key.fits(of).then_some(Ty::Bool)),
+        ("@in" | "_in_", None, [_, Ty::Dyn]) => Result::Type(Ty::Bool),
+        ("_[_]" | "_[?_]", None, [of, key]) => {
+            let found = match of {
+                Ty::List(item, _) if fits(key, 'i') => Some((**item).clone()),
+                Ty::Map(known, value, _) if key.fits(known) => Some((**value).clone()),
+                Ty::Optional(_) | Ty::Dyn => Some(Ty::Dyn),
+                _ => None,
+            };
+            let optional = name == "_[?_]" || matches!(of, Ty::Optional(_));
+            or(found.map(|found| if optional { found.optional() } else { found }))
+        }
+        ("_?._", None, [_, _]) => Result::Type(Ty::Dyn.optional()),
+        ("dyn", None, [_]) => Result::Type(Ty::Dyn),
+        ("optional.of" | "optional.ofNonZeroValue", None, [of]) => Result::Type((*of).clone().optional()),
+        ("value", Some(of), []) => or(inner(of)),
+        ("or", Some(of), [other]) => or(of.fits(other).then(|| (*of).clone().join((*other).clone()))),
+        ("orValue", Some(of), [other]) => or(inner(of).filter(|of| of.fits(other)).map(|of| of.join((*other).clone()))),
+        ("min" | "max", Some(Ty::List(item, _)), []) => or(comparable(item, item).then(|| (**item).clone())),
+        ("sum", Some(Ty::List(item, _)), []) => {
+            let adds = matches!(**item, Ty::Int | Ty::Uint | Ty::Double | Ty::Duration | Ty::Dyn);
+            or(adds.then(|| (**item).clone()))
+        }
+        _ => by_table(name, receiver, args),
+    }
+}
+
+fn inner<'n>(of: &Ty<'n>) -> Option<Ty<'n>> {
+    match of {
+        Ty::Optional(inner) => Some((**inner).clone()),
+        Ty::Dyn => Some(Ty::Dyn),
+        _ => None,
+    }
+}
+
+fn by_table<'n>(name: &str, receiver: Option<&Ty<'n>>, args: &[&Ty<'n>]) -> Result<'n> {
+    let mut known =
+        matches!(name, "_==_" | "@in" | "min" | "max" | "sum" | "value" | "or" | "orValue" | "_[_]" | "_[?_]")
+            || matches!(name, "_<_" | "_<=_" | "_>_" | "_>=_" | "_?_:_" | "_!=_");
+    let sizes = receiver.into_iter().chain(args.iter().copied()).map(|ty| ty.size_max());
+    let size = sizes.fold(0u64, u64::saturating_add);
+    for (function, on, takes, gives) in TABLE {
+        if *function != name {
+            continue;
+        }
+        known = true;
+        let receiver_fits = match (receiver, on.chars().next()) {
+            (None, None) => true,
+            (Some(ty), Some(letter)) => fits(ty, letter),
+            _ => false,
+        };
+        let args_fit = takes.len() == args.len() && takes.chars().zip(args).all(|(letter, ty)| fits(ty, letter));
+        if receiver_fits && args_fit {
+            return Result::Type(made(gives, size));
+        }
+    }
+    if known { Result::NoOverload } else { Result::Undeclared }
+}
+
+/// The most units that a call takes by itself.
+pub(super) fn cost_max(name: &str, receiver: Option<&Ty<'_>>, args: &[&Ty<'_>]) -> u64 {
+    let size = |index: usize| args.get(index).map_or(0, |ty| ty.size_max());
+    let on = receiver.map_or_else(|| size(0), |ty| ty.size_max());
+    let read = |bytes: u64| bytes.div_ceil(READ_DIVISOR).max(1);
+    match name {
+        // Branches and the signs of macros cost nothing by themselves.
+        "_&&_" | "_||_" | "_?_:_" | "@not_strictly_false" | "__not_strictly_false__" => 0,
+        "_==_" | "_!=_" | "_<_" | "_<=_" | "_>_" | "_>=_" => read(size(0).min(size(1))),
+        "_+_" => match args {
+            [Ty::Text(_) | Ty::Bytes(_), _] => read(size(0).saturating_add(size(1))),
+            _ => 1,
+        },
+        "@in" | "_in_" => match args {
+            [_, Ty::List(..)] => size(1),
+            _ => 1,
+        },
+        "startsWith" | "endsWith" => read(size(0)),
+        "contains" => read(on).saturating_mul(read(size(0))),
+        // The text of the expression counts a quarter.
+        "matches" | "find" | "findAll" => {
+            let (text, pattern) = if receiver.is_some() { (on, size(0)) } else { (size(0), size(1)) };
+            read(text).saturating_mul(pattern / 4 + 1)
+        }
+        "isSorted" | "sum" | "max" | "min" | "indexOf" | "lastIndexOf" if matches!(receiver, Some(Ty::List(..))) => on,
+        "sets.contains" | "sets.equivalent" | "sets.intersects" => size(0).saturating_mul(size(1)),
+        "lowerAscii" | "upperAscii" | "substring" | "trim" | "split" | "replace" | "join" | "format" | "indexOf"
+        | "lastIndexOf" | "url" | "isURL" | "quantity" | "isQuantity" | "ip" | "isIP" | "cidr" | "isCIDR"
+        | "validate" | "bytes" | "semver" | "isSemver" | "strings.quote" => read(on),
+        _ => 1,
+    }
+}

@@ -1,0 +1,445 @@
+//! Values of expressions: views of the object where it can be, with the types that the schema says.
+
+use std::borrow::Cow;
+use std::collections::HashMap;
+use std::net::IpAddr;
+use std::rc::Rc;
+
+use serde_json::{Map, Value};
+use time::OffsetDateTime;
+
+use super::quantity::Quantity;
+use super::types::{escape, is_resource_field};
+use crate::format::{Format, parse_go_duration};
+use crate::golang::Number;
+use crate::schema::{Kind, ListType, Node};
+
+/// A value; `'a` is the object's and the schema's life.
+#[derive(Clone, Debug)]
+pub(super) enum Val<'a> {
+    Null,
+    Bool(bool),
+    Int(i64),
+    Uint(u64),
+    Double(f64),
+    Text(Cow<'a, str>),
+    Bytes(Rc<[u8]>),
+    /// Nanoseconds.
+    Duration(i64),
+    Timestamp(OffsetDateTime),
+    List(Rc<Vec<Val<'a>>>),
+    Map(Rc<MapVal<'a>>),
+    /// A list of the object, with the schema of the list.
+    JsonList(&'a [Value], Option<&'a Node>),
+    /// An object of the object: fields, or a map, as its schema says.
+    JsonMap(&'a Map<String, Value>, Option<&'a Node>, bool),
+    Optional(Option<Rc<Val<'a>>>),
+    Type(&'static str),
+    Quantity(Quantity),
+    Ip(IpAddr),
+    Cidr(IpAddr, u8),
+    Url(Rc<str>),
+    Semver(Rc<super::semver::Version>),
+    Format(&'static str),
+}
+
+/// What the work on whole values may still take: each value looked at takes a step, and so does each
+/// [`STEP_BYTES`] of text.
+pub(super) struct Steps {
+    left: u64,
+    out: bool,
+}
+
+/// Bytes of text that are read in one step.
+const STEP_BYTES: usize = 64;
+
+impl Steps {
+    pub(super) fn new(left: u64) -> Self {
+        Steps { left, out: false }
+    }
+
+    /// What is left; nothing when more was asked for than there was.
+    pub(super) fn left(&self) -> Option<u64> {
+        (!self.out).then_some(self.left)
+    }
+
+    /// Takes steps; false where there are not so many.
+    pub(super) fn take(&mut self, steps: u64) -> bool {
+        match self.left.checked_sub(steps).filter(|_| !self.out) {
+            Some(left) => self.left = left,
+            None => self.out = true,
+        }
+        !self.out
+    }
+
+    /// Takes the steps of reading a text.
+    pub(super) fn take_text(&mut self, bytes: usize) -> bool {
+        self.take((bytes / STEP_BYTES) as u64)
+    }
+
+    /// Takes the steps of reading a value and all in it.
+    pub(super) fn take_all_of(&mut self, value: &Val<'_>) -> bool {
+        self.take(1)
+            && match value {
+                Val::List(items) => items.iter().all(|item| self.take_all_of(item)),
+                Val::Map(map) => {
+                    map.entries.iter().all(|(key, value)| self.take_all_of(key) && self.take_all_of(value))
+                }
+                Val::JsonList(items, _) => items.iter().all(|item| self.take_json(item)),
+                Val::JsonMap(members, ..) => members.iter().all(|(name, value)| self.take_member(name, value)),
+                Val::Optional(Some(value)) => self.take_all_of(value),
+                other => self.take_text(other.size()),
+            }
+    }
+
+    fn take_member(&mut self, name: &str, value: &Value) -> bool {
+        self.take_text(name.len()) && self.take_json(value)
+    }
+
+    fn take_json(&mut self, value: &Value) -> bool {
+        self.take(1)
+            && match value {
+                Value::String(text) => self.take_text(text.len()),
+                Value::Array(items) => items.iter().all(|item| self.take_json(item)),
+                Value::Object(members) => members.iter().all(|(name, value)| self.take_member(name, value)),
+                _ => true,
+            }
+    }
+}
+
+/// A map made by an expression, in the order in which it was made.
+#[derive(Clone, Debug, Default)]
+pub(super) struct MapVal<'a> {
+    pub(super) entries: Vec<(Val<'a>, Val<'a>)>,
+    index: HashMap<Key, usize>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+enum Key {
+    Bool(bool),
+    Int(i128),
+    Text(String),
+}
+
+fn key_of(value: &Val<'_>) -> Option<Key> {
+    match value {
+        Val::Bool(value) => Some(Key::Bool(*value)),
+        Val::Int(value) => Some(Key::Int((*value).into())),
+        Val::Uint(value) => Some(Key::Int((*value).into())),
+        Val::Double(value) if value.fract() == 0.0 && value.abs() < 1e18 => Some(Key::Int(*value as i128)),
+        Val::Text(value) => Some(Key::Text(value.to_string())),
+        _ => None,
+    }
+}
+
+impl<'a> MapVal<'a> {
+    /// Adds an entry; false where the key is there or cannot be one.
+    pub(super) fn insert(&mut self, key: Val<'a>, value: Val<'a>) -> bool {
+        let Some(known) = key_of(&key) else { return false };
+        if self.index.contains_key(&known) {
+            return false;
+        }
+        self.index.insert(known, self.entries.len());
+        self.entries.push((key, value));
+        true
+    }
+
+    fn get(&self, key: &Val<'_>) -> Option<&Val<'a>> {
+        Some(&self.entries[*self.index.get(&key_of(key)?)?].1)
+    }
+}
+
+impl<'a> Val<'a> {
+    pub(super) fn text(text: impl Into<String>) -> Val<'a> {
+        Val::Text(Cow::Owned(text.into()))
+    }
+
+    pub(super) fn list(items: Vec<Val<'a>>) -> Val<'a> {
+        Val::List(Rc::new(items))
+    }
+
+    pub(super) fn some(value: Val<'a>) -> Val<'a> {
+        Val::Optional(Some(Rc::new(value)))
+    }
+
+    /// A value of the object with the type that its schema says.
+    pub(super) fn of(value: &'a Value, node: Option<&'a Node>, resource: bool) -> Val<'a> {
+        match value {
+            Value::Null => Val::Null,
+            Value::Bool(value) => Val::Bool(*value),
+            Value::Number(number) => match (Number::of(number), node.map(|node| node.kind)) {
+                (Number::Int(int), Some(Kind::Number)) => Val::Double(int as f64),
+                (Number::Float(float), Some(Kind::Integer)) => Val::Int(float as i64),
+                (Number::Int(int), _) => Val::Int(int),
+                (Number::Float(float), _) => Val::Double(float),
+            },
+            Value::String(text) => match node.filter(|node| node.kind == Kind::String).map(|node| node.format) {
+                Some(Format::Duration) => parse_go_duration(text).map_or(Val::Text(text.into()), Val::Duration),
+                Some(Format::Date) => match parse_timestamp(&format!("{text}T00:00:00Z")) {
+                    Some(time) => Val::Timestamp(time),
+                    None => Val::Text(text.into()),
+                },
+                Some(Format::DateTime) => parse_timestamp(text).map_or(Val::Text(text.into()), Val::Timestamp),
+                Some(Format::Byte) => match super::library::decode_base64(text) {
+                    Some(bytes) => Val::Bytes(bytes.into()),
+                    None => Val::Text(text.into()),
+                },
+                _ => Val::Text(text.into()),
+            },
+            Value::Array(items) => Val::JsonList(items, node),
+            Value::Object(members) => Val::JsonMap(members, node, resource),
+        }
+    }
+
+    /// The name of the type, as `type()` and errors say it.
+    pub(super) fn type_name(&self) -> &'static str {
+        match self {
+            Val::Null => "null_type",
+            Val::Bool(_) => "bool",
+            Val::Int(_) => "int",
+            Val::Uint(_) => "uint",
+            Val::Double(_) => "double",
+            Val::Text(_) => "string",
+            Val::Bytes(_) => "bytes",
+            Val::Duration(_) => "google.protobuf.Duration",
+            Val::Timestamp(_) => "google.protobuf.Timestamp",
+            Val::List(_) | Val::JsonList(..) => "list",
+            Val::Map(_) | Val::JsonMap(..) => "map",
+            Val::Optional(_) => "optional_type",
+            Val::Type(_) => "type",
+            Val::Quantity(_) => "kubernetes.Quantity",
+            Val::Ip(_) => "net.IP",
+            Val::Cidr(..) => "net.CIDR",
+            Val::Url(_) => "kubernetes.URL",
+            Val::Semver(_) => "kubernetes.Semver",
+            Val::Format(_) => "kubernetes.NamedFormat",
+        }
+    }
+
+    /// Items of a list or keys of a map; nothing for other values.
+    pub(super) fn len(&self) -> Option<usize> {
+        match self {
+            Val::List(items) => Some(items.len()),
+            Val::JsonList(items, _) => Some(items.len()),
+            Val::Map(map) => Some(map.entries.len()),
+            Val::JsonMap(members, ..) => Some(members.len()),
+            _ => None,
+        }
+    }
+
+    /// What an operation that reads the whole value costs in units of its size.
+    pub(super) fn size(&self) -> usize {
+        match self {
+            Val::Text(text) => text.len(),
+            Val::Bytes(bytes) => bytes.len(),
+            Val::Url(text) => text.len(),
+            other => other.len().unwrap_or(1),
+        }
+    }
+
+    /// The item of a list.
+    pub(super) fn item(&self, index: usize) -> Option<Val<'a>> {
+        match self {
+            Val::List(items) => items.get(index).cloned(),
+            Val::JsonList(items, node) => items.get(index).map(|item| item_of(item, *node)),
+            _ => None,
+        }
+    }
+
+    /// All items of a list.
+    pub(super) fn items(&self) -> Option<Vec<Val<'a>>> {
+        match self {
+            Val::List(items) => Some(items.to_vec()),
+            Val::JsonList(items, node) => Some(items.iter().map(|item| item_of(item, *node)).collect()),
+            _ => None,
+        }
+    }
+
+    /// All entries of a map.
+    pub(super) fn entries(&self) -> Option<Vec<(Val<'a>, Val<'a>)>> {
+        match self {
+            Val::Map(map) => Some(map.entries.clone()),
+            Val::JsonMap(members, node, _) => Some(
+                members
+                    .iter()
+                    .map(|(name, value)| {
+                        let below = node.and_then(|node| node.field(name)).map(|node| &**node);
+                        let resource = below.is_some_and(|below| below.embedded);
+                        (Val::Text(name.as_str().into()), Val::of(value, below, resource))
+                    })
+                    .collect(),
+            ),
+            _ => None,
+        }
+    }
+
+    /// A field of an object (by its escaped name), or an entry of a map.
+    pub(super) fn field(&self, name: &str) -> Option<Val<'a>> {
+        match self {
+            Val::Map(map) => map.get(&Val::Text(name.into())).cloned(),
+            Val::JsonMap(members, node, resource) => {
+                let is_map = node.is_none_or(|node| node.properties.is_empty() && node.more_schema().is_some());
+                let plain;
+                let name = if is_map {
+                    name
+                } else {
+                    plain = unescape(name);
+                    plain.as_str()
+                };
+                let value = members.get(name)?;
+                let below = node.and_then(|node| node.field(name)).map(|node| &**node);
+                if below.is_none() && *resource && is_resource_field(name) {
+                    return Some(Val::of(value, None, false));
+                }
+                Some(Val::of(value, below, below.is_some_and(|below| below.embedded)))
+            }
+            _ => None,
+        }
+    }
+
+    /// The entry of a map or item of a list.
+    pub(super) fn index(&self, key: &Val<'_>) -> Option<Val<'a>> {
+        match self {
+            Val::Map(map) => map.get(key).cloned(),
+            Val::JsonMap(..) => match key {
+                Val::Text(name) => self.field(name),
+                _ => None,
+            },
+            _ => self.item(whole_index(key)?),
+        }
+    }
+
+    /// Whether a list is a set or map list: its order does not count when it is compared.
+    fn list_type(&self) -> ListType {
+        match self {
+            Val::JsonList(_, Some(node)) => node.list_type,
+            _ => ListType::Atomic,
+        }
+    }
+
+    /// CEL's equality: numbers by value whatever their type, other types never equal. Says nothing
+    /// where the steps did not suffice.
+    pub(super) fn equals(&self, other: &Val<'_>, steps: &mut Steps) -> bool {
+        if !steps.take(1) || !steps.take_text(self.size().min(other.size())) {
+            return false;
+        }
+        match (self, other) {
+            (Val::Null, Val::Null) => true,
+            (Val::Bool(a), Val::Bool(b)) => a == b,
+            (Val::Text(a), Val::Text(b)) => a == b,
+            (Val::Bytes(a), Val::Bytes(b)) => a == b,
+            (Val::Duration(a), Val::Duration(b)) => a == b,
+            (Val::Timestamp(a), Val::Timestamp(b)) => a == b,
+            (Val::Type(a), Val::Type(b)) | (Val::Format(a), Val::Format(b)) => a == b,
+            (Val::Quantity(a), Val::Quantity(b)) => a == b,
+            (Val::Ip(a), Val::Ip(b)) => a == b,
+            (Val::Cidr(a, x), Val::Cidr(b, y)) => a == b && x == y,
+            (Val::Url(a), Val::Url(b)) => a == b,
+            (Val::Semver(a), Val::Semver(b)) => a == b,
+            (Val::Optional(None), Val::Optional(None)) => true,
+            (Val::Optional(Some(a)), Val::Optional(Some(b))) => a.equals(b, steps),
+            (Val::List(_) | Val::JsonList(..), Val::List(_) | Val::JsonList(..)) => lists_equal(self, other, steps),
+            (Val::Map(_) | Val::JsonMap(..), Val::Map(_) | Val::JsonMap(..)) => {
+                self.len() == other.len()
+                    && steps.take(self.len().unwrap_or(0) as u64)
+                    && self
+                        .entries()
+                        .unwrap_or_default()
+                        .iter()
+                        .all(|(key, value)| raw_entry(other, key).is_some_and(|other| value.equals(&other, steps)))
+            }
+            _ => self.compare(other) == Some(std::cmp::Ordering::Equal),
+        }
+    }
+
+    /// The order of two values that have one.
+    pub(super) fn compare(&self, other: &Val<'_>) -> Option<std::cmp::Ordering> {
+        match (self, other) {
+            (Val::Bool(a), Val::Bool(b)) => Some(a.cmp(b)),
+            (Val::Text(a), Val::Text(b)) => Some(a.as_bytes().cmp(b.as_bytes())),
+            (Val::Bytes(a), Val::Bytes(b)) => Some(a.cmp(b)),
+            (Val::Duration(a), Val::Duration(b)) => Some(a.cmp(b)),
+            (Val::Timestamp(a), Val::Timestamp(b)) => Some(a.cmp(b)),
+            (Val::Double(a), b) => a.partial_cmp(&b.as_f64()?),
+            (a, Val::Double(b)) => a.as_f64()?.partial_cmp(b),
+            (a, b) => Some(a.as_i128()?.cmp(&b.as_i128()?)),
+        }
+    }
+
+    fn as_i128(&self) -> Option<i128> {
+        match self {
+            Val::Int(value) => Some((*value).into()),
+            Val::Uint(value) => Some((*value).into()),
+            _ => None,
+        }
+    }
+
+    fn as_f64(&self) -> Option<f64> {
+        match self {
+            Val::Int(value) => Some(*value as f64),
+            Val::Uint(value) => Some(*value as f64),
+            Val::Double(value) => Some(*value),
+            _ => None,
+        }
+    }
+}
+
+fn item_of<'a>(item: &'a Value, list: Option<&'a Node>) -> Val<'a> {
+    let node = list.and_then(|list| list.items.as_deref());
+    Val::of(item, node, node.is_some_and(|node| node.embedded))
+}
+
+/// The entry under a key that is a field's own name, not an escaped one.
+fn raw_entry<'a>(map: &Val<'a>, key: &Val<'_>) -> Option<Val<'a>> {
+    match (map, key) {
+        (Val::JsonMap(members, node, _), Val::Text(name)) => {
+            let below = node.and_then(|node| node.field(name)).map(|node| &**node);
+            Some(Val::of(members.get(name.as_ref())?, below, false))
+        }
+        _ => map.index(key),
+    }
+}
+
+fn lists_equal(a: &Val<'_>, b: &Val<'_>, steps: &mut Steps) -> bool {
+    if a.len() != b.len() || !steps.take(a.len().unwrap_or(0) as u64) {
+        return false;
+    }
+    let (Some(mut left), Some(mut right)) = (a.items(), b.items()) else { return false };
+    if a.list_type() != ListType::Atomic && b.list_type() != ListType::Atomic {
+        if !steps.take_all_of(a) || !steps.take_all_of(b) {
+            return false;
+        }
+        // The order of a set or list map says nothing; the text of an item puts both in one order.
+        let text = |value: &Val<'_>| match value {
+            Val::JsonMap(members, ..) => crate::golang::json(&Value::Object((*members).clone())),
+            other => format!("{other:?}"),
+        };
+        left.sort_by_cached_key(text);
+        right.sort_by_cached_key(text);
+    }
+    left.iter().zip(&right).all(|(a, b)| a.equals(b, steps))
+}
+
+/// The place in a list that a number says.
+pub(super) fn whole_index(key: &Val<'_>) -> Option<usize> {
+    match key {
+        Val::Int(index) => usize::try_from(*index).ok(),
+        Val::Uint(index) => usize::try_from(*index).ok(),
+        Val::Double(index) if index.fract() == 0.0 && *index >= 0.0 && *index < 1e15 => Some(*index as usize),
+        _ => None,
+    }
+}
+
+/// The name of a property behind an escaped name; the name itself where it is not one.
+fn unescape(name: &str) -> String {
+    if !name.contains("__") {
+        return name.to_owned();
+    }
+    let plain = super::types::unescape(name);
+    if escape(&plain).as_deref() == Some(name) { plain } else { name.to_owned() }
+}
+
+/// A timestamp of RFC 3339.
+pub(super) fn parse_timestamp(text: &str) -> Option<OffsetDateTime> {
+    OffsetDateTime::parse(text, &time::format_description::well_known::Rfc3339).ok()
+}

@@ -1,0 +1,389 @@
+//! Rules of expressions: what is refused with a definition, and what is said of objects. The
+//! expectations are what a kube-apiserver 1.36 answers.
+
+use listwatch_schema::{Schema, Surroundings, check};
+use proptest::prelude::*;
+use serde_json::{Value, json};
+
+/// A schema for `spec` with fields of many types, and a rule on it.
+fn spec(rule: &str) -> Value {
+    json!({
+        "type": "object",
+        "properties": {
+            "s": {"type": "string", "maxLength": 64}, "i": {"type": "integer"}, "d": {"type": "number"}, "b": {"type": "boolean"},
+            "l": {"type": "array", "maxItems": 16, "items": {"type": "string", "maxLength": 64}},
+            "n": {"type": "array", "maxItems": 16, "items": {"type": "integer"}},
+            "m": {"type": "object", "maxProperties": 16, "additionalProperties": {"type": "string", "maxLength": 64}},
+            "o": {"type": "object", "properties": {"x": {"type": "integer"}, "a-b": {"type": "string"}}},
+            "t": {"type": "string", "format": "date-time"}, "e": {"type": "string", "format": "duration"},
+            "q": {"x-kubernetes-int-or-string": true}
+        },
+        "x-kubernetes-validations": [{"rule": rule}]
+    })
+}
+
+fn root(spec: Value) -> Value {
+    json!({"type": "object", "properties": {"spec": spec}})
+}
+
+fn texts(errors: Vec<listwatch_meta::FieldError>) -> Vec<String> {
+    errors.into_iter().map(|error| format!("{}: {}", error.field, error.message)).collect()
+}
+
+fn definition(schema: &Value) -> Vec<String> {
+    let surroundings = Surroundings { at: "spec.validation", status_subresource: false, unchanged: false };
+    texts(check(schema, surroundings).expect("a schema").errors)
+}
+
+#[track_caller]
+fn holds(rule: &str, value: Value) {
+    let schema = root(spec(rule));
+    assert_eq!(definition(&schema), [""; 0], "{rule} is accepted");
+    let errors = texts(Schema::parse(&schema).expect("a schema").validate(&json!({"spec": value})));
+    assert_eq!(errors, [""; 0], "{rule} holds for {value}");
+}
+
+#[track_caller]
+fn fails(rule: &str, value: Value, expected: &str) {
+    let schema = root(spec(rule));
+    assert_eq!(definition(&schema), [""; 0], "{rule} is accepted");
+    let errors = texts(Schema::parse(&schema).expect("a schema").validate(&json!({"spec": value})));
+    assert_eq!(errors, [format!("spec: Invalid value: {expected}")], "{rule} is broken by {value}");
+}
+
+#[track_caller]
+fn refused(rule: &str, expected: &str) {
+    let errors = definition(&root(spec(rule)));
+    let shown = serde_json::to_string(rule)
+        .expect("text")
+        .replace('&', "\\u0026")
+        .replace('<', "\\u003c")
+        .replace('>', "\\u003e");
+    let value = format!(
+        r#"{{"Rule":{shown},"Message":"","MessageExpression":"","Reason":null,"FieldPath":"","OptionalOldSelf":null}}"#
+    );
+    let place = "spec.validation.openAPIV3Schema.properties[spec].x-kubernetes-validations[0].rule";
+    assert_eq!(errors, [format!("{place}: Invalid value: {value}: {expected}")]);
+}
+
+#[test]
+fn the_standard_functions() {
+    holds("self.i + 1 == 3 && self.i * 2 - 1 > 2 && -self.i < 0", json!({"i": 2}));
+    holds(
+        "self.s.startsWith('a') && self.s.endsWith('c') && self.s.contains('b') && size(self.s) == 3",
+        json!({"s": "abc"}),
+    );
+    holds("self.s.matches('^[a-c]+$')", json!({"s": "abc"}));
+    holds(
+        "self.l.all(x, x.size() < 3) && self.l.exists(x, x == 'b') && self.l.exists_one(x, x == 'a')",
+        json!({"l": ["a", "b"]}),
+    );
+    holds("self.l.map(x, x + '!') == ['a!', 'b!'] && self.l.filter(x, x != 'a') == ['b']", json!({"l": ["a", "b"]}));
+    holds(
+        "'a' in self.m && self.m['a'] == '1' && !('c' in self.m) && self.m.all(k, k.size() == 1)",
+        json!({"m": {"a": "1", "b": "2"}}),
+    );
+    holds("has(self.i) && !has(self.s) && (has(self.s) ? self.s == 'x' : true)", json!({"i": 1}));
+    holds("self.d > 1.0 && double(self.i) == 2.0 && string(self.i) == '2' && int('7') == 7", json!({"d": 1.5, "i": 2}));
+    holds("self.o.x == 1 && self.o.a__dash__b == 'y'", json!({"o": {"x": 1, "a-b": "y"}}));
+    holds(
+        "self.t > timestamp('2020-01-01T00:00:00Z') && self.t.getFullYear() == 2024",
+        json!({"t": "2024-05-06T07:08:09Z"}),
+    );
+    holds("self.e == duration('90m') && self.e.getHours() == 1", json!({"e": "1h30m"}));
+    holds("type(self.q) == int || type(self.q) == string", json!({"q": "50%"}));
+    holds("true || self.s == 'x'", json!({}));
+    holds("self.n.all(x, x > 0 && 10 / x > 0)", json!({"n": [1, 2]}));
+}
+
+#[test]
+fn the_library_of_kubernetes() {
+    holds(
+        "self.l.isSorted() && self.n.sum() == 6 && self.n.min() == 1 && self.n.max() == 3 && self.n.indexOf(3) == 2",
+        json!({"l": ["a", "b"], "n": [1, 2, 3]}),
+    );
+    holds(
+        "self.s.lowerAscii() == 'a,b' && self.s.split(',') == ['A', 'B'] && self.s.substring(0, 1) == 'A' && self.s.replace(',', ';') == 'A;B'",
+        json!({"s": "A,B"}),
+    );
+    holds(
+        "self.s.find('[0-9]+') == '12' && self.s.findAll('[0-9]+') == ['12', '3'] && self.l.join('-') == 'x-y'",
+        json!({"s": "a12b3", "l": ["x", "y"]}),
+    );
+    holds(
+        "isURL(self.s) && url(self.s).getHostname() == 'h' && url(self.s).getPort() == '80' && url(self.s).getScheme() == 'https'",
+        json!({"s": "https://h:80/p?q=1"}),
+    );
+    holds(
+        "isQuantity(self.s) && quantity(self.s).isLessThan(quantity('1Gi')) && quantity(self.s).add(quantity('500m')).compareTo(quantity('1')) == 0",
+        json!({"s": "500m"}),
+    );
+    holds(
+        "isIP(self.s) && ip(self.s).family() == 4 && cidr('10.0.0.0/8').containsIP(self.s) && !isCIDR(self.s)",
+        json!({"s": "10.1.2.3"}),
+    );
+    holds(
+        "!format.dns1123Label().validate(self.s).hasValue() && format.dns1123Label().validate('A_').hasValue()",
+        json!({"s": "abc"}),
+    );
+    holds(
+        "isSemver(self.s) && semver(self.s).isLessThan(semver('2.0.0')) && semver(self.s).minor() == 2",
+        json!({"s": "1.2.3"}),
+    );
+    holds(
+        "sets.contains(self.l, ['a']) && sets.intersects(self.l, ['b', 'c']) && !sets.equivalent(self.l, ['a'])",
+        json!({"l": ["a", "b"]}),
+    );
+    holds(
+        "self.?s.orValue('none') == 'none' && optional.of(1).hasValue() && self.m[?'a'].orValue('') == '1'",
+        json!({"m": {"a": "1"}}),
+    );
+    holds("self.l.all(i, x, i < 2 && x != '') && self.l.transformList(i, x, i) == [0, 1]", json!({"l": ["a", "b"]}));
+    holds("'%s has %d'.format([self.s, self.i]) == 'a has 3'", json!({"s": "a", "i": 3}));
+    holds(
+        "self.m.all(k, k.split('/')[0].size() < 253) && format.dns1123Label().validate(self.s) != null",
+        json!({"m": {"a/b": "1"}, "s": "a"}),
+    );
+}
+
+#[test]
+fn a_broken_rule_is_said() {
+    fails("self.i > 3", json!({"i": 1}), "failed rule: self.i > 3");
+    fails("self.i > 3", json!({}), "\"object\": no such key: i evaluating rule: self.i > 3");
+    fails("self.n[3] == 1", json!({"n": [1]}), "\"object\": index out of bounds: 3 evaluating rule: self.n[3] == 1");
+    fails("1 / self.i == 1", json!({"i": 0}), "\"object\": division by zero evaluating rule: 1 / self.i == 1");
+}
+
+#[test]
+fn a_wrong_rule_is_refused() {
+    refused(
+        "self.foo == 1",
+        "compilation failed: ERROR: <input>:1:5: undefined field 'foo'\n | self.foo == 1\n | ....^",
+    );
+    refused(
+        "self.s + 1 == 2",
+        "compilation failed: ERROR: <input>:1:8: found no matching overload for '_+_' applied to '(string, int)'\n | self.s + 1 == 2\n | .......^",
+    );
+    refused(
+        "foo(self)",
+        "compilation failed: ERROR: <input>:1:4: undeclared reference to 'foo' (in container '')\n | foo(self)\n | ...^",
+    );
+    refused("self.s", "cel expression must evaluate to a bool");
+    refused(
+        "self.s.startsWith(3)",
+        "compilation failed: ERROR: <input>:1:18: found no matching overload for 'startsWith' applied to 'string.(int)'\n | self.s.startsWith(3)\n | .................^",
+    );
+    refused(
+        "x == 1",
+        "compilation failed: ERROR: <input>:1:1: undeclared reference to 'x' (in container '')\n | x == 1\n | ^",
+    );
+}
+
+#[test]
+fn a_rule_that_could_take_too_long_is_refused() {
+    let rule = "self.l.all(x, self.l.all(y, self.l.all(z, x + y + z != '')))";
+    let mut schema = spec(rule);
+    schema["properties"]["l"] = json!({"type": "array", "items": {"type": "string"}});
+    let errors = definition(&root(schema));
+    let place = "spec.validation.openAPIV3Schema.properties[spec].x-kubernetes-validations[0].rule";
+    let detail = "exceeds budget by factor of more than 100x (try simplifying the rule, or adding maxItems, maxProperties, and maxLength where arrays, maps, and strings are declared)";
+    assert_eq!(errors[0], format!("{place}: Forbidden: estimated rule cost {detail}"));
+    assert_eq!(
+        errors[2],
+        format!(
+            "spec.validation.openAPIV3Schema: Forbidden: x-kubernetes-validations estimated rule cost total for entire OpenAPIv3 schema {detail}"
+        )
+    );
+}
+
+#[test]
+fn an_evaluation_ends() {
+    let mut schema = spec("self.n.all(x, self.n.all(y, self.n.all(z, x + y + z > 0)))");
+    schema["properties"]["n"] = json!({"type": "array", "items": {"type": "integer"}});
+    let object = json!({"spec": {"n": vec![1; 2000]}});
+    let errors = texts(Schema::parse(&root(schema)).expect("a schema").validate(&object));
+    assert_eq!(errors.len(), 1);
+    assert!(
+        errors[0]
+            .contains("'operation cancelled: actual cost limit exceeded': no further validation rules will be run"),
+        "{errors:?}"
+    );
+}
+
+#[test]
+fn messages_reasons_and_places() {
+    let check = |rule: Value, expected: &str| {
+        let mut schema = spec("true");
+        schema["x-kubernetes-validations"] = json!([rule]);
+        let schema = root(schema);
+        assert_eq!(definition(&schema), [""; 0]);
+        let errors = texts(Schema::parse(&schema).expect("a schema").validate(&json!({"spec": {"i": 1, "s": "x"}})));
+        assert_eq!(errors, [expected]);
+    };
+    check(json!({"rule": "self.i > 3", "message": "too small"}), "spec: Invalid value: too small");
+    check(json!({"rule": "self.i > 3", "messageExpression": "'is ' + string(self.i)"}), "spec: Invalid value: is 1");
+    check(
+        json!({"rule": "self.i > 3", "messageExpression": "self.l[0]", "message": "else"}),
+        "spec: Invalid value: else",
+    );
+    check(json!({"rule": "self.i > 3", "reason": "FieldValueForbidden", "message": "no"}), "spec: Forbidden: no");
+    check(
+        json!({"rule": "self.i > 3", "reason": "FieldValueRequired", "fieldPath": ".s", "message": "no"}),
+        "spec.s: Required value: no",
+    );
+    check(json!({"rule": "self.i > 3", "fieldPath": ".i", "message": "no"}), "spec.i: Invalid value: no");
+}
+
+#[test]
+fn old_values() {
+    let field = json!({"type": "object", "properties": {
+        "a": {"type": "string", "x-kubernetes-validations": [{"rule": "self == oldSelf", "message": "immutable"}]},
+        "b": {"type": "integer", "x-kubernetes-validations": [{"rule": "!oldSelf.hasValue() || self >= oldSelf.value()", "optionalOldSelf": true, "message": "only up"}]},
+        "c": {"type": "integer", "x-kubernetes-validations": [{"rule": "self > 5", "message": "small"}]},
+    }});
+    let schema = root(field);
+    assert_eq!(definition(&schema), [""; 0]);
+    let schema = Schema::parse(&schema).expect("a schema");
+    let check = |old: Option<Value>, new: Value, expected: &[&str]| {
+        let new = json!({"spec": new});
+        let errors = match old {
+            Some(old) => schema.validate_update(&new, &json!({"spec": old})),
+            None => schema.validate(&new),
+        };
+        assert_eq!(texts(errors), expected);
+    };
+    check(None, json!({"a": "x", "b": 1}), &[]);
+    check(Some(json!({"a": "x"})), json!({"a": "y"}), &["spec.a: Invalid value: \"y\": immutable"]);
+    check(Some(json!({})), json!({"a": "y"}), &[]);
+    check(Some(json!({"b": 2})), json!({"b": 1}), &["spec.b: Invalid value: 1: only up"]);
+    check(Some(json!({"b": 2})), json!({"b": 3}), &[]);
+    check(None, json!({"c": 1}), &["spec.c: Invalid value: 1: small"]);
+    check(Some(json!({"c": 1})), json!({"c": 1}), &[]);
+    check(Some(json!({"c": 2})), json!({"c": 1}), &["spec.c: Invalid value: 1: small"]);
+}
+
+#[test]
+fn old_values_need_something_to_know_them_by() {
+    let list = json!({"type": "array", "maxItems": 4, "items": {"type": "string", "maxLength": 8, "x-kubernetes-validations": [{"rule": "self == oldSelf"}]}});
+    let errors = definition(&root(list));
+    assert_eq!(
+        errors[0],
+        "spec.validation.openAPIV3Schema.properties[spec].items.x-kubernetes-validations[0].rule: Invalid value: \"self == oldSelf\": oldSelf cannot be used on the uncorrelatable portion of the schema within spec.validation.openAPIV3Schema.properties[spec]"
+    );
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
+
+    /// Whatever is written as a rule: it is refused or accepted, and evaluated to an end.
+    #[test]
+    fn no_text_breaks_anything(rule in "(self|oldSelf|x|1|'a'|\\[|\\]|\\(|\\)|\\{|\\}|\\.|,|\\?|:|\\+|-|\\*|/|%|&&|\\|\\||!|==|<|in|has|all|map|s|l|n|m|o| |\"|\\\\|true|null|1u|1.5|b'x'|\\?\\.|filter|exists|optMap|format|size){0,14}") {
+        let schema = root(spec(&rule));
+        let _ = definition(&schema);
+        let schema = Schema::parse(&schema).expect("a schema");
+        let object = json!({"spec": {"s": "a", "i": 1, "l": ["a"], "n": [1, 2], "m": {"a": "b"}, "o": {"x": 1}}});
+        let _ = schema.validate(&object);
+        let _ = schema.validate_update(&object, &object);
+    }
+
+    #[test]
+    fn deep_rules_are_refused(open in "[(\\[{!-]{1,3}", times in prop_oneof![1usize..3000, 55usize..70]) {
+        let rule = format!("{}self.i == 1", open.repeat(times));
+        // A few signs in a row can be a rule like any other; a bracket here never closes.
+        if open.contains(['(', '[', '{']) || open.len() * times > 200 {
+            prop_assert!(!definition(&root(spec(&rule))).is_empty(), "what nests without end is refused");
+        }
+        let chain = format!("1{} == 1", " + 1".repeat(times));
+        let errors = definition(&root(spec(&chain)));
+        // With the comparison, its last term and the rule itself that is the limit of 64.
+        prop_assert_eq!(errors.is_empty(), times <= 61, "a chain has a bound: {:?}", times);
+    }
+}
+
+/// What takes time by the square of a value takes minutes here.
+fn within_bounds<T>(work: impl FnOnce() -> T) -> T {
+    let start = std::time::Instant::now();
+    let done = work();
+    assert!(start.elapsed() < std::time::Duration::from_secs(60), "took {:?}", start.elapsed());
+    done
+}
+
+#[test]
+fn what_is_below_a_list_counts_when_lists_are_compared() {
+    let lists = json!({"type": "array", "maxItems": 1, "items": {"type": "array", "items": {"type": "integer"}}});
+    let numbers = json!({"type": "array", "maxItems": 5000, "items": {"type": "integer"}});
+    let schema = |rule: &str| {
+        root(json!({
+            "type": "object",
+            "properties": {"a": lists, "b": lists, "n": numbers},
+            "x-kubernetes-validations": [{"rule": rule}]
+        }))
+    };
+    let big: Vec<usize> = (0..200_000).collect();
+    let object = json!({"spec": {"a": [big], "b": [big], "n": vec![0; 5000]}});
+    for rule in [
+        "self.n.all(x, self.a == self.b)",
+        "self.n.all(x, self.a[0] in self.b)",
+        "self.n.all(x, '%s'.format([self.a]) != '')",
+    ] {
+        let schema = schema(rule);
+        assert_eq!(definition(&schema), [""; 0]);
+        let errors = within_bounds(|| texts(Schema::parse(&schema).expect("a schema").validate(&object)));
+        assert!(errors[0].contains("actual cost limit exceeded"), "{rule}: {errors:?}");
+    }
+    let once = schema("self.a == self.b && self.a[0] in self.b");
+    assert_eq!(texts(Schema::parse(&once).expect("a schema").validate(&object)), [""; 0]);
+}
+
+#[test]
+fn long_texts_count_when_they_are_measured() {
+    let rule = "self.n.all(x, size(self.s) > 0 && self.s <= self.s)";
+    let numbers = json!({"type": "array", "maxItems": 50_000, "items": {"type": "integer"}});
+    let schema = root(json!({
+        "type": "object",
+        "properties": {"s": {"type": "string", "maxLength": 9}, "n": numbers},
+        "x-kubernetes-validations": [{"rule": rule}]
+    }));
+    // The schema that is asked knows no bound; that of the definition does, for its estimate.
+    let mut unbound = schema.clone();
+    unbound["properties"]["spec"]["properties"]["s"] = json!({"type": "string"});
+    assert_eq!(definition(&schema), [""; 0]);
+    let object = json!({"spec": {"s": "ä".repeat(1_000_000), "n": vec![0; 50_000]}});
+    let errors = within_bounds(|| texts(Schema::parse(&unbound).expect("a schema").validate(&object)));
+    assert!(errors[0].contains("actual cost limit exceeded"), "{errors:?}");
+}
+
+#[test]
+fn a_list_is_judged_once_for_all_its_items() {
+    let item = json!({"type": "string", "x-kubernetes-validations": [{"rule": "self == ''"}]});
+    let schema = root(json!({"type": "object", "properties": {"l": {"type": "array", "items": item}}}));
+    let object = json!({"spec": {"l": vec!["0123456789"; 100_000]}});
+    let schema = Schema::parse(&schema).expect("a schema");
+    let errors = within_bounds(|| texts(schema.validate_update(&object, &object)));
+    assert_eq!(errors, [""; 0]);
+    let mut changed = object.clone();
+    changed["spec"]["l"][0] = json!("");
+    assert_eq!(texts(schema.validate_update(&changed, &object)).len(), 1001);
+}
+
+#[test]
+fn the_parameters_of_a_long_url() {
+    let query: String = (0..200_000).map(|n| format!("{n}&")).collect();
+    let schema = root(json!({
+        "type": "object",
+        "properties": {"s": {"type": "string"}},
+        "x-kubernetes-validations": [{"rule": "size(url(self.s).getQuery()) == 200000"}]
+    }));
+    let object = json!({"spec": {"s": format!("https://a/?{query}")}});
+    let schema = Schema::parse(&schema).expect("a schema");
+    assert_eq!(within_bounds(|| texts(schema.validate(&object))), [""; 0]);
+}
+
+#[test]
+fn a_time_zone_that_nobody_knows_is_refused_with_the_definition() {
+    let errors = definition(&root(spec("self.t.getHours('Europe/Berlin') == 1")));
+    assert!(errors[0].contains("unknown time zone Europe/Berlin"), "{errors:?}");
+    for zone in ["UTC", "+02:00", "-08:00", "05:30"] {
+        assert_eq!(definition(&root(spec(&format!("self.t.getHours('{zone}') == 1")))), [""; 0], "{zone}");
+    }
+}
