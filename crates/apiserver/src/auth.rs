@@ -1,19 +1,25 @@
 //! Who may ask: [`Auth`], bearer tokens, and what answers without one.
 //!
-//! Authorization is all or nothing: whoever holds the admin token may do everything. Finer rules
+//! Besides the administrator there are service accounts, by the tokens that this server issued to them
+//! ([`crate::tokens`]). Authorization is all or nothing: whoever is let in may do everything. Finer rules
 //! belong to an authorizer, which this server does not have.
+
+use std::collections::BTreeMap;
+use std::sync::LazyLock;
 
 use http::HeaderMap;
 use http::header::AUTHORIZATION;
+use serde::Serialize;
 
 /// How requests prove who sends them.
 #[derive(Clone, Default)]
 pub enum Auth {
-    /// Every request is the administrator's. For servers inside a test process.
+    /// Every request is the administrator's, but for those with the token of a service account. For
+    /// servers inside a test process.
     #[default]
     Open,
-    /// Requests need `Authorization: Bearer <token>`; without it only health and version answer,
-    /// the rest is 401.
+    /// Requests need `Authorization: Bearer <token>`, this one or a service account's; without it only
+    /// health and version answer, the rest is 401.
     Token(String),
 }
 
@@ -27,33 +33,53 @@ impl std::fmt::Debug for Auth {
     }
 }
 
-impl Auth {
-    /// Does this request carry a credential that is known here?
-    pub(crate) fn allows(&self, headers: &HeaderMap) -> bool {
-        let Auth::Token(expected) = self else {
-            return true;
-        };
-        let mut values = headers.get_all(AUTHORIZATION).iter();
-        let (Some(value), None) = (values.next(), values.next()) else {
-            return false;
-        };
-        let Some((scheme, token)) = value.to_str().ok().and_then(|text| text.trim().split_once(' ')) else {
-            return false;
-        };
-        scheme.eq_ignore_ascii_case("bearer") && same_secret(token.trim(), expected)
-    }
+/// Who is let in, as reviews tell it (`authentication.k8s.io/v1 UserInfo`).
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub(crate) struct User {
+    pub(crate) username: String,
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub(crate) uid: String,
+    pub(crate) groups: Vec<String>,
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    pub(crate) extra: BTreeMap<String, Vec<String>>,
+}
 
-    /// Is this bearer token known here?
-    pub(crate) fn allows_token(&self, token: &str) -> bool {
+/// The name of the administrator.
+pub(crate) const ADMIN: &str = "admin";
+
+impl User {
+    /// The administrator.
+    pub(crate) fn admin() -> &'static Self {
+        static USER: LazyLock<User> = LazyLock::new(|| User {
+            username: ADMIN.to_owned(),
+            uid: String::new(),
+            groups: vec!["system:masters".to_owned(), "system:authenticated".to_owned()],
+            extra: BTreeMap::new(),
+        });
+        &USER
+    }
+}
+
+/// The bearer token of a request that has exactly one.
+pub(crate) fn bearer(headers: &HeaderMap) -> Option<&str> {
+    let mut values = headers.get_all(AUTHORIZATION).iter();
+    let (Some(value), None) = (values.next(), values.next()) else { return None };
+    let (scheme, token) = value.to_str().ok()?.trim().split_once(' ')?;
+    scheme.eq_ignore_ascii_case("bearer").then_some(token.trim())
+}
+
+impl Auth {
+    /// Is this the credential of the administrator?
+    pub(crate) fn allows(&self, token: Option<&str>) -> bool {
         match self {
             Auth::Open => true,
-            Auth::Token(expected) => same_secret(token, expected),
+            Auth::Token(expected) => token.is_some_and(|token| same_secret(token, expected)),
         }
     }
 }
 
 /// Compares in a time that depends on the length only, so that a guess learns nothing from it.
-fn same_secret(given: &str, expected: &str) -> bool {
+pub(crate) fn same_secret(given: &str, expected: &str) -> bool {
     let difference = given.bytes().zip(expected.bytes()).fold(0, |sum, (a, b)| sum | (a ^ b));
     given.len() == expected.len() && difference == 0
 }
@@ -70,7 +96,7 @@ mod tests {
             if let Some(value) = value {
                 headers.insert(AUTHORIZATION, value.parse().unwrap());
             }
-            auth.allows(&headers)
+            auth.allows(bearer(&headers))
         };
         assert!(allowed(Some("Bearer s3cret")));
         assert!(allowed(Some("bearer s3cret")));
@@ -89,6 +115,6 @@ mod tests {
         let mut twice = HeaderMap::new();
         twice.append(AUTHORIZATION, "Bearer s3cret".parse().unwrap());
         twice.append(AUTHORIZATION, "Bearer s3cret".parse().unwrap());
-        assert!(!auth.allows(&twice));
+        assert!(!auth.allows(bearer(&twice)));
     }
 }

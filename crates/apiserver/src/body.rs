@@ -100,6 +100,11 @@ impl Body {
         self.gzip
     }
 
+    /// Is it a watch?
+    pub(crate) fn is_watch(&self) -> bool {
+        matches!(self.source, Source::Watch(_))
+    }
+
     /// A watch.
     pub(crate) fn watch(stream: WatchStream) -> Self {
         let gzip = stream.is_gzip();

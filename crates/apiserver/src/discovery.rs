@@ -195,6 +195,18 @@ pub fn storage_version_hash(group: &str, version: &str, kind: &str) -> String {
     base64::engine::general_purpose::STANDARD.encode(&digest[..8])
 }
 
+/// The hash of a resource's storage version; empty when that is not served.
+fn stored_hash(resource: &Resource) -> String {
+    let resource = resource.stored();
+    match (&resource.form, &resource.storage_version) {
+        // What is not stored has no version in which it is stored.
+        (None, _) if resource.is_review() => String::new(),
+        (None, _) => storage_version_hash(&resource.group, &resource.version, &resource.kind),
+        (Some(_), Some(version)) => storage_version_hash(&resource.group, version, &resource.kind),
+        (Some(_), None) => String::new(),
+    }
+}
+
 /// Kubernetes' order of versions, the preferred one first: `v2`, `v1`, `v2beta1`, `v1beta2`,
 /// `v1alpha1`, then everything that is no such version, alphabetically
 /// (`apimachinery/pkg/version.CompareKubeAwareVersionStrings`).
@@ -245,7 +257,14 @@ struct Version<'a> {
 fn group_versions(registry: &Registry) -> Vec<Group<'_>> {
     let mut groups: Vec<Group<'_>> = Vec::new();
     let mut builtin: Vec<&str> = Vec::new();
-    for resource in registry.resources() {
+    // Reviews stand behind the workloads and the events, as kube-apiserver's priorities have it.
+    let resources = registry.resources();
+    let before = resources
+        .iter()
+        .rposition(|r| matches!(r.group.as_str(), "apps" | "events.k8s.io") && !r.custom)
+        .map_or(0, |at| at + 1);
+    let (before, behind) = resources.split_at(before);
+    for resource in before.iter().chain(registry.reviews()).chain(behind) {
         if !resource.custom && !builtin.contains(&resource.group.as_str()) {
             builtin.push(&resource.group);
         }
@@ -278,18 +297,26 @@ fn group_versions(registry: &Registry) -> Vec<Group<'_>> {
 /// them; everything else is sorted.
 fn verbs(resource: &Resource) -> &'static [&'static str] {
     const CUSTOM: &[&str] = &["delete", "deletecollection", "get", "list", "patch", "create", "update", "watch"];
-    if resource.custom { CUSTOM } else { resource.verbs() }
+    const TERMINATING: &[&str] = &["delete", "deletecollection", "get", "list", "watch"];
+    match (resource.custom, resource.terminating) {
+        (false, _) => resource.verbs(),
+        (true, false) => CUSTOM,
+        (true, true) => TERMINATING,
+    }
 }
 
 /// What a subresource answers with when that is not the resource's own kind, and its verbs.
 fn subresource_kind(subresource: &Subresource) -> (Option<ForeignKind>, &'static [&'static str]) {
     const READ_WRITE: &[&str] = &["get", "patch", "update"];
     match subresource {
-        Subresource::Status | Subresource::EphemeralContainers | Subresource::Approval => (None, READ_WRITE),
+        Subresource::Status | Subresource::EphemeralContainers | Subresource::Resize | Subresource::Approval => {
+            (None, READ_WRITE)
+        }
         Subresource::Scale { .. } => (Some(ForeignKind("autoscaling", "v1", "Scale")), READ_WRITE),
         Subresource::Finalize => (None, &["update"]),
         Subresource::Binding => (Some(ForeignKind("", "v1", "Binding")), &["create"]),
         Subresource::Eviction => (Some(ForeignKind("policy", "v1", "Eviction")), &["create"]),
+        Subresource::Token => (Some(ForeignKind("authentication.k8s.io", "v1", "TokenRequest")), &["create"]),
     }
 }
 
@@ -389,7 +416,7 @@ fn resource_list(group: &Group<'_>, version: &Version<'_>) -> Bytes {
             verbs: verbs(resource),
             short_names: &resource.short_names,
             categories: &resource.categories,
-            storage_version_hash: storage_version_hash(&resource.group, &resource.version, &resource.kind),
+            storage_version_hash: stored_hash(resource),
         });
         for subresource in &resource.subresources {
             let (foreign, verbs) = subresource_kind(subresource);
@@ -409,7 +436,10 @@ fn resource_list(group: &Group<'_>, version: &Version<'_>) -> Bytes {
             });
         }
     }
-    resources.sort_by(|a, b| a.name.cmp(&b.name));
+    // The handler of custom resources lists them as it comes upon them.
+    if !version.resources.iter().any(|resource| resource.custom) {
+        resources.sort_by(|a, b| a.name.cmp(&b.name));
+    }
     json(&ApiResourceList {
         kind: "APIResourceList",
         // The core group's document goes without, as in kube-apiserver.

@@ -87,13 +87,15 @@ pub(crate) fn answer(registry: &Registry, route: &Route, asked: Asked<'_>) -> Re
         Route::OpenApiV3Index => Ok(Answer::document(JSON, registry.openapi().v3_index())),
         Route::OpenApiV3(path) => Ok(match registry.openapi().v3(path, asked.query.get("hash")) {
             openapi::Answer::Document { document, immutable } => {
-                let answer = Answer::document(JSON, document);
+                let answer = Answer::document(JSON, &document);
                 if immutable { answer.immutable() } else { answer }
             }
             openapi::Answer::Moved(location) => Answer { location: Some(location), ..Answer::default() },
             openapi::Answer::Unknown => Answer::json(Bytes::new()),
         }),
-        Route::Resource(_) | Route::Health { .. } | Route::Metrics => Err(Status::internal("not a document")),
+        Route::Resource(_) | Route::Review(_) | Route::Health { .. } | Route::Metrics => {
+            Err(Status::internal("not a document"))
+        }
     }
 }
 
@@ -152,7 +154,7 @@ fn index(registry: &Registry) -> Bytes {
         ["/api", "/apis", "/healthz", "/livez", "/metrics", "/openapi/v2", "/openapi/v3", "/readyz", "/version"]
             .map(str::to_owned)
             .to_vec();
-    for resource in registry.resources() {
+    for resource in registry.resources().iter().chain(registry.reviews()) {
         if resource.group.is_empty() {
             paths.push(format!("/api/{}", resource.version));
         } else {

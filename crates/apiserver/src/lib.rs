@@ -46,10 +46,17 @@
 mod auth;
 mod backend;
 mod body;
+mod cache_budget;
+mod conditions;
+mod controllers;
+mod crd;
 pub mod discovery;
 mod documents;
+mod facts;
 mod gather;
+mod gc;
 mod gzip;
+mod h1;
 mod health;
 mod list;
 mod metrics;
@@ -65,7 +72,9 @@ mod respond;
 mod server;
 mod service;
 pub mod table;
+mod tokens;
 mod upload;
+mod versions;
 mod view;
 mod watch;
 mod websocket;
@@ -86,6 +95,7 @@ use tokio::task::JoinHandle;
 pub use crate::auth::Auth;
 use crate::backend::Backend;
 pub use crate::body::{Body, BrokenOff};
+pub use crate::controllers::{Controllers, UnknownController};
 use crate::health::Finding;
 use crate::metrics::Metrics;
 use crate::pki::{Pki, PkiError};
@@ -112,6 +122,8 @@ pub(crate) struct Shared {
     pub(crate) min_request_timeout: Duration,
     pub(crate) reads_in_flight: Semaphore,
     pub(crate) writes_in_flight: Semaphore,
+    /// Bytes of memory that are left for bodies of writes.
+    pub(crate) writes_bytes: Semaphore,
     pub(crate) metrics: Metrics,
     /// Places for watches over WebSocket, whose connections nobody else counts.
     pub(crate) websockets: Arc<Semaphore>,
@@ -147,6 +159,8 @@ pub struct Builder {
     min_request_timeout: Duration,
     limits: Limits,
     cbor: bool,
+    controllers: Controllers,
+    cache_bytes_max: Option<usize>,
 }
 
 impl std::fmt::Debug for Builder {
@@ -164,6 +178,9 @@ pub enum BuildError {
     /// The namespaces every cluster has could not be made.
     #[error("cannot create the initial namespaces: {0}")]
     Namespaces(String),
+    /// The definitions of custom resources could not be read.
+    #[error("cannot read the custom resource definitions: {0}")]
+    Definitions(String),
 }
 
 /// Why a server could not listen.
@@ -220,10 +237,29 @@ impl Builder {
         self
     }
 
+    /// Which built-in loops run. Default: all of them.
+    #[must_use]
+    pub fn controllers(mut self, controllers: Controllers) -> Self {
+        self.controllers = controllers;
+        self
+    }
+
     /// The bounds of every watch cache.
     #[must_use]
     pub fn cache_limits(mut self, limits: Limits) -> Self {
         self.limits = limits;
+        self
+    }
+
+    /// What the states of all watch caches may take together, in bytes. Default: no bound.
+    ///
+    /// Above it, resources go without a cache and are served from the store, those that nobody watches
+    /// first, then the largest; their watches end cleanly and go on when their clients come back. After a
+    /// minute or more, a cache comes back when it leaves a quarter of the bound free. What the
+    /// histories take is bounded by [`Limits::history_bytes_max`] and [`Limits::history_budget`].
+    #[must_use]
+    pub fn cache_bytes_max(mut self, bytes: Option<usize>) -> Self {
+        self.cache_bytes_max = bytes;
         self
     }
 
@@ -239,17 +275,30 @@ impl Builder {
         let storage = self.storage.unwrap_or_else(|| MemoryStorage::new());
         storage.health().await?;
         let registry = registry::Registry::builtin();
-        let backend = Arc::new(Backend::new(storage, registry, self.watch_cache, self.limits));
+        let backend = Backend::new(storage, registry, self.watch_cache, self.limits);
+        let backend = Arc::new(backend.with_cache_budget(self.cache_bytes_max));
         namespaces::ensure_system_namespaces(&backend)
             .await
             .map_err(|status| BuildError::Namespaces(status.message))?;
-        let loops = vec![tokio::spawn(namespaces::run(Arc::clone(&backend)))];
+        crd::load(&backend).await.map_err(|status| BuildError::Definitions(status.message))?;
+        // Definitions are a part of the server itself; the others are a choice.
+        let mut loops = vec![tokio::spawn(crd::run(Arc::clone(&backend)))];
+        if self.cache_bytes_max.is_some() {
+            loops.push(cache_budget::spawn(&backend));
+        }
+        if self.controllers.namespace {
+            loops.push(tokio::spawn(namespaces::run(Arc::clone(&backend))));
+        }
+        if self.controllers.gc {
+            loops.push(tokio::spawn(gc::run(Arc::clone(&backend))));
+        }
         let shared = Arc::new(Shared {
             backend,
             auth: self.auth,
             min_request_timeout: self.min_request_timeout,
             reads_in_flight: Semaphore::new(service::READS_IN_FLIGHT_MAX),
             writes_in_flight: Semaphore::new(service::WRITES_IN_FLIGHT_MAX),
+            writes_bytes: Semaphore::new(service::WRITES_BYTES_MAX),
             metrics: Metrics::default(),
             websockets: Arc::new(Semaphore::new(websocket::WEBSOCKETS_MAX)),
             cbor: self.cbor,
@@ -290,6 +339,8 @@ impl ApiServer {
             min_request_timeout: MIN_REQUEST_TIMEOUT,
             limits: Limits::default(),
             cbor: false,
+            cache_bytes_max: None,
+            controllers: Controllers::default(),
         }
     }
 
@@ -364,6 +415,7 @@ impl Shared {
             reads_in_flight: service::READS_IN_FLIGHT_MAX - self.reads_in_flight.available_permits(),
             writes_in_flight: service::WRITES_IN_FLIGHT_MAX - self.writes_in_flight.available_permits(),
             caches: &caches,
+            cache_budget: self.backend.cache_budget(),
             store: store.as_ref(),
         };
         metrics::text(&self.metrics, &found)

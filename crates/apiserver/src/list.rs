@@ -14,7 +14,7 @@ use std::sync::Arc;
 use bytes::{BufMut, Bytes, BytesMut};
 use listwatch_cacher::{List, ListItems};
 use listwatch_meta::{Object, ResourceVersion, ShardSelector, Status};
-use listwatch_wire::list::{CHUNK_BYTES, ListBody, ListMeta, ListStyle};
+use listwatch_wire::list::{CHUNK_BYTES, ListBody, ListMeta, ListSource, ListStyle};
 use listwatch_wire::media_type::{Encoding, View};
 use listwatch_wire::{cbor, protobuf};
 use time::OffsetDateTime;
@@ -43,7 +43,7 @@ pub(crate) async fn chunks(
     shown: Shown,
 ) -> Result<Chunks, Status> {
     let version = ResourceVersion::from(list.revision).as_str().to_owned();
-    let items = list.items;
+    let items = Items::new(list.items, resource);
     let (api_version, kind) = match shown.view {
         View::PartialMetadata { v1beta1 } => {
             (MetaVersion::from(v1beta1).api_version().to_owned(), "PartialObjectMetadataList".to_owned())
@@ -66,11 +66,50 @@ pub(crate) async fn chunks(
     }
 }
 
+/// The objects of a list as the resource shows them, one by one as they are asked for.
+#[derive(Clone)]
+struct Items {
+    cached: ListItems,
+    /// The resource shows them in another form.
+    resource: Option<Arc<Resource>>,
+}
+
+impl Items {
+    fn new(cached: ListItems, resource: &Arc<Resource>) -> Self {
+        Items { cached, resource: (!resource.is_as_cached()).then(|| Arc::clone(resource)) }
+    }
+}
+
+/// Items that are shown where they lie.
+struct Shows(Items);
+
+impl ListSource for Shows {
+    fn show(&mut self, take: &mut dyn FnMut(&Object) -> bool) -> bool {
+        let Items { cached, resource } = &mut self.0;
+        match resource {
+            Some(resource) => cached.show(&mut |object| take(&resource.shown(object))),
+            None => cached.show(take),
+        }
+    }
+}
+
+impl Iterator for Items {
+    type Item = Object;
+
+    fn next(&mut self) -> Option<Object> {
+        let object = self.cached.next()?;
+        Some(match &self.resource {
+            Some(resource) => resource.shown(&object).into_owned(),
+            None => object,
+        })
+    }
+}
+
 fn style(resource: &Resource) -> ListStyle {
     if resource.custom { ListStyle::Unstructured } else { ListStyle::Typed }
 }
 
-fn json(resource: &Arc<Resource>, meta: &ListMeta, items: ListItems, shown: Shown) -> Chunks {
+fn json(resource: &Arc<Resource>, meta: &ListMeta, items: Items, shown: Shown) -> Chunks {
     let separated = |out: &mut BytesMut, first: bool| {
         if !first {
             out.put_u8(b',');
@@ -78,7 +117,7 @@ fn json(resource: &Arc<Resource>, meta: &ListMeta, items: ListItems, shown: Show
     };
     let tail = Bytes::from_static(table::TAIL);
     match shown.view {
-        View::Full => Box::new(ListBody::new(meta, style(resource), items).map(Ok)),
+        View::Full => Box::new(ListBody::new(meta, style(resource), Shows(items)).map(Ok)),
         View::Table { v1beta1 } => {
             let (view, now) = (TableView::new(resource, shown.include, v1beta1.into()), OffsetDateTime::now_utc());
             let head = view.head(&table_meta(meta));
@@ -111,7 +150,7 @@ fn table_meta(meta: &ListMeta) -> table::ListMeta {
 
 /// Keys are sorted in YAML, so that what stands before and behind the items is known beforehand: the
 /// document without items, cut where they belong.
-fn yaml(resource: &Arc<Resource>, meta: &ListMeta, items: ListItems, shown: Shown) -> Result<Chunks, Status> {
+fn yaml(resource: &Arc<Resource>, meta: &ListMeta, items: Items, shown: Shown) -> Result<Chunks, Status> {
     let (key, skeleton) = match shown.view {
         View::Full | View::PartialMetadata { .. } => {
             ("items", [meta.head(style(resource)), meta.tail(style(resource))].concat())
@@ -159,7 +198,7 @@ fn yaml(resource: &Arc<Resource>, meta: &ListMeta, items: ListItems, shown: Show
     Ok(Joined::boxed(items, head, write, tails))
 }
 
-async fn protobuf(meta: &ListMeta, items: ListItems) -> Result<Chunks, Status> {
+async fn protobuf(meta: &ListMeta, items: Items) -> Result<Chunks, Status> {
     let mut body = protobuf::ListBody::new(meta, items).map_err(Status::internal)?;
     while !body.measure().map_err(Status::internal)? {
         tokio::task::yield_now().await;
@@ -168,7 +207,7 @@ async fn protobuf(meta: &ListMeta, items: ListItems) -> Result<Chunks, Status> {
 }
 
 /// The metadata of a list is first made as JSON, whole; everything else is streamed.
-fn cbor(resource: &Arc<Resource>, meta: &ListMeta, items: ListItems, shown: Shown) -> Result<Chunks, Status> {
+fn cbor(resource: &Arc<Resource>, meta: &ListMeta, items: Items, shown: Shown) -> Result<Chunks, Status> {
     let broken = |error: cbor::EncodeError| BrokenOff(error.to_string());
     if shown.view == View::Full {
         return Ok(Box::new(cbor::ListBody::new(meta, style(resource), items).map(move |chunk| chunk.map_err(broken))));
@@ -183,7 +222,7 @@ fn cbor(resource: &Arc<Resource>, meta: &ListMeta, items: ListItems, shown: Show
 
 /// Items between a head and a tail, in chunks of about [`CHUNK_BYTES`].
 struct Joined<W> {
-    items: ListItems,
+    items: Items,
     head: BytesMut,
     write: W,
     /// What stands behind the items, and what stands there when there are none.
@@ -195,7 +234,7 @@ impl<W> Joined<W>
 where
     W: FnMut(&mut BytesMut, &Object, bool) -> Result<(), BrokenOff> + Send + 'static,
 {
-    fn boxed(items: ListItems, head: BytesMut, write: W, tails: [Bytes; 2]) -> Chunks {
+    fn boxed(items: Items, head: BytesMut, write: W, tails: [Bytes; 2]) -> Chunks {
         Box::new(Joined { items, head, write, tails: Some(tails), first: true })
     }
 }

@@ -133,6 +133,8 @@ pub(crate) struct Found<'a> {
     pub(crate) reads_in_flight: usize,
     pub(crate) writes_in_flight: usize,
     pub(crate) caches: &'a [CacherStats],
+    /// The bytes that all caches may take, and how many resources go without one because of it.
+    pub(crate) cache_budget: Option<(usize, usize)>,
     /// `None` when the store does not answer.
     pub(crate) store: Option<&'a StoreStats>,
 }
@@ -149,6 +151,12 @@ pub(crate) fn text(metrics: &Metrics, found: &Found<'_>) -> String {
     out.sample("request_kind=\"readOnly\"", found.reads_in_flight);
     out.sample("request_kind=\"mutating\"", found.writes_in_flight);
     caches(&mut out, found.caches);
+    if let Some((bytes_max, without)) = found.cache_budget {
+        out.family("listwatch_cache_budget_bytes", "gauge", "What the states of all caches may take together.");
+        out.sample("", bytes_max);
+        out.family("listwatch_resources_without_cache", "gauge", "Resources served from the store for lack of room.");
+        out.sample("", without);
+    }
     store(&mut out, found.store);
     out.out
 }
@@ -377,7 +385,7 @@ mod tests {
             metrics.answered(labels(&method, path, watch), code, Duration::from_millis(millis));
         }
         let caches = [CacherStats { name: "deployments.apps".to_owned(), objects: 7, ..CacherStats::default() }];
-        let found = Found { reads_in_flight: 1, writes_in_flight: 2, caches: &caches, store: None };
+        let found = Found { reads_in_flight: 1, writes_in_flight: 2, caches: &caches, cache_budget: None, store: None };
         let text = text(&metrics, &found);
         let rest = "group=\"\",resource=\"pods\",scope=\"cluster\",subresource=\"\",verb=\"LIST\",version=\"v1\"";
         let list = format!("component=\"apiserver\",dry_run=\"\",{rest}");
@@ -409,7 +417,10 @@ mod tests {
         let metrics = Metrics::default();
         metrics.answered(labels(&Method::GET, "/api/v1/pods", false), 200, Duration::ZERO);
         let caches = ["pods", "nodes"].map(|name| CacherStats { name: name.to_owned(), ..CacherStats::default() });
-        let text = text(&metrics, &Found { reads_in_flight: 0, writes_in_flight: 0, caches: &caches, store: None });
+        let text = text(
+            &metrics,
+            &Found { reads_in_flight: 0, writes_in_flight: 0, caches: &caches, cache_budget: None, store: None },
+        );
         let (mut families, mut seen, mut family) = (HashSet::new(), HashSet::new(), "");
         for line in text.lines() {
             if let Some(head) = line.strip_prefix("# TYPE ") {

@@ -4,13 +4,17 @@
 //! ```text
 //!  DELETE ─▶ Terminating ─▶ run: watch ─▶ Agenda ─▶ empty: every resource, page by page
 //!                                          ▲              │ something is held up: conditions say
-//!                                          └── back off ──┤ what, and it is tried again
+//!                                          ├── back off ──┤ what, and it is tried again
+//!                                          │              │
+//!                                          └── settle ────┤ empty for the first time: once more, later
 //!                                                         ▼
 //!                                     finalizer "kubernetes" goes, and with the last the namespace
 //! ```
 //!
 //! Several servers on one store may all do this at the same time: each step tolerates that another
-//! server was faster. A restart loses nothing, for the watch begins with every namespace there is.
+//! server was faster. Nothing stays behind in a namespace that is gone: this server lets none go while
+//! it creates an object there, and who creates one on another server has [`SETTLE`] to see the deletion
+//! and to be through (5 s from its beginning in Kubernetes). A restart loses nothing, for the watch begins with every namespace there is.
 
 use std::collections::{BTreeMap, HashSet};
 use std::sync::Arc;
@@ -26,6 +30,8 @@ use tokio::task::JoinSet;
 use tokio::time::Instant;
 
 use crate::backend::Backend;
+use crate::conditions::{self, Saying};
+use crate::controllers::survive;
 use crate::registry::Resource;
 use crate::write::metadata::FINALIZER_KUBERNETES;
 use crate::write::{self, Amendment, Removal, WriteRequest, WriteVerb};
@@ -46,6 +52,13 @@ const PAGE_ITEMS: usize = 500;
 const RETRY_MIN: Duration = Duration::from_millis(100);
 /// But not later than after this time: it is also how long a namespace may stay behind what held it.
 const RETRY_MAX: Duration = Duration::from_secs(5);
+
+/// A namespace that was found empty is looked at again after this time, and goes if it still is: so far
+/// may the caches of other servers be behind, and so long may their creations take.
+const SETTLE: Duration = Duration::from_secs(2);
+/// How often to look whether this server still creates objects in a namespace that is to go; who was
+/// let in before is through when the request's time is up.
+const CREATIONS_POLL: Duration = Duration::from_millis(20);
 
 /// Creates the namespaces that every cluster has, where they are missing.
 ///
@@ -99,9 +112,10 @@ pub(crate) async fn run(backend: Arc<Backend>) {
                 && let Some(name) = agenda.start(Instant::now())
             {
                 let (backend, resource) = (Arc::clone(&backend), Arc::clone(&resource));
+                let settled = agenda.is_settled(&name);
                 passes.spawn(async move {
-                    let pass = empty(&backend, &resource, &name).await;
-                    (name, pass)
+                    let pass = survive(&name, empty(&backend, &resource, &name, settled)).await;
+                    (name, pass.unwrap_or(Pass::Again))
                 });
             }
             let due = agenda.due().filter(|_| passes.len() < NAMESPACES_AT_ONCE);
@@ -119,6 +133,7 @@ pub(crate) async fn run(backend: Arc<Backend>) {
                 },
                 Some(ended) = passes.join_next() => match ended {
                     Ok((name, pass)) => agenda.finish(&name, pass, Instant::now()),
+                    // Nobody cancels a pass, and its panics are caught.
                     Err(error) => tracing::error!(%error, "emptying a namespace broke off"),
                 },
                 () = sleep_until(due) => {}
@@ -153,6 +168,8 @@ enum Pass {
     Done,
     /// Something holds it up, or something failed.
     Again,
+    /// It is empty, but was not looked at before.
+    Settle,
 }
 
 /// Which namespaces are being deleted, and when each is to be looked at next. Pure: the time is an
@@ -168,6 +185,8 @@ struct Entry {
     due: Option<Instant>,
     /// Attempts that failed so far.
     failed: u32,
+    /// It was empty once, and [`SETTLE`] is over when it is looked at again.
+    settled: bool,
     /// It changed while somebody looked.
     changed: bool,
 }
@@ -185,7 +204,8 @@ impl Agenda {
         }
         match self.entries.get_mut(name) {
             None => {
-                self.entries.insert(name.to_owned(), Entry { due: Some(now), failed: 0, changed: false });
+                self.entries
+                    .insert(name.to_owned(), Entry { due: Some(now), failed: 0, settled: false, changed: false });
             }
             Some(entry) if entry.due.is_none() => entry.changed = true,
             // It waits for its turn anyway; our own condition updates must not shorten the wait.
@@ -202,9 +222,19 @@ impl Agenda {
         Some(name.clone())
     }
 
+    /// Was it found empty before, and given time?
+    fn is_settled(&self, name: &str) -> bool {
+        self.entries.get(name).is_some_and(|entry| entry.settled)
+    }
+
     /// Somebody has looked.
     fn finish(&mut self, name: &str, pass: Pass, now: Instant) {
         let Some(entry) = self.entries.get_mut(name) else { return };
+        if pass == Pass::Settle {
+            entry.settled = true;
+            entry.due = Some(now + SETTLE);
+            return;
+        }
         if pass == Pass::Done && !entry.changed {
             self.entries.remove(name);
             return;
@@ -221,8 +251,8 @@ impl Agenda {
 }
 
 /// Looks at a namespace once: removes what is in it and, when nothing is left, the namespace.
-async fn empty(backend: &Backend, namespaces: &Resource, name: &str) -> Pass {
-    match try_empty(backend, namespaces, name).await {
+async fn empty(backend: &Backend, namespaces: &Resource, name: &str, settled: bool) -> Pass {
+    match try_empty(backend, namespaces, name, settled).await {
         Ok(pass) => pass,
         Err(status) => {
             tracing::warn!(namespace = name, %status, "cannot empty a namespace");
@@ -231,7 +261,7 @@ async fn empty(backend: &Backend, namespaces: &Resource, name: &str) -> Pass {
     }
 }
 
-async fn try_empty(backend: &Backend, namespaces: &Resource, name: &str) -> Result<Pass, Status> {
+async fn try_empty(backend: &Backend, namespaces: &Resource, name: &str, settled: bool) -> Result<Pass, Status> {
     let key = namespaces.key(None, name)?;
     let (found, _) = backend.storage().get(&key).await.map_err(Status::internal)?;
     let Some(found) = found else { return Ok(Pass::Done) };
@@ -241,10 +271,17 @@ async fn try_empty(backend: &Backend, namespaces: &Resource, name: &str) -> Resu
     }
     let finalizers = namespace.pointer("/spec/finalizers").and_then(Value::as_array);
     if finalizers.is_some_and(|list| list.contains(&json!(FINALIZER_KUBERNETES))) {
+        // Who asks from now on is refused, by what this server has seen already.
+        while backend.is_creating_in(name) {
+            tokio::time::sleep(CREATIONS_POLL).await;
+        }
         let findings = remove_content(backend, name).await?;
         report(backend, namespaces, &key, &findings).await?;
         if !findings.is_clear() {
             return Ok(Pass::Again);
+        }
+        if !settled {
+            return Ok(Pass::Settle);
         }
     }
     write::amend(backend, namespaces, &key, release).await?;
@@ -351,8 +388,9 @@ async fn report(backend: &Backend, namespaces: &Resource, key: &Key, findings: &
         let Some(Value::Object(status)) = namespace.get_mut("status") else { return Amendment::Leave };
         let conditions = status.entry("conditions").or_insert_with(|| json!([]));
         if let Value::Array(conditions) = conditions {
-            for condition in conditions_of(findings) {
-                set_condition(conditions, condition, &now);
+            for Condition(kind, truth, reason, message) in conditions_of(findings) {
+                let status = if truth { "True" } else { "False" };
+                conditions::set(conditions, Saying { kind, status, reason, message: &message }, &now);
             }
         }
         Amendment::Write
@@ -406,23 +444,6 @@ fn conditions_of(findings: &Findings) -> [Condition; 5] {
             Condition("NamespaceFinalizersRemaining", true, "SomeFinalizersRemain", message)
         },
     ]
-}
-
-/// Sets a condition; the time of its last transition moves only when its status does.
-fn set_condition(conditions: &mut Vec<Value>, condition: Condition, now: &str) {
-    let Condition(kind, truth, reason, message) = condition;
-    let status = if truth { "True" } else { "False" };
-    let present = conditions.iter().position(|present| present.get("type") == Some(&json!(kind)));
-    let since = present
-        .filter(|at| conditions[*at].get("status") == Some(&json!(status)))
-        .and_then(|at| conditions[at].get("lastTransitionTime").cloned())
-        .unwrap_or_else(|| json!(now));
-    let condition =
-        json!({"type": kind, "status": status, "lastTransitionTime": since, "reason": reason, "message": message});
-    match present {
-        Some(at) => conditions[at] = condition,
-        None => conditions.push(condition),
-    }
 }
 
 #[cfg(test)]

@@ -14,7 +14,7 @@
 //! slowly, moves.
 //!
 //! Until then a stalled peer costs no CPU (nothing is polled that waits for it) and these buffers:
-//! over HTTP/1.1 `HTTP1_BUFFER_BYTES_MAX` and a chunk, over HTTP/2 `HTTP2_STREAM_BUFFER_BYTES_MAX`
+//! over HTTP/1.1 `HTTP1_BUFFER_BYTES_MAX` and a chunk (of a watch a chunk and 64 KiB of TLS), over HTTP/2 `HTTP2_STREAM_BUFFER_BYTES_MAX`
 //! and a chunk a stream; a chunk has at most [`crate::body::CHUNK_BYTES_MAX`].
 
 use std::future::Future;
@@ -31,6 +31,7 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::time::{Instant, Sleep};
 
 use crate::body::{Body, BrokenOff};
+use crate::gather::Cork;
 
 /// How often a peer that takes nothing is looked at; it is cut when nothing moved between two looks.
 pub(crate) const STALL_CHECK: Duration = Duration::from_secs(60);
@@ -166,6 +167,13 @@ pub(crate) struct Counted {
     _open: OpenRequest,
 }
 
+impl Counted {
+    /// Is it a watch?
+    pub(crate) fn is_watch(&self) -> bool {
+        self.body.is_watch()
+    }
+}
+
 impl http_body::Body for Counted {
     type Data = Bytes;
     type Error = BrokenOff;
@@ -260,11 +268,12 @@ impl<F: Future> Future for StreamTask<F> {
 pub(crate) struct WatchedIo<T> {
     io: T,
     peer: Arc<Peer>,
+    corked: bool,
 }
 
 impl<T> WatchedIo<T> {
     pub(crate) fn new(io: T, peer: Arc<Peer>) -> Self {
-        WatchedIo { io, peer }
+        WatchedIo { io, peer, corked: false }
     }
 
     fn note(&self, written: &Poll<io::Result<usize>>) {
@@ -272,6 +281,12 @@ impl<T> WatchedIo<T> {
             Poll::Pending => self.peer.socket.wait(),
             Poll::Ready(_) => self.peer.socket.moved(),
         }
+    }
+}
+
+impl<T> Cork for WatchedIo<T> {
+    fn cork(&mut self, on: bool) {
+        self.corked = on;
     }
 }
 
@@ -283,6 +298,9 @@ impl<T: AsyncRead + Unpin> AsyncRead for WatchedIo<T> {
 
 impl<T: AsyncWrite + Unpin> AsyncWrite for WatchedIo<T> {
     fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &[u8]) -> Poll<io::Result<usize>> {
+        if self.corked {
+            return Poll::Pending;
+        }
         let written = Pin::new(&mut self.io).poll_write(cx, buf);
         self.note(&written);
         written
@@ -293,6 +311,9 @@ impl<T: AsyncWrite + Unpin> AsyncWrite for WatchedIo<T> {
         cx: &mut Context<'_>,
         bufs: &[IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
+        if self.corked {
+            return Poll::Pending;
+        }
         let written = Pin::new(&mut self.io).poll_write_vectored(cx, bufs);
         self.note(&written);
         written

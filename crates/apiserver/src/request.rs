@@ -22,6 +22,8 @@ use crate::write::WriteVerb;
 pub(crate) enum Route {
     /// An object or a collection of a served resource.
     Resource(ResourceRoute),
+    /// A question.
+    Review(ResourceRoute),
     /// `/healthz`, `/livez`, `/readyz`, each with an optional single check.
     Health { endpoint: &'static str, check: Option<String> },
     /// `/metrics`.
@@ -105,9 +107,7 @@ pub(crate) fn route(registry: &Registry, method: &Method, path: &str) -> Result<
         ["openapi", "v3", rest @ ..] => read_only(method, Route::OpenApiV3(rest.join("/"))),
         ["api"] => read_only(method, Route::CoreVersions),
         ["apis"] => read_only(method, Route::Groups),
-        ["apis", group] if registry.resources().iter().any(|r| r.group == *group) => {
-            read_only(method, Route::Group((*group).to_owned()))
-        }
+        ["apis", group] if registry.has_group(group) => read_only(method, Route::Group((*group).to_owned())),
         ["api", version, rest @ ..] => group_version(registry, method, "", version, rest),
         ["apis", group, version, rest @ ..] => group_version(registry, method, group, version, rest),
         _ => Err(NoRoute::PageNotFound),
@@ -116,7 +116,7 @@ pub(crate) fn route(registry: &Registry, method: &Method, path: &str) -> Result<
 
 fn read_only(method: &Method, route: Route) -> Result<Route, NoRoute> {
     // HEAD is a GET whose body is not sent; the connection layer drops the body.
-    if method == Method::GET || method == Method::HEAD { Ok(route) } else { Err(Status::method_not_allowed().into()) }
+    if is_read(method) { Ok(route) } else { Err(Status::method_not_allowed().into()) }
 }
 
 fn health(method: &Method, endpoint: &'static str, check: &[&str]) -> Result<Route, NoRoute> {
@@ -138,7 +138,8 @@ fn group_version(
 ) -> Result<Route, NoRoute> {
     if !registry.has_group_version(group, version) {
         // A known group answers for all its paths; an unknown one has nobody to answer.
-        let known = registry.resources().iter().any(|r| r.group == group && !r.custom);
+        let mut known = registry.resources().iter().chain(registry.reviews());
+        let known = known.any(|r| r.group == group && !r.custom);
         return Err(if known { Status::no_such_resource().into() } else { NoRoute::PageNotFound });
     }
     let (legacy_watch, rest) = match rest {
@@ -171,11 +172,28 @@ fn group_version(
     let [plural, place @ ..] = rest.as_slice() else {
         return Err(not_found());
     };
+    if let Some(review) = registry.find_review(group, version, plural) {
+        return match place {
+            [] if review.namespaced != namespace.is_some() || legacy_watch => Err(not_found()),
+            [] if *method == Method::POST => Ok(Route::Review(ResourceRoute {
+                resource: Arc::clone(review),
+                verb: Verb::Write(WriteVerb::Create),
+                namespace: namespace.map(str::to_owned),
+                name: None,
+                subresource: None,
+                legacy_watch: false,
+            })),
+            [] => Err(Status::method_not_allowed().into()),
+            _ => Err(not_found()),
+        };
+    }
     let resource = registry.find(group, version, plural).ok_or_else(|| {
         // An unknown plural in a group of definitions falls through to the end of the chain.
         let custom = registry.resources().iter().any(|r| r.custom && r.group == group);
         if custom { NoRoute::PageNotFound } else { not_found() }
     })?;
+    // What the handler of custom resources does not know, nobody behind it knows either.
+    let not_found = || if resource.custom { NoRoute::PageNotFound } else { not_found() };
     let (name, subresource) = match place {
         [] => (None, None),
         [name] => (Some(*name), None),
@@ -190,7 +208,22 @@ fn group_version(
     if let Some(subresource) = subresource
         && (resource.subresource(subresource).is_none() || legacy_watch)
     {
-        return Err(not_found());
+        if !legacy_watch && is_core_pod(resource) && OF_KUBELETS.contains(&subresource) {
+            return Err(Status::bad_request(format!(
+                "pod {} does not have a host assigned that could be asked: there are no kubelets behind this server",
+                name.unwrap_or_default()
+            ))
+            .into());
+        }
+        let custom = || Status::not_found(resource.gr(), name.unwrap_or_default()).into();
+        return Err(if resource.custom { custom() } else { not_found() });
+    }
+    // Only reads go across namespaces.
+    if resource.custom && resource.namespaced && namespace.is_none() && !is_read(method) {
+        return Err(NoRoute::PageNotFound);
+    }
+    if resource.custom && name.is_none() && matches!(method.as_str(), "PUT" | "PATCH") {
+        return Err(Status::bad_request("name must be provided").into());
     }
     let verb = verb(method, resource, namespace, name, subresource, legacy_watch)?;
     Ok(Route::Resource(ResourceRoute {
@@ -201,6 +234,18 @@ fn group_version(
         subresource: subresource.map(str::to_owned),
         legacy_watch,
     }))
+}
+
+/// Subresources of pods that a kube-apiserver passes on to the kubelet of the pod's node. Here is
+/// none, and the answer says so in the words of one that finds no node.
+const OF_KUBELETS: [&str; 5] = ["attach", "exec", "log", "portforward", "proxy"];
+
+fn is_core_pod(resource: &Resource) -> bool {
+    resource.group.is_empty() && resource.plural == "pods"
+}
+
+fn is_read(method: &Method) -> bool {
+    method == Method::GET || method == Method::HEAD
 }
 
 fn verb(
@@ -217,7 +262,7 @@ fn verb(
     }
     // Writes to a collection need to know the namespace.
     let collection_is_writable = name.is_none() && (namespace.is_some() || !resource.namespaced);
-    let posted_to = matches!(subresource, Some("binding" | "eviction"));
+    let posted_to = matches!(subresource, Some("binding" | "eviction" | "token"));
     match (method.as_str(), name, subresource) {
         ("GET" | "HEAD", Some(_), _) if get && !posted_to => Ok(Verb::Get),
         ("GET" | "HEAD", None, _) if get => Ok(Verb::Collection),
@@ -302,6 +347,7 @@ mod tests {
             "Get clusterroles.rbac.authorization.k8s.io ns=- name=system:node sub=-",
         );
         check("GET /api/v1/watch/pods", "Collection watch/pods ns=- name=- sub=-");
+        check("GET /apis/authorization.k8s.io", "Group(\"authorization.k8s.io\")");
         check("GET /api/v1/watch/namespaces/a/pods/x", "Collection watch/pods ns=a name=x sub=-");
         check("GET /readyz/poststarthook/x", "Health { endpoint: \"readyz\", check: Some(\"poststarthook/x\") }");
     }
@@ -315,6 +361,10 @@ mod tests {
         check("GET /api/v1/namespaces/a/nodes", missing);
         check("GET /api/v1/namespaces/a/pods/x/nonsense", missing);
         check("POST /api/v1/pods", method);
+        check("GET /apis/authentication.k8s.io/v1/tokenreviews", method);
+        check("GET /apis/authentication.k8s.io/v1/tokenreviews/x", missing);
+        check("POST /apis/authorization.k8s.io/v1/localsubjectaccessreviews", missing);
+        check("POST /apis/authorization.k8s.io/v1/namespaces/a/selfsubjectaccessreviews", missing);
         check("DELETE /api/v1/pods", method);
         check("DELETE /api/v1/namespaces", method);
         check("HEAD /api/v1/pods", method);

@@ -50,7 +50,8 @@ pub(crate) fn written(
 fn removed(resource: &Resource, meta: &ListMeta, objects: Vec<Object>) -> bytes::Bytes {
     let style = if resource.custom { ListStyle::Unstructured } else { ListStyle::Typed };
     let mut body = Vec::new();
-    ListBody::new(meta, style, objects.into_iter()).for_each(|chunk| body.extend_from_slice(&chunk));
+    let shown = objects.into_iter().map(|object| resource.shown(&object).into_owned());
+    ListBody::new(meta, style, shown).for_each(|chunk| body.extend_from_slice(&chunk));
     // The newline that ends every body comes with the view.
     if body.last() == Some(&b'\n') {
         body.pop();

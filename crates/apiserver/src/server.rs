@@ -1,8 +1,9 @@
 //! The shell around the service: listeners, TLS, connections, and a graceful end.
 //!
 //! ```text
-//!  accept ─▶ first byte ─▶ TLS handshake ─▶ gather ─▶ hyper (h2 or http/1.1 by ALPN) ─▶ service
-//!              │ plain HTTP? one helpful line, closed          │
+//!  accept ─▶ first byte ─▶ TLS handshake ─┬─h2──────▶ gather ─▶ hyper ─▶ service
+//!              │                            └─http/1.1─▶ crate::h1 ─▶ hyper ─▶ service
+//!              │ plain HTTP? one helpful line, closed
 //!              └ a peer that asks or takes nothing is let go: crate::peer
 //! ```
 
@@ -12,8 +13,10 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use http::Request;
+use futures_util::FutureExt as _;
+use http::{Request, Response};
 use hyper::body::Incoming;
+use hyper::server::conn::http1;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::server::conn::auto;
 use rustls::ServerConfig;
@@ -26,8 +29,9 @@ use tokio::time::Instant;
 use tokio_rustls::TlsAcceptor;
 use tracing::{debug, warn};
 
-use crate::gather::gather;
-use crate::peer::{GOODBYE_TIMEOUT, Looks, Peer, StreamExecutor, Verdict, WatchedIo};
+use crate::gather::{Cork, Gathering, gather};
+use crate::h1::{Answer, Http1};
+use crate::peer::{Counted, GOODBYE_TIMEOUT, Looks, Peer, StreamExecutor, Verdict, WatchedIo};
 use crate::service::ApiService;
 
 /// Connections served at once; further ones wait in the kernel's backlog.
@@ -107,7 +111,7 @@ async fn accept(
     tls: Option<TlsAcceptor>,
     mut stopped: watch::Receiver<bool>,
 ) {
-    let builder = Arc::new(http_builder());
+    let (builder, http1) = (Arc::new(any_builder()), Arc::new(http1_builder()));
     let places = Arc::new(Semaphore::new(CONNECTIONS_MAX));
     // Connections are tasks of their own; they end with this set, and so with the server.
     let mut connections = tokio::task::JoinSet::new();
@@ -133,6 +137,7 @@ async fn accept(
             service: service.clone(),
             tls: tls.clone(),
             builder: Arc::clone(&builder),
+            http1: Arc::clone(&http1),
             stopped: stopped.clone(),
         };
         connections.spawn(async move {
@@ -149,7 +154,8 @@ async fn accept(
     }
 }
 
-fn http_builder() -> auto::Builder<StreamExecutor> {
+/// For a connection that says by its first bytes what it speaks, or was found to speak HTTP/2.
+fn any_builder() -> auto::Builder<StreamExecutor> {
     let mut builder = auto::Builder::new(StreamExecutor);
     builder
         .http1()
@@ -169,6 +175,16 @@ fn http_builder() -> auto::Builder<StreamExecutor> {
     builder
 }
 
+fn http1_builder() -> http1::Builder {
+    let mut builder = http1::Builder::new();
+    builder
+        .timer(TokioTimer::new())
+        .header_read_timeout(None)
+        .max_buf_size(HTTP1_BUFFER_BYTES_MAX)
+        .pipeline_flush(false);
+    builder
+}
+
 type ConnectionError = Box<dyn std::error::Error + Send + Sync>;
 
 /// What a connection needs to be served.
@@ -176,6 +192,7 @@ struct Connection {
     service: ApiService,
     tls: Option<TlsAcceptor>,
     builder: Arc<auto::Builder<StreamExecutor>>,
+    http1: Arc<http1::Builder>,
     stopped: watch::Receiver<bool>,
 }
 
@@ -192,49 +209,85 @@ impl Connection {
             return Ok(());
         };
         let stream = WatchedIo::new(stream, Arc::clone(&peer));
-        let stream = tokio::time::timeout(HANDSHAKE_TIMEOUT, tls.accept(stream)).await??;
-        let h2 = stream.get_ref().1.alpn_protocol() == Some(b"h2");
-        self.serve(stream, h2, peer).await
+        // In boxes: what only the handshake needs goes with it, and does not stay part of this task.
+        let mut stream = Box::new(Box::pin(tokio::time::timeout(HANDSHAKE_TIMEOUT, tls.accept(stream))).await??);
+        match stream.get_ref().1.alpn_protocol() {
+            Some(b"h2") => {
+                // `gather` bounds what TLS keeps.
+                stream.get_mut().1.set_buffer_limit(None);
+                self.serve(stream, true, peer).await
+            }
+            _ => self.serve_http1(stream, peer).await,
+        }
     }
 
-    /// `many`: many streams share the connection, and their frames go out together.
+    /// Whichever protocol it speaks. `many`: many streams share the connection, and their frames go
+    /// out together.
     async fn serve(
-        mut self,
-        io: impl AsyncRead + AsyncWrite + Send + Unpin + 'static,
+        self,
+        io: impl AsyncRead + AsyncWrite + Cork + Send + Unpin + 'static,
         many: bool,
         peer: Arc<Peer>,
     ) -> Result<(), ConnectionError> {
-        let service = hyper::service::service_fn({
-            let (service, peer) = (self.service, Arc::clone(&peer));
-            move |request: Request<Incoming>| {
-                let (service, open) = (service.clone(), peer.request());
-                async move { Ok::<_, Infallible>(service.handle(request).await.map(|body| open.answered(body))) }
-            }
-        });
+        let answer = answers(self.service, &peer);
+        let service =
+            hyper::service::service_fn(move |request| answer(request).map(Ok::<Response<Counted>, Infallible>));
         let (io, outlet) = gather(io, many);
         let connection = self.builder.serve_connection_with_upgrades(TokioIo::new(io), service).into_owned();
-        let mut connection = std::pin::pin!(connection);
-        let mut looks = Looks::new(Instant::now());
-        loop {
-            let due = match looks.look(&peer, Instant::now()) {
-                Verdict::Fine(due) => due,
-                Verdict::Idle => {
-                    connection.as_mut().graceful_shutdown();
-                    return tokio::time::timeout(GOODBYE_TIMEOUT, outlet.run(connection)).await?;
-                }
-                Verdict::Stalled => return Err("the peer does not read".into()),
-            };
-            tokio::select! {
-                biased;
-                ended = outlet.run(connection.as_mut()) => return ended,
-                () = tokio::time::sleep_until(due) => {}
-                // An error is the end of the server as well: nobody can say stop any more.
-                _ = self.stopped.changed() => break,
-            }
-        }
-        connection.as_mut().graceful_shutdown();
-        outlet.run(connection).await
+        let connection = Gathering { connection: Box::pin(connection), outlet };
+        until_the_end(connection, |both| both.connection.as_mut().graceful_shutdown(), peer, self.stopped).await
     }
+
+    async fn serve_http1(
+        self,
+        io: impl AsyncRead + AsyncWrite + Send + Unpin + 'static,
+        peer: Arc<Peer>,
+    ) -> Result<(), ConnectionError> {
+        let connection = Http1::new(io, self.http1, Arc::new(answers(self.service, &peer)));
+        until_the_end(connection, Http1::graceful_shutdown, peer, self.stopped).await
+    }
+}
+
+/// How the requests of one connection are answered.
+fn answers(service: ApiService, peer: &Arc<Peer>) -> impl Fn(Request<Incoming>) -> Answer + Send + Sync + 'static {
+    let peer = Arc::clone(peer);
+    move |request| {
+        let (service, open) = (service.clone(), peer.request());
+        Box::pin(async move { service.handle(request).await.map(|body| open.answered(body)) })
+    }
+}
+
+/// Runs a connection until it ends, its peer is let go, or the server stops; `goodbye` tells it to
+/// end in order.
+async fn until_the_end<F>(
+    mut connection: F,
+    goodbye: impl Fn(&mut F),
+    peer: Arc<Peer>,
+    mut stopped: watch::Receiver<bool>,
+) -> Result<(), ConnectionError>
+where
+    F: Future<Output = Result<(), ConnectionError>> + Unpin,
+{
+    let mut looks = Looks::new(Instant::now());
+    loop {
+        let due = match looks.look(&peer, Instant::now()) {
+            Verdict::Fine(due) => due,
+            Verdict::Idle => {
+                goodbye(&mut connection);
+                return tokio::time::timeout(GOODBYE_TIMEOUT, connection).await?;
+            }
+            Verdict::Stalled => return Err("the peer does not read".into()),
+        };
+        tokio::select! {
+            biased;
+            ended = &mut connection => return ended,
+            () = tokio::time::sleep_until(due) => {}
+            // An error is the end of the server as well: nobody can say stop any more.
+            _ = stopped.changed() => break,
+        }
+    }
+    goodbye(&mut connection);
+    connection.await
 }
 
 /// A TLS record begins with byte 22. Somebody who speaks plain HTTP gets the line that Go's server

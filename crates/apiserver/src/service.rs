@@ -6,6 +6,8 @@
 //!              └────────────┴──────────────── every answer carries the id ───────┘
 //! ```
 
+use std::borrow::Cow;
+use std::collections::HashSet;
 use std::convert::Infallible;
 use std::future::Future;
 use std::panic::AssertUnwindSafe;
@@ -27,8 +29,10 @@ use listwatch_meta::Status;
 use listwatch_wire::cbor;
 use listwatch_wire::media_type;
 use listwatch_wire::query::{Extra, Query};
+use tokio::sync::SemaphorePermit;
 
 use crate::Shared;
+use crate::auth::{self, User};
 use crate::body::Body;
 use crate::documents::{self, Answer, Asked};
 use crate::gzip;
@@ -37,6 +41,7 @@ use crate::metrics::{self, Labels};
 use crate::read;
 use crate::request::{NoRoute, ResourceRoute, Route, Verb, route};
 use crate::respond;
+use crate::tokens::{self, Verdict};
 use crate::upload::Upload;
 use crate::view::{ObjectView, StatusView};
 use crate::websocket;
@@ -50,6 +55,11 @@ pub(crate) const READS_IN_FLIGHT_MAX: usize = 400;
 /// Writes served at once (`--max-mutating-requests-inflight`); further ones are a 429. Each may
 /// hold a body of [`crate::REQUEST_BODY_BYTES_MAX`].
 pub(crate) const WRITES_IN_FLIGHT_MAX: usize = 200;
+
+/// The bodies of writes that are worked on may take this many bytes of memory together when they are
+/// parsed, each counted as the most that one of its length can take; further ones wait, within the
+/// time that a request may take.
+pub(crate) const WRITES_BYTES_MAX: usize = 512 * 1024 * 1024;
 
 const AUDIT_ID: HeaderName = HeaderName::from_static("audit-id");
 const NOSNIFF: HeaderName = HeaderName::from_static("x-content-type-options");
@@ -138,22 +148,50 @@ impl ApiService {
     {
         let query = Query::parse(parts.uri.query().unwrap_or_default());
         let asker = Asker::new(&parts.method, &parts.headers, &query, self.shared.cbor);
-        let registry = self.shared.backend.registry();
-        let routed = route(&registry, &parts.method, parts.uri.path());
+        let mut registry = self.shared.backend.registry();
+        let mut routed = route(&registry, &parts.method, parts.uri.path());
+        let user = self.user(parts).await;
+        let unknown = match &routed {
+            Err(NoRoute::PageNotFound) => true,
+            Err(NoRoute::Status(status)) => status.code == 404,
+            _ => false,
+        };
+        if unknown
+            && user.is_some()
+            && let Some((group, plural)) = custom_resource(parts.uri.path())
+            && self.shared.backend.definitions().catch_up(&self.shared.backend, group, plural).await
+        {
+            // Another server stored the definition a moment ago.
+            registry = self.shared.backend.registry();
+            routed = route(&registry, &parts.method, parts.uri.path());
+        }
 
         let open = matches!(routed, Ok(Route::Health { .. } | Route::Version));
-        if !open && !self.is_allowed(parts) {
-            return asker.status(&Status::unauthorized());
-        }
+        let user = match user {
+            Some(user) => user,
+            // Nobody is asked who may ask.
+            None if open => Cow::Borrowed(User::admin()),
+            None => return asker.status(&Status::unauthorized()),
+        };
         match routed {
+            Ok(Route::Review(route)) => {
+                let begun = Instant::now();
+                let labels = labels(&route, &parts.headers, &query);
+                let answered = self.review(&route, &user, &parts.headers, &query, &asker, upload).await;
+                let response = answered.unwrap_or_else(|status| asker.status(&status));
+                self.shared.metrics.answered(labels, response.status().as_u16(), begun.elapsed());
+                response
+            }
             Ok(Route::Resource(route)) => {
                 let begun = Instant::now();
                 let labels = labels(&route, &parts.headers, &query);
-                let response = if websocket::is_asked(parts) && is_watch(&route, &query) {
+                let deprecation = route.resource.deprecation.clone();
+                let mut response = if websocket::is_asked(parts) && is_watch(&route, &query) {
                     self.websocket(&route, parts, &query, &asker).await
                 } else {
                     self.resource(route, &parts.headers, &query, &asker, upload).await
                 };
+                add_warnings(response.headers_mut(), deprecation.as_slice());
                 self.shared.metrics.answered(labels, response.status().as_u16(), begun.elapsed());
                 response
             }
@@ -170,12 +208,22 @@ impl ApiService {
         }
     }
 
-    fn is_allowed(&self, parts: &Parts) -> bool {
-        if self.shared.auth.allows(&parts.headers) {
-            return true;
+    /// Who asks, if that is known here.
+    async fn user(&self, parts: &Parts) -> Option<Cow<'static, User>> {
+        let shared = &self.shared;
+        let of_websocket =
+            if websocket::is_asked(parts) { websocket::bearer(&parts.headers).ok().flatten() } else { None };
+        let token = auth::bearer(&parts.headers);
+        for token in token.into_iter().chain(of_websocket.as_deref()) {
+            let now = time::OffsetDateTime::now_utc().unix_timestamp();
+            match tokens::judge(&shared.backend, token, &[], now).await {
+                Verdict::Known { user, .. } => return Some(Cow::Owned(user)),
+                Verdict::Refused => return None,
+                Verdict::Unknown => {}
+            }
         }
-        let token = if websocket::is_asked(parts) { websocket::bearer(&parts.headers) } else { Ok(None) };
-        matches!(token, Ok(Some(token)) if self.shared.auth.allows_token(&token))
+        let admin = shared.auth.allows(token) || shared.auth.allows(of_websocket.as_deref());
+        admin.then(|| Cow::Borrowed(User::admin()))
     }
 
     /// A watch whose connection becomes a WebSocket.
@@ -246,6 +294,7 @@ impl ApiService {
                 Verb::Collection => read::list(&self.shared, &route, query, asker).await,
                 Verb::Write(verb) => {
                     let body = upload.collect().await?;
+                    let _room = self.room_for(&body).await;
                     let content_type = header(headers, &CONTENT_TYPE);
                     let (content_type, body) = match self.shared.cbor {
                         true => from_cbor(content_type, body)?,
@@ -273,6 +322,59 @@ impl ApiService {
             Ok(Err(status)) => asker.status(&status),
             Err(_) => asker.status(&Status::timeout("request did not complete within the allotted timeout")),
         }
+    }
+
+    /// Answers a question.
+    async fn review<B>(
+        &self,
+        route: &ResourceRoute,
+        user: &User,
+        headers: &HeaderMap,
+        query: &Query<'_>,
+        asker: &Asker,
+        upload: &mut Upload<B>,
+    ) -> Result<Response<Body>, Status>
+    where
+        B: http_body::Body + Send + 'static,
+        B::Data: Buf + Send,
+        B::Error: Into<Box<dyn std::error::Error + Send + Sync>>,
+    {
+        let Ok(_place) = self.shared.writes_in_flight.try_acquire() else { return Ok(too_many_requests()) };
+        let timeout = request_timeout(query)?;
+        let late = |_| Status::timeout("request did not complete within the allotted timeout");
+        let (body, _room) = tokio::time::timeout(timeout, async {
+            let body = upload.collect().await?;
+            let room = self.room_for(&body).await;
+            Ok::<_, Status>((body, room))
+        })
+        .await
+        .map_err(late)??;
+        let content_type = header(headers, &CONTENT_TYPE);
+        let (content_type, body) = match self.shared.cbor {
+            true => from_cbor(content_type, body)?,
+            false => (content_type, body),
+        };
+        let request = WriteRequest {
+            verb: write::WriteVerb::Create,
+            resource: &route.resource,
+            namespace: route.namespace.as_deref(),
+            name: None,
+            subresource: None,
+            query,
+            content_type,
+            user_agent: header(headers, &USER_AGENT),
+            body,
+        };
+        let view = ObjectView::plain(asker)?;
+        let answer = write::review(&self.shared.backend, &self.shared.auth, user, &request).await?;
+        respond::written(answer, &route.resource, &view)
+    }
+
+    /// Waits until there is room for what becomes of a body.
+    async fn room_for(&self, body: &Bytes) -> Option<SemaphorePermit<'_>> {
+        // None is ever asked for that there is no room for at all, and the semaphore is never closed.
+        let bytes = u32::try_from(write::document_bytes_max(body.len()).min(WRITES_BYTES_MAX)).unwrap_or(u32::MAX);
+        self.shared.writes_bytes.acquire_many(bytes).await.ok()
     }
 
     async fn health(&self, endpoint: &str, check: Option<&str>, query: &Query<'_>) -> Response<Body> {
@@ -308,6 +410,21 @@ fn from_cbor(content_type: Option<&str>, body: Bytes) -> Result<(Option<&str>, B
     };
     let decoded = cbor::decode(&body).map_err(|error| Status::bad_request(format!("error decoding CBOR: {error}")))?;
     Ok((Some(json), decoded.into()))
+}
+
+/// The group and plural of a custom resource that a path may be about. The groups of definitions
+/// have a dot.
+fn custom_resource(path: &str) -> Option<(&str, &str)> {
+    let mut segments = path.strip_prefix("/apis/")?.split('/');
+    let (group, _version) = (segments.next()?, segments.next()?);
+    let mut plural = segments.next()?;
+    if plural == "watch" {
+        plural = segments.next()?;
+    }
+    if plural == "namespaces" {
+        plural = segments.nth(1)?;
+    }
+    (group.contains('.') && !plural.is_empty()).then_some((group, plural))
 }
 
 fn is_watch(route: &ResourceRoute, query: &Query<'_>) -> bool {
@@ -409,14 +526,35 @@ impl Asker {
     }
 }
 
-/// Adds the warnings of a write: `Warning: 299 - "text"`, each once (`WarningRecorder`).
+/// The warnings of one answer have about this many characters together (`truncateAtTotalRunes`). When
+/// they would have more, each is cut to [`WARNING_CHARS_MAX`], and what still goes beyond is left out.
+const WARNINGS_CHARS_MAX: usize = 4 * 1024;
+
+/// The characters of one warning where the warnings of an answer are cut (`truncateItemRunes`).
+const WARNING_CHARS_MAX: usize = 256;
+
+/// Adds the warnings of a write: `Warning: 299 - "text"`, each once and within limits
+/// (`WarningRecorder`).
 pub(crate) fn add_warnings(headers: &mut HeaderMap, warnings: &[String]) {
-    for (position, warning) in warnings.iter().enumerate() {
-        if warnings[..position].contains(warning) {
-            continue;
+    let mut seen = HashSet::new();
+    let each: Vec<&str> =
+        warnings.iter().map(String::as_str).filter(|text| !text.is_empty() && seen.insert(*text)).collect();
+    let chars: usize = each.iter().map(|text| text.chars().count()).sum();
+    let item_max = if chars > WARNINGS_CHARS_MAX { WARNING_CHARS_MAX } else { usize::MAX };
+    let mut written = 0;
+    for warning in each {
+        if written >= WARNINGS_CHARS_MAX {
+            break;
         }
-        let text: String = warning.chars().filter(|c| !c.is_control()).collect();
-        let text = text.replace('\\', "\\\\").replace('"', "\\\"");
+        let mut text = String::new();
+        for c in warning.chars().take(item_max) {
+            written += 1;
+            match c {
+                '\\' | '"' => text.extend(['\\', c]),
+                c if c.is_control() => {}
+                c => text.push(c),
+            }
+        }
         if let Ok(value) = HeaderValue::from_bytes(format!("299 - \"{text}\"").as_bytes()) {
             headers.append(WARNING, value);
         }
@@ -469,10 +607,59 @@ mod tests {
     use super::*;
 
     #[test]
+    fn paths_of_custom_resources_are_recognised() {
+        for (path, expected) in [
+            ("/apis/example.com/v1/widgets", Some(("example.com", "widgets"))),
+            ("/apis/example.com/v1/watch/widgets", Some(("example.com", "widgets"))),
+            ("/apis/example.com/v1/namespaces/n/widgets/w/status", Some(("example.com", "widgets"))),
+            ("/apis/example.com/v1/namespaces/n", None),
+            ("/apis/apps/v1/deployments", None),
+            ("/apis/example.com/v1", None),
+            ("/api/v1/pods", None),
+        ] {
+            assert_eq!(custom_resource(path), expected, "{path}");
+        }
+    }
+
+    #[test]
     fn warnings_are_quoted_and_not_repeated() {
         let mut headers = HeaderMap::new();
         add_warnings(&mut headers, &["a \"b\"".to_owned(), "a \"b\"".to_owned(), "c\n".to_owned()]);
         let values: Vec<&str> = headers.get_all(WARNING).iter().map(|value| value.to_str().unwrap()).collect();
         assert_eq!(values, ["299 - \"a \\\"b\\\"\"", "299 - \"c\""]);
+    }
+
+    #[tokio::test]
+    async fn writes_share_their_memory() {
+        let server = crate::ApiServer::builder().build().await.unwrap();
+        let send = || async {
+            let body = http_body_util::Full::new(Bytes::from_static(br#"{"metadata":{"generateName":"n"}}"#));
+            let request = Request::post("/api/v1/namespaces").header(CONTENT_TYPE, "application/json");
+            server.service().handle(request.body(body).unwrap()).await.status()
+        };
+        let taken = server.shared.writes_bytes.acquire_many(WRITES_BYTES_MAX as u32).await.unwrap();
+        let mut waiting = std::pin::pin!(send());
+        let soon = tokio::time::timeout(Duration::from_millis(100), &mut waiting).await;
+        assert!(soon.is_err(), "there is room for no body");
+        drop(taken);
+        assert_eq!(waiting.await, StatusCode::CREATED);
+        assert_eq!(server.shared.writes_bytes.available_permits(), WRITES_BYTES_MAX);
+    }
+
+    #[test]
+    fn warnings_have_bounds() {
+        let texts = |warnings: Vec<String>| -> Vec<usize> {
+            let mut headers = HeaderMap::new();
+            add_warnings(&mut headers, &warnings);
+            headers.get_all(WARNING).iter().map(|value| value.as_bytes().len() - "299 - \"\"".len()).collect()
+        };
+        assert_eq!(texts(vec!["x".repeat(4096)]), [4096]);
+        assert_eq!(texts(vec!["x".repeat(2 << 20)]), [256]);
+        // Within 4096 characters nothing is cut; beyond, all are, those before as well.
+        assert_eq!(texts(vec!["x".repeat(3000), "y".repeat(1096)]), [3000, 1096]);
+        assert_eq!(texts(vec!["x".repeat(3000), "y".repeat(1097)]), [256, 256]);
+        let many: Vec<String> = (0..1000).map(|n| format!("unknown field \"{n:06}\"")).collect();
+        // Quotes are escaped, and not counted twice.
+        assert_eq!(texts(many), vec!["unknown field \"000000\"".len() + 2; 187]);
     }
 }

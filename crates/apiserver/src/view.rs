@@ -15,7 +15,7 @@ use listwatch_wire::media_type::{Encoding, Negotiated, Purpose, Served, View, ne
 use listwatch_wire::{Bookmark, EventKind, cbor, protobuf};
 use time::OffsetDateTime;
 
-use crate::body::{Body, Form};
+use crate::body::{self, Body};
 use crate::list::{self, Shown};
 use crate::pretty::Indenter;
 use crate::registry::Resource;
@@ -33,7 +33,7 @@ const PARTIAL: &str = "PartialObjectMetadata";
 /// How one object is shown.
 pub(crate) struct ObjectView {
     negotiated: Negotiated,
-    form: Form,
+    form: body::Form,
     include: IncludeObject,
 }
 
@@ -57,7 +57,7 @@ impl ObjectView {
     fn from(asker: &Asker, served: Served) -> Result<Self, Status> {
         let negotiated = negotiate(asker.accept(), Purpose::Object, &served)?;
         let pretty = wants_pretty(asker.pretty(), &negotiated, asker.user_agent());
-        let form = Form { pretty, gzip: asker.gzip() };
+        let form = body::Form { pretty, gzip: asker.gzip() };
         Ok(ObjectView { negotiated, form, include: include(asker, negotiated.view)? })
     }
 
@@ -71,6 +71,7 @@ impl ObjectView {
         resource: &Arc<Resource>,
         object: &Object,
     ) -> Result<Response<Body>, Status> {
+        let object = resource.shown(object);
         let json = match self.negotiated.view {
             View::Full => object.json(),
             View::Table { v1beta1 } => {
@@ -159,7 +160,7 @@ impl StatusView {
 /// How a collection is shown.
 pub(crate) struct ListView {
     negotiated: Negotiated,
-    form: Form,
+    form: body::Form,
     include: IncludeObject,
 }
 
@@ -171,7 +172,7 @@ impl ListView {
     pub(crate) fn negotiate(asker: &Asker, resource: &Resource) -> Result<Self, Status> {
         let negotiated = negotiate(asker.accept(), Purpose::List, &served(asker, resource))?;
         let pretty = wants_pretty(asker.pretty(), &negotiated, asker.user_agent());
-        let form = Form { pretty, gzip: asker.gzip() };
+        let form = body::Form { pretty, gzip: asker.gzip() };
         Ok(ListView { negotiated, form, include: include(asker, negotiated.view)? })
     }
 
@@ -203,6 +204,10 @@ fn include(asker: &Asker, view: View) -> Result<IncludeObject, Status> {
 pub(crate) struct WatchView {
     negotiated: Negotiated,
     shown: EventsShown,
+    /// Of a version that shows its objects in another form than the cache has them in.
+    other: Option<Arc<Resource>>,
+    /// Tells the encodings of this version from those of others.
+    version: u64,
 }
 
 enum EventsShown {
@@ -210,14 +215,14 @@ enum EventsShown {
     Whole,
     Table {
         view: Box<TableView>,
-        id: EncodingId,
+        id: u64,
         /// The next event is the first: it says what the columns are.
         first: bool,
     },
     /// The metadata, as JSON or CBOR.
     Partial(MetaVersion),
     /// Protobuf of a kind: of the object, or of its metadata.
-    Protobuf { api_version: String, kind: String, id: EncodingId },
+    Protobuf { api_version: String, kind: String, id: u64 },
 }
 
 /// Names the encodings that are shared by all watchers of an event.
@@ -234,6 +239,10 @@ mod encoding_ids {
     pub(super) const CBOR: u64 = 0x500;
     /// `PartialObjectMetadata` in CBOR: one per version.
     pub(super) const CBOR_PARTIAL: u64 = 0x600;
+    /// Whole objects in a version that is not the cache's.
+    pub(super) const CONVERTED: u64 = 0x700;
+    /// Above all of these stands the version, where a kind has several.
+    pub(super) const VERSION_SHIFT: u32 = 16;
 }
 
 impl WatchView {
@@ -248,22 +257,24 @@ impl WatchView {
             View::Full if protobuf => EventsShown::Protobuf {
                 api_version: resource.api_version(),
                 kind: resource.kind.clone(),
-                id: EncodingId::new(encoding_ids::PROTOBUF),
+                id: encoding_ids::PROTOBUF,
             },
             View::Full => EventsShown::Whole,
             View::Table { v1beta1 } => {
                 let (include, version) = (include(asker, negotiated.view)?, v1beta1.into());
-                let id = EncodingId::new(encoding_ids::TABLE + 8 * u64::from(v1beta1) + include as u64);
+                let id = encoding_ids::TABLE + 8 * u64::from(v1beta1) + include as u64;
                 EventsShown::Table { view: Box::new(TableView::new(resource, include, version)), id, first: true }
             }
             View::PartialMetadata { v1beta1 } if protobuf => EventsShown::Protobuf {
                 api_version: MetaVersion::from(v1beta1).api_version().to_owned(),
                 kind: PARTIAL.to_owned(),
-                id: EncodingId::new(encoding_ids::PROTOBUF_PARTIAL + u64::from(v1beta1)),
+                id: encoding_ids::PROTOBUF_PARTIAL + u64::from(v1beta1),
             },
             View::PartialMetadata { v1beta1 } => EventsShown::Partial(v1beta1.into()),
         };
-        Ok(WatchView { negotiated, shown })
+        let version = u64::from(resource.encoding_position()) << encoding_ids::VERSION_SHIFT;
+        let other = (!resource.is_as_cached()).then(|| Arc::clone(resource));
+        Ok(WatchView { negotiated, shown, other, version })
     }
 
     /// The `Content-Type` of the stream.
@@ -284,45 +295,56 @@ impl WatchView {
         let encoding = self.negotiated.encoding;
         let unencodable =
             |error| Status::internal(format!("{} cannot be encoded: {error}", event.object().key().as_str()));
+        let (other, version) = (self.other.as_deref(), self.version);
+        let json = |object: &Object| match other {
+            Some(resource) => resource.shown_json(object.json()),
+            None => object.json(),
+        };
+        // What metadata is to be taken of.
+        let with_metadata = |object: &Object| match other {
+            Some(resource) if !resource.has_cached_metadata() => resource.shown_json(object.json()),
+            _ => object.json(),
+        };
+        let id = |id: u64| EncodingId::new(version | id);
         match &mut self.shown {
             EventsShown::Whole if encoding == Encoding::Cbor => {
-                let id = EncodingId::new(encoding_ids::CBOR);
-                let encode = |change: Change, object: &Object| cbor::event_frame(change.into(), object.json_slice());
-                event.try_encoded(id, encode).map_err(|error| unencodable(error.to_string()))
+                let encode = |change: Change, object: &Object| cbor::event_frame(change.into(), &json(object));
+                event.try_encoded(id(encoding_ids::CBOR), encode).map_err(|error| unencodable(error.to_string()))
+            }
+            EventsShown::Whole if other.is_some() => {
+                let encode = |change: Change, object: &Object| frame(change.frame_head(), &json(object));
+                Ok(event.encoded(id(encoding_ids::CONVERTED), encode))
             }
             EventsShown::Whole => Ok(event.json_frame()),
-            EventsShown::Table { view, id, first } => {
+            EventsShown::Table { view, id: table, first } => {
                 // Ages are as of the moment of the event; a second's difference between watchers
                 // is not worth a second encoding.
                 let encode = |change: Change, object: &Object, first: bool| {
-                    frame(
-                        change.frame_head(),
-                        &view.event_object(object.json_slice(), first, OffsetDateTime::now_utc()),
-                    )
+                    frame(change.frame_head(), &view.event_object(&json(object), first, OffsetDateTime::now_utc()))
                 };
                 Ok(match std::mem::take(first) {
                     true => encode(event.change(), event.object(), true),
-                    false => event.encoded(*id, |change, object| encode(change, object, false)),
+                    false => event.encoded(id(*table), |change, object| encode(change, object, false)),
                 })
             }
             EventsShown::Partial(version) if encoding == Encoding::Cbor => {
-                let id = EncodingId::new(encoding_ids::CBOR_PARTIAL + u64::from(*version == MetaVersion::V1Beta1));
+                let id = id(encoding_ids::CBOR_PARTIAL + u64::from(*version == MetaVersion::V1Beta1));
                 let encode = |change: Change, object: &Object| {
-                    cbor::event_frame(change.into(), &partial::object(object.json_slice(), *version))
+                    cbor::event_frame(change.into(), &partial::object(&with_metadata(object), *version))
                 };
                 event.try_encoded(id, encode).map_err(|error| unencodable(error.to_string()))
             }
             EventsShown::Partial(version) => {
-                let id = EncodingId::new(encoding_ids::PARTIAL + u64::from(*version == MetaVersion::V1Beta1));
+                let id = id(encoding_ids::PARTIAL + u64::from(*version == MetaVersion::V1Beta1));
                 Ok(event.encoded(id, |change, object| {
-                    frame(change.frame_head(), &partial::object(object.json_slice(), *version))
+                    frame(change.frame_head(), &partial::object(&with_metadata(object), *version))
                 }))
             }
-            EventsShown::Protobuf { api_version, kind, id } => {
+            EventsShown::Protobuf { api_version, kind, id: protobuf } => {
                 let encode = |change: Change, object: &Object| {
-                    protobuf::event_frame(change.into(), api_version, kind, object.json_slice())
+                    protobuf::event_frame(change.into(), api_version, kind, &with_metadata(object))
                 };
-                event.try_encoded(*id, encode).map_err(|error| unencodable(error.to_string()))
+                event.try_encoded(id(*protobuf), encode).map_err(|error| unencodable(error.to_string()))
             }
         }
     }

@@ -212,6 +212,10 @@ impl Batch {
             self.joined.reserve(BATCH_BYTES_MAX.min(4 * (first.len() + frame.len())));
             self.joined.extend_from_slice(&first);
         }
+        if self.joined.capacity() - self.joined.len() < frame.len() {
+            // Many wait: room for all that a batch takes, so that they are moved once at most.
+            self.joined.reserve(BATCH_BYTES_MAX.saturating_sub(self.joined.len()) + frame.len());
+        }
         self.joined.extend_from_slice(&frame);
     }
 
@@ -248,6 +252,20 @@ mod tests {
             drop(watches);
             assert_eq!(farewell.0.lock().open, 0);
         }
+    }
+
+    #[test]
+    fn a_batch_that_fills_up_is_moved_once() {
+        let (mut batch, mut places) = (Batch::default(), Vec::new());
+        let frame = Bytes::from(vec![b'x'; 1_000]);
+        while batch.len() < BATCH_BYTES_MAX {
+            batch.push(frame.clone());
+            places.push((batch.joined.as_ptr(), batch.joined.capacity()));
+        }
+        places.remove(0); // the lone frame
+        places.dedup();
+        assert!(places.len() <= 2, "{places:?}");
+        assert_eq!(batch.finish().unwrap(), frame.repeat(66));
     }
 
     #[test]

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use listwatch_apiserver::pki::Pki;
-use listwatch_apiserver::{ApiServer, Auth, Serving};
+use listwatch_apiserver::{ApiServer, Auth, Controllers, Serving};
 use rustls::pki_types::pem::PemObject as _;
 use rustls::pki_types::{CertificateDer, ServerName};
 use rustls::{ClientConfig, RootCertStore};
@@ -25,8 +25,13 @@ struct World {
 
 impl World {
     async fn new() -> Self {
+        World::with(Controllers::ALL).await
+    }
+
+    async fn with(controllers: Controllers) -> Self {
         let pki = Pki::in_memory(&[]).expect("certificates");
-        let server = ApiServer::builder().auth(Auth::Token(pki.token().to_owned())).build().await.expect("a server");
+        let auth = Auth::Token(pki.token().to_owned());
+        let server = ApiServer::builder().auth(auth).controllers(controllers).build().await.expect("a server");
         let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
         let serving = server.serve(listener, &pki).expect("listening");
         World { server, serving, pki }
@@ -131,6 +136,83 @@ async fn a_watch_is_chunked_over_http1_and_an_event_arrives_at_once() {
     // The end is clean: the last chunk.
     world.server.shutdown();
     assert!(read_until(&mut watch, "0\r\n\r\n").await.ends_with("0\r\n\r\n"));
+}
+
+const SHORT_WATCH: &str = "/api/v1/configmaps?watch=true&resourceVersion=0&timeoutSeconds=1";
+
+#[tokio::test]
+async fn behind_a_watch_the_connection_takes_the_next_request() {
+    let world = World::new().await;
+    let mut stream = world.connect(b"http/1.1").await;
+    let request = |path: &str, more: &str| format!("GET {path} HTTP/1.1\r\nHost: x\r\n{}{more}\r\n", world.bearer());
+    for _ in 0..2 {
+        stream.write_all(request(SHORT_WATCH, "").as_bytes()).await.expect("sent");
+        let watched = read_until(&mut stream, "0\r\n\r\n").await;
+        assert!(watched.starts_with("HTTP/1.1 200 OK\r\n"), "{watched}");
+    }
+    // One that comes while the watch is open, and is longer than what is taken so early.
+    let padding = "x".repeat(5_000);
+    let early = [request(SHORT_WATCH, ""), request("/version", &format!("X-Padding: {padding}\r\n"))].concat();
+    stream.write_all(early.as_bytes()).await.expect("sent");
+    let both = read_until(&mut stream, "gitVersion").await;
+    let (watched, next) = both.split_once("\r\n0\r\n\r\n").unwrap_or_else(|| panic!("no end of the watch in {both}"));
+    assert!(watched.starts_with("HTTP/1.1 200 OK\r\n") && next.starts_with("HTTP/1.1 200 OK\r\n"), "{both}");
+    // A byte at a time, the second request begun only then.
+    let (first, second) = (request(SHORT_WATCH, ""), request("/healthz", "Connection: close\r\n"));
+    stream.write_all(first.as_bytes()).await.expect("sent");
+    read_until(&mut stream, "\r\n\r\n").await;
+    for byte in second.as_bytes() {
+        stream.write_all(&[*byte]).await.expect("sent");
+        stream.flush().await.expect("sent");
+    }
+    let rest = read_to_end(&mut stream).await;
+    assert!(rest.contains("0\r\n\r\nHTTP/1.1 200 OK\r\n") && rest.ends_with("ok"), "{rest}");
+}
+
+#[tokio::test]
+async fn a_watch_is_the_last_request_where_the_client_or_the_server_says_so() {
+    let world = World::new().await;
+    for (version, more, end) in [("1.1", "Connection: keep-alive, Close\r\n", "0\r\n\r\n"), ("1.0", "", "\r\n\r\n")] {
+        let request = format!("GET {SHORT_WATCH} HTTP/{version}\r\nHost: x\r\n{}{more}\r\n", world.bearer());
+        let watched = world.exchange(&request).await;
+        assert!(watched.starts_with(&format!("HTTP/{version} 200 OK\r\n")) && watched.ends_with(end), "{watched}");
+    }
+    let mut open = world.connect(b"http/1.1").await;
+    let path = "/api/v1/configmaps?watch=true&resourceVersion=0";
+    let request = format!("GET {path} HTTP/1.1\r\nHost: x\r\n{}\r\n", world.bearer());
+    open.write_all(request.as_bytes()).await.expect("sent");
+    read_until(&mut open, "\r\n\r\n").await;
+    world.server.shutdown();
+    tokio::time::timeout(PATIENCE, world.serving.shutdown()).await.expect("nothing is left");
+    assert_eq!(read_to_end(&mut open).await, "0\r\n\r\n");
+}
+
+#[tokio::test]
+async fn a_watch_whose_client_has_gone_is_given_up() {
+    // The only watches of config maps are those of the clients.
+    let world = World::with(Controllers::NONE).await;
+    let open = async || -> usize {
+        let request = format!("GET /metrics HTTP/1.1\r\nHost: x\r\n{}Connection: close\r\n\r\n", world.bearer());
+        let metrics = world.exchange(&request).await;
+        let of_config_maps = |line: &&str| line.starts_with("listwatch_watchers{") && line.contains("\"configmaps\"");
+        let counts = metrics.lines().filter(of_config_maps).map(|line| line.rsplit(' ').next().expect("a number"));
+        counts.map(|count| count.parse::<usize>().expect("a number")).sum()
+    };
+    let mut watches = Vec::new();
+    for _ in 0..3 {
+        let mut watch = world.connect(b"http/1.1").await;
+        let request = format!("GET /api/v1/configmaps?watch=true HTTP/1.1\r\nHost: x\r\n{}\r\n", world.bearer());
+        watch.write_all(request.as_bytes()).await.expect("sent");
+        read_until(&mut watch, "\r\n\r\n").await;
+        watches.push(watch);
+    }
+    assert_eq!(open().await, 3);
+    watches.pop();
+    let begun = std::time::Instant::now();
+    while open().await != 2 {
+        assert!(begun.elapsed() < PATIENCE, "the client is gone, and its watch is not");
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
 }
 
 /// The client's half of a WebSocket.
@@ -252,6 +334,40 @@ async fn http2_is_chosen_by_alpn() {
     let mut frame = [0_u8; 9];
     tokio::time::timeout(PATIENCE, stream.read_exact(&mut frame)).await.expect("in time").expect("a frame");
     assert_eq!(frame[3], 4, "{frame:?}");
+}
+
+#[tokio::test]
+async fn a_long_list_and_a_watch_are_whole_over_http2_and_tls() {
+    use http_body_util::{BodyExt as _, Empty};
+    let world = World::with(Controllers::NONE).await;
+    let data = "x".repeat(700_000);
+    for name in ["a", "b", "c"] {
+        let body = format!(r#"{{"metadata":{{"name":"{name}"}},"data":{{"d":"{data}"}}}}"#);
+        let head = format!("POST /api/v1/namespaces/default/configmaps HTTP/1.1\r\nHost: x\r\n{}", world.bearer());
+        let request = format!("{head}Content-Length: {}\r\nConnection: close\r\n\r\n{body}", body.len());
+        assert!(world.exchange(&request).await.starts_with("HTTP/1.1 201 "));
+    }
+    let io = hyper_util::rt::TokioIo::new(world.connect(b"h2").await);
+    let executor = hyper_util::rt::TokioExecutor::new();
+    let (sender, connection) = hyper::client::conn::http2::handshake(executor, io).await.expect("a handshake");
+    tokio::spawn(connection);
+    let get = async |path: &str| {
+        let token = world.pki.token();
+        let request = http::Request::get(format!("https://x{path}")).header("authorization", format!("Bearer {token}"));
+        let answer = sender.clone().send_request(request.body(Empty::<bytes::Bytes>::new()).expect("a request"));
+        tokio::time::timeout(PATIENCE, answer).await.expect("in time").expect("an answer").into_body()
+    };
+    let watch = "/api/v1/configmaps?watch=true&resourceVersion=0&timeoutSeconds=2";
+    let bodies = [get("/api/v1/configmaps").await, get(watch).await, get("/api/v1/configmaps").await, get(watch).await];
+    for body in bodies {
+        let bytes = tokio::time::timeout(PATIENCE, body.collect()).await.expect("in time").expect("whole").to_bytes();
+        let text = String::from_utf8(bytes.to_vec()).expect("text");
+        assert_eq!(text.matches(&data).count(), 3, "{} bytes", text.len());
+        let documents = serde_json::Deserializer::from_str(&text).into_iter::<serde_json::Value>();
+        for document in documents {
+            document.expect("JSON");
+        }
+    }
 }
 
 #[tokio::test]

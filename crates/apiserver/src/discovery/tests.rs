@@ -82,7 +82,13 @@ fn the_root_documents_have_the_known_shape() {
         .iter()
         .map(|group| group["name"].as_str().unwrap().to_owned())
         .collect();
-    assert_eq!(names[..4], ["apiregistration.k8s.io", "apps", "autoscaling", "batch"]);
+    assert_eq!(
+        names[..5],
+        ["apiregistration.k8s.io", "apps", "events.k8s.io", "authentication.k8s.io", "authorization.k8s.io"]
+    );
+    let access = String::from_utf8(discovery.resources("authorization.k8s.io", "v1").unwrap().to_vec()).unwrap();
+    let expected = r#"{"name":"selfsubjectaccessreviews","singularName":"selfsubjectaccessreview","namespaced":false,"kind":"SelfSubjectAccessReview","verbs":["create"]}"#;
+    assert!(access.contains(expected), "{access}");
     assert!(!names.contains(&String::new()), "the core group is not in /apis");
 }
 

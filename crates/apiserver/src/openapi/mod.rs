@@ -8,21 +8,24 @@
 //!  /openapi/v2                    everything, JSON or gnostic protobuf     OpenApi::v2
 //! ```
 //!
-//! The documents say truly which paths, verbs, parameters and media types there are, and which kind
-//! each is for. They say little about what is inside an object: a kind that brings no schema of its
-//! own is published as an object with metadata and anything else. Two things follow from how kubectl
-//! reads them, and keep it right rather than clever:
+//! The documents say which paths, verbs, parameters and media types there are, which kind each is for,
+//! and what a built-in kind's objects hold: names, types, values, defaults, and how lists and maps
+//! merge, so that kubectl explains them and works out strategic merge patches from them. Where they
+//! differ from kube-apiserver's:
 //!
-//! - PATCH lists `fieldValidation`, so that kubectl leaves validation to the server. It does not
-//!   list strategic merge patch, though the server takes it: kubectl would work out such patches from
-//!   the published schemas, which do not know the merge keys of lists. As it is, kubectl works them
-//!   out from its own knowledge of the built-in kinds.
-//! - Version 2 definitions without a schema are not tied to a kind
-//!   (`x-kubernetes-group-version-kind`), for the same reason in older clients; those skip client-side
+//! - Descriptions are our own, short, and only of kinds and of the fields that people ask about.
+//! - A custom resource that brings no schema is an object with metadata and anything else. In version
+//!   2 custom resources are not tied to a kind (`x-kubernetes-group-version-kind`): older clients skip
 //!   validation of kinds that they do not find.
+//! - Version 2 describes POST, PUT and PATCH alone, which is what clients of version 2 look at.
+//! - Group discovery, `/version` and watch paths of old (`/api/v1/watch/...`) have no description.
 //!
-//! Documents are made when first asked for, once per registry ([`Registry::openapi`]).
+//! Documents are made when first asked for, once per registry ([`Registry::openapi`]); those of
+//! built-in kinds once for all registries that a server has one after the other. A document of custom
+//! resources is made for each request: it is named after the definitions that it is made of, so that
+//! the index costs none of them, and clients keep what they have by that name.
 
+mod descriptions;
 mod paths;
 mod protobuf;
 mod schema;
@@ -31,6 +34,7 @@ mod tests;
 mod v2;
 mod v3;
 
+use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::sync::{Arc, OnceLock};
 
@@ -51,6 +55,8 @@ pub const JSON: &str = "application/json";
 #[derive(Debug)]
 pub struct OpenApi {
     resources: Vec<Arc<Resource>>,
+    /// The registry of built-in kinds that this one extends.
+    base: Option<Arc<Registry>>,
     v2: OnceLock<Version2>,
     v3: OnceLock<Version3>,
 }
@@ -65,7 +71,50 @@ struct Version2 {
 struct Version3 {
     index: Document,
     /// By path below `/openapi/v3/`: `api/v1`, `apis/apps/v1`.
-    documents: BTreeMap<String, Document>,
+    documents: BTreeMap<String, Published>,
+}
+
+/// A version 3 document.
+#[derive(Debug)]
+enum Published {
+    /// It is there.
+    Made(Document),
+    /// It is made of these resources whenever it is asked for, and has this ETag.
+    OnDemand(Vec<Arc<Resource>>, String),
+}
+
+impl Published {
+    fn new(resources: Vec<Arc<Resource>>) -> Self {
+        let named: Option<Vec<String>> = resources.iter().map(|resource| resource.openapi_name()).collect();
+        match named {
+            Some(names) => {
+                let etag = Document::new(names.join("\n")).etag;
+                Published::OnDemand(resources, etag)
+            }
+            None => Published::Made(make(&resources)),
+        }
+    }
+
+    fn etag(&self) -> &str {
+        match self {
+            Published::Made(document) => &document.etag,
+            Published::OnDemand(_, etag) => etag,
+        }
+    }
+
+    fn document(&self) -> Cow<'_, Document> {
+        match self {
+            Published::Made(document) => Cow::Borrowed(document),
+            Published::OnDemand(resources, etag) => {
+                Cow::Owned(Document { body: make(resources).body, etag: etag.clone() })
+            }
+        }
+    }
+}
+
+fn make(resources: &[Arc<Resource>]) -> Document {
+    let resources: Vec<&Resource> = resources.iter().map(|resource| &**resource).collect();
+    Document::new(serde_json::to_vec(&v3::document(&resources)).expect("a JSON value serializes"))
 }
 
 /// What to answer to a request for a version 3 document.
@@ -75,7 +124,7 @@ pub enum Answer<'a> {
     /// (`Cache-Control: public, immutable`, `Expires` a year ahead).
     Document {
         /// The bytes and their ETag.
-        document: &'a Document,
+        document: Cow<'a, Document>,
         /// The request named the hash of these bytes.
         immutable: bool,
     },
@@ -88,7 +137,8 @@ pub enum Answer<'a> {
 impl OpenApi {
     /// The documents of a registry, none of them made yet.
     pub fn new(registry: &Registry) -> Self {
-        OpenApi { resources: registry.resources().to_vec(), v2: OnceLock::new(), v3: OnceLock::new() }
+        let base = registry.base().cloned();
+        OpenApi { resources: registry.resources().to_vec(), base, v2: OnceLock::new(), v3: OnceLock::new() }
     }
 
     /// `/openapi/v2` as the client would have it: the content type and the document. Both forms have
@@ -116,32 +166,38 @@ impl OpenApi {
     /// `/openapi/v3/{path}`, e.g. `api/v1` or `apis/apps/v1`, with the `hash` parameter if the
     /// request has one. Always JSON.
     pub fn v3(&self, path: &str, hash: Option<&str>) -> Answer<'_> {
-        let Some(document) = self.version3().documents.get(path) else {
+        let Some(published) = self.version3().documents.get(path) else {
             return Answer::Unknown;
         };
-        let own = document.etag.trim_matches('"');
+        let own = published.etag().trim_matches('"');
         match hash.filter(|hash| !hash.is_empty()) {
-            None => Answer::Document { document, immutable: false },
-            Some(hash) if hash == own => Answer::Document { document, immutable: true },
+            None => Answer::Document { document: published.document(), immutable: false },
+            Some(hash) if hash == own => Answer::Document { document: published.document(), immutable: true },
             Some(_) => Answer::Moved(hashed_url(path, own)),
         }
     }
 
     fn version3(&self) -> &Version3 {
         self.v3.get_or_init(|| {
-            let mut by_path: BTreeMap<String, Vec<&Resource>> = BTreeMap::new();
+            let mut by_path: BTreeMap<String, Vec<Arc<Resource>>> = BTreeMap::new();
             for resource in &self.resources {
-                by_path.entry(root(resource)[1..].to_owned()).or_default().push(resource);
+                by_path.entry(root(resource)[1..].to_owned()).or_default().push(Arc::clone(resource));
             }
-            let document = |resources: &[&Resource]| {
-                Document::new(serde_json::to_vec(&v3::document(resources)).expect("a JSON value serializes"))
+            let base = self.base.as_ref().map(|base| base.openapi().version3());
+            let publish = |(path, resources): (String, Vec<Arc<Resource>>)| {
+                let known = base.and_then(|base| base.documents.get(&path));
+                // Definitions are kept out of the group versions that are built in.
+                let published = match known {
+                    Some(known) => Published::Made(known.document().into_owned()),
+                    None => Published::new(resources),
+                };
+                (path, published)
             };
-            let documents: BTreeMap<String, Document> =
-                by_path.iter().map(|(path, resources)| (path.clone(), document(resources))).collect();
+            let documents: BTreeMap<String, Published> = by_path.into_iter().map(publish).collect();
             let paths: serde_json::Map<String, Value> = documents
                 .iter()
                 .map(|(path, document)| {
-                    let url = hashed_url(path, document.etag.trim_matches('"'));
+                    let url = hashed_url(path, document.etag().trim_matches('"'));
                     (path.clone(), json!({ "serverRelativeURL": url }))
                 })
                 .collect();

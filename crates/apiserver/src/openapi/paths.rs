@@ -132,8 +132,10 @@ const DELETING_COLLECTIONS: &[&str] = &[
 ];
 
 const OBJECT_TYPES: &[&str] = &["application/json", "application/yaml"];
-/// Why strategic merge patch is not here: see the front page of this module's parent.
-const PATCH_TYPES: &[&str] = &["application/json-patch+json", "application/merge-patch+json"];
+const PATCH_TYPES: &[&str] =
+    &["application/json-patch+json", "application/merge-patch+json", "application/strategic-merge-patch+json"];
+/// Custom resources know no merge keys.
+const CUSTOM_PATCH_TYPES: &[&str] = &["application/json-patch+json", "application/merge-patch+json"];
 
 /// What can be done, and what it takes and answers.
 struct Verb {
@@ -204,7 +206,6 @@ const DELETE: Verb = Verb {
     codes: &["200", "202"],
 };
 const DELETE_COLLECTION: Verb = Verb {
-    name: "deletecollection",
     action: "deletecollection",
     text: "delete a collection of",
     query: DELETING_COLLECTIONS,
@@ -254,13 +255,14 @@ fn of_subresource(resource: &Resource, subresource: &Subresource) -> (Kind, &'st
     let foreign =
         |group: &str, kind: &str| Kind { group: group.to_owned(), version: "v1".to_owned(), kind: kind.to_owned() };
     match subresource {
-        Subresource::Status | Subresource::EphemeralContainers | Subresource::Approval => {
+        Subresource::Status | Subresource::EphemeralContainers | Subresource::Resize | Subresource::Approval => {
             (own_kind(resource), READ_WRITE)
         }
         Subresource::Scale { .. } => (foreign("autoscaling", "Scale"), READ_WRITE),
         Subresource::Finalize => (own_kind(resource), &[&REPLACE]),
         Subresource::Binding => (foreign("", "Binding"), &[&CREATE]),
         Subresource::Eviction => (foreign("policy", "Eviction"), &[&CREATE]),
+        Subresource::Token => (foreign("authentication.k8s.io", "TokenRequest"), &[&CREATE]),
     }
 }
 
@@ -284,14 +286,18 @@ impl Writer<'_> {
             "" | EVERYWHERE => String::new(),
             subresource => format!("{} of the ", subresource.to_lowercase()),
         };
+        let collection = if verb.action == DELETE_COLLECTION.action { "Collection" } else { "" };
         Operation {
             method: verb.method,
             action: verb.action,
-            id: format!("{}{group}{version}{}{kind}{}", verb.name, self.scope, self.suffix),
+            id: format!("{}{group}{version}{collection}{}{kind}{}", verb.name, self.scope, self.suffix),
             description: format!("{} {part}{kind}", verb.text),
             kind: self.kind.clone(),
             query: verb.query,
-            consumes: verb.consumes,
+            consumes: match verb.body {
+                Body::Patch if self.resource.custom => CUSTOM_PATCH_TYPES,
+                _ => verb.consumes,
+            },
             body: verb.body,
             answer: verb.answer,
             codes: verb.codes,

@@ -142,7 +142,32 @@ fn parameter(out: &mut Message, parameter: &Value) {
 
 fn schema(out: &mut Message, schema: &Value) {
     out.text(1, &schema["$ref"]);
+    out.text(2, &schema["format"]);
     out.text(4, &schema["description"]);
+    for name in items(&schema["required"]) {
+        out.text(19, name);
+    }
+    for value in items(&schema["enum"]) {
+        out.message(20, |any| any.yaml(value));
+    }
+    // AdditionalPropertiesItem { oneof: schema = 1 }
+    if let Some(value) = schema.get("additionalProperties") {
+        out.message(21, |item| item.message(1, |out| self::schema(out, value)));
+    }
+    if schema["type"].is_string() {
+        out.message(22, |item| item.text(1, &schema["type"]));
+    }
+    // ItemsItem { repeated schema = 1 }
+    if let Some(value) = schema.get("items") {
+        out.message(23, |item| item.message(1, |out| self::schema(out, value)));
+    }
+    if schema["properties"].is_object() {
+        out.message(25, |properties| {
+            for (name, property) in members(&schema["properties"]) {
+                properties.named(1, name, |out| self::schema(out, property));
+            }
+        });
+    }
     extensions(out, 31, schema);
 }
 
@@ -150,7 +175,7 @@ fn schema(out: &mut Message, schema: &Value) {
 fn extensions(out: &mut Message, field: u32, of: &Value) {
     for (name, value) in members(of) {
         if name.starts_with("x-") {
-            out.named(field, name, |any| any.bytes(2, format!("{value}\n").as_bytes()));
+            out.named(field, name, |any| any.yaml(value));
         }
     }
 }
@@ -188,6 +213,11 @@ impl Message {
         if let Some(text) = value.as_str().filter(|text| !text.is_empty()) {
             self.bytes(field, text.as_bytes());
         }
+    }
+
+    /// The `yaml = 2` of an `Any`.
+    fn yaml(&mut self, value: &Value) {
+        self.bytes(2, format!("{value}\n").as_bytes());
     }
 
     fn flag(&mut self, field: u32, flag: bool) {

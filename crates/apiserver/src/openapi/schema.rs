@@ -1,11 +1,23 @@
-//! The models that both OpenAPI versions name, and the version 3 schemas behind the names.
+//! The models of one document, and their schemas in either version of OpenAPI.
+//!
+//! A built-in type's schema is made from two tables: its fields ([`listwatch_wire::protobuf::schema`])
+//! and what OpenAPI says of them ([`crate::facts`]). Only what a document's kinds lead to is in it.
 
+use std::collections::{BTreeMap, HashSet};
+
+use listwatch_wire::protobuf::schema::{self as fields, Field, Id, Shape, Type};
 use serde_json::{Map, Value, json};
 
+use super::descriptions;
 use super::paths::Kind;
+use crate::facts::{self, FieldFacts};
 use crate::registry::Resource;
 
 const META: &str = "io.k8s.apimachinery.pkg.apis.meta.v1";
+const QUANTITY: &str = "io.k8s.apimachinery.pkg.api.resource.Quantity";
+const INT_OR_STRING: &str = "io.k8s.apimachinery.pkg.util.intstr.IntOrString";
+const RAW_EXTENSION: &str = "io.k8s.apimachinery.pkg.runtime.RawExtension";
+const EXTENSIONS: &str = "io.k8s.apiextensions-apiserver.pkg.apis.apiextensions.v1";
 
 /// The name of a model of `meta.k8s.io`.
 pub(super) fn meta(kind: &str) -> String {
@@ -39,165 +51,314 @@ pub(super) fn kind_value(kind: &Kind) -> Value {
     json!({"group": kind.group, "kind": kind.kind, "version": kind.version})
 }
 
-fn reference(model: &str) -> Value {
-    json!({"$ref": format!("#/components/schemas/{model}")})
+/// Which OpenAPI a schema is written for.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Version {
+    /// 2.0: no defaults, no alternatives; a reference may have siblings.
+    Two,
+    /// 3.0.
+    Three,
 }
 
-/// The version 3 schema of a kind. One that brings no schema of its own has metadata and whatever
-/// else its objects hold.
-pub(super) fn of_kind(kind: &Kind, own: Option<&Value>) -> Value {
-    let mut schema = match own {
-        Some(Value::Object(own)) => own.clone(),
-        _ => {
-            let mut open = Map::new();
-            open.insert("description".to_owned(), json!(format!("An object of kind {}.", kind.kind)));
-            open.insert("x-kubernetes-preserve-unknown-fields".to_owned(), json!(true));
-            open
+impl Version {
+    /// What comes before a model's name in a reference.
+    pub(super) fn reference(self, model: &str) -> Value {
+        match self {
+            Version::Two => json!({"$ref": format!("#/definitions/{model}")}),
+            Version::Three => json!({"$ref": format!("#/components/schemas/{model}")}),
         }
-    };
-    schema.insert("type".to_owned(), json!("object"));
-    let properties = schema.entry("properties").or_insert_with(|| json!({}));
-    if let Value::Object(properties) = properties {
-        let type_meta =
-            [("apiVersion", "The group and version in which the object is written."), ("kind", "What the object is.")];
-        for (name, description) in type_meta {
-            properties.insert(name.to_owned(), json!({"description": description, "type": "string"}));
-        }
-        let metadata = json!({
-            "description": "What every object has: its name, labels, owners and so on.",
-            "default": {},
-            "allOf": [reference(&meta("ObjectMeta"))],
-        });
-        properties.insert("metadata".to_owned(), metadata);
     }
-    schema.insert(KIND_EXTENSION.to_owned(), json!([kind_value(kind)]));
-    Value::Object(schema)
 }
 
-/// The version 3 schema of a resource's lists.
-pub(super) fn of_list(resource: &Resource, model: &str) -> Value {
-    json!({
-        "description": format!("A list of objects of kind {}.", resource.kind),
-        "type": "object",
-        "required": ["items"],
-        "properties": {
-            "apiVersion": {"type": "string"},
-            "kind": {"type": "string"},
-            "metadata": {"default": {}, "allOf": [reference(&meta("ListMeta"))]},
-            "items": {"type": "array", "items": {"default": {}, "allOf": [reference(model)]}},
-        },
-        KIND_EXTENSION: [{"group": resource.group, "kind": resource.list_kind, "version": resource.version}],
-    })
+/// The models of a document that is being made.
+pub(super) struct Models {
+    version: Version,
+    /// The group versions of the document, of which options such as `DeleteOptions` are kinds too.
+    group_versions: Vec<(String, String)>,
+    made: BTreeMap<String, Value>,
+    open: Vec<Id>,
+    seen: HashSet<u16>,
 }
 
-/// The version 3 schemas that every document needs.
-pub(super) fn common() -> Vec<(String, Value)> {
-    let text = |description: &str| json!({"description": description, "type": "string"});
-    let time = |description: &str| json!({"description": description, "type": "string", "format": "date-time"});
-    let number = |description: &str| json!({"description": description, "type": "integer", "format": "int64"});
-    let texts = |description: &str| {
-        let text = json!({"type": "string", "default": ""});
-        json!({"description": description, "type": "object", "additionalProperties": text})
-    };
-    let object_meta = json!({
-        "description": "What every object has.",
-        "type": "object",
-        "properties": {
-            "annotations": texts("Notes of tools; not for selecting."),
-            "creationTimestamp": time("When the object was created. Set by the server."),
-            "deletionGracePeriodSeconds": number("How long the object may take to end. Set by the server."),
-            "deletionTimestamp": time("When the object is to be gone. Set by the server when deletion begins."),
-            "finalizers": {
-                "description": "Who must agree before the object goes.",
-                "type": "array",
-                "items": {"type": "string", "default": ""},
-                "x-kubernetes-list-type": "set",
-                "x-kubernetes-patch-strategy": "merge",
-            },
-            "generateName": text("The beginning of a name that the server completes."),
-            "generation": number("Counts the changes of what is wanted. Set by the server."),
-            "labels": texts("What selectors select by."),
-            "managedFields": {
-                "description": "Who manages which fields. Set by the server.",
-                "type": "array",
-                "items": {"type": "object", "x-kubernetes-preserve-unknown-fields": true},
-                "x-kubernetes-list-type": "atomic",
-            },
-            "name": text("The name, unique among objects of a kind in a namespace."),
-            "namespace": text("Where the name is unique; empty for kinds without namespaces."),
-            "ownerReferences": {
-                "description": "The objects on which this one depends.",
-                "type": "array",
-                "items": reference(&meta("OwnerReference")),
-                "x-kubernetes-list-map-keys": ["uid"],
-                "x-kubernetes-list-type": "map",
-                "x-kubernetes-patch-merge-key": "uid",
-                "x-kubernetes-patch-strategy": "merge",
-            },
-            "resourceVersion": text("The state of the object, to be compared for equality only. Set by the server."),
-            "selfLink": text("Deprecated, always empty."),
-            "uid": text("Tells apart objects that had the same name one after the other. Set by the server."),
-        },
-    });
-    let owner_reference = json!({
-        "description": "An object on which another depends.",
-        "type": "object",
-        "required": ["apiVersion", "kind", "name", "uid"],
-        "properties": {
-            "apiVersion": text("The owner's group and version."),
-            "blockOwnerDeletion": {
-                "description": "A foreground deletion of the owner waits for this object.",
-                "type": "boolean",
-            },
-            "controller": {"description": "The owner manages this object.", "type": "boolean"},
-            "kind": text("What the owner is."),
-            "name": text("The owner's name."),
-            "uid": text("The owner's uid."),
-        },
-        "x-kubernetes-map-type": "atomic",
-    });
-    let list_meta = json!({
-        "description": "What every list has.",
-        "type": "object",
-        "properties": {
-            "continue": text("The token of the next page."),
-            "remainingItemCount": number("How many objects are on later pages, if that is known."),
-            "resourceVersion": text("The state of the list: a watch can begin here."),
-            "selfLink": text("Deprecated, always empty."),
-        },
-    });
-    let status = json!({
-        "description": "What became of a request that did not answer with an object.",
-        "type": "object",
-        "properties": {
-            "apiVersion": {"type": "string"},
-            "code": {"description": "The HTTP status code.", "type": "integer", "format": "int32"},
-            "details": {
-                "description": "More about the reason.",
-                "type": "object",
-                "x-kubernetes-preserve-unknown-fields": true,
-            },
-            "kind": {"type": "string"},
-            "message": text("The reason for people."),
-            "metadata": {"default": {}, "allOf": [reference(&meta("ListMeta"))]},
-            "reason": text("The reason for programs."),
-            "status": text("`Success` or `Failure`."),
-        },
-        KIND_EXTENSION: [{"group": "", "kind": "Status", "version": "v1"}],
-    });
-    let open = |description: &str| {
-        json!({
-            "description": description,
+impl Models {
+    /// For a document of these group versions.
+    pub(super) fn new(version: Version, group_versions: Vec<(String, String)>) -> Self {
+        Models { version, group_versions, made: BTreeMap::new(), open: Vec::new(), seen: HashSet::new() }
+    }
+
+    /// Adds the model of a kind and tells its name. `resource` is the one whose path answers with it.
+    pub(super) fn of_kind(&mut self, kind: &Kind, resource: &Resource) -> String {
+        // A subresource may take and answer a kind of another group.
+        let own = kind.kind == resource.kind && kind.group == resource.group;
+        let custom = resource.custom && own;
+        if let (false, Some(id)) = (custom, message(&kind.group, &kind.version, &kind.kind)) {
+            return self.of_message(id);
+        }
+        let model = model_name(kind, custom);
+        if !self.made.contains_key(&model) {
+            let schema = match self.version {
+                // No type: anything. No kind: kubectl would look for the merge keys of lists.
+                Version::Two => json!({"description": format!("An object of kind {}.", kind.kind)}),
+                Version::Three => {
+                    let brought = if own { resource.openapi_schema() } else { None };
+                    self.open_kind(kind, brought.as_deref())
+                }
+            };
+            self.made.insert(model.clone(), schema);
+        }
+        model
+    }
+
+    /// Adds the model of a resource's lists and tells its name.
+    pub(super) fn of_list(&mut self, resource: &Resource) -> String {
+        let kind =
+            Kind { group: resource.group.clone(), version: resource.version.clone(), kind: resource.kind.clone() };
+        if let (false, Some(id)) = (resource.custom, message(&kind.group, &kind.version, &resource.list_kind)) {
+            return self.of_message(id);
+        }
+        let item = self.of_kind(&kind, resource);
+        let model = item[..item.len() - resource.kind.len()].to_owned() + &resource.list_kind;
+        let list_meta = self.of_message(Id::MetaListMeta);
+        let schema = json!({
+            "description": format!("A list of objects of kind {}.", resource.kind),
             "type": "object",
-            "x-kubernetes-preserve-unknown-fields": true,
-        })
-    };
-    vec![
-        (meta("DeleteOptions"), open("How to delete.")),
-        (meta("ListMeta"), list_meta),
-        (meta("ObjectMeta"), object_meta),
-        (meta("OwnerReference"), owner_reference),
-        (meta("Patch"), json!({"description": "A patch; its form is that of its media type."})),
-        (meta("Status"), status),
-    ]
+            "required": ["items"],
+            "properties": {
+                "apiVersion": {"type": "string"},
+                "kind": {"type": "string"},
+                "metadata": {"default": {}, "allOf": [self.version.reference(&list_meta)]},
+                "items": {"type": "array", "items": {"default": {}, "allOf": [self.version.reference(&item)]}},
+            },
+            KIND_EXTENSION: [{"group": resource.group, "kind": resource.list_kind, "version": resource.version}],
+        });
+        self.made.insert(model.clone(), schema);
+        model
+    }
+
+    /// Adds the model of a built-in type and tells its name.
+    pub(super) fn of_message(&mut self, id: Id) -> String {
+        if self.seen.insert(id as u16) {
+            self.open.push(id);
+        }
+        facts::of(id).model()
+    }
+
+    /// Adds the model of patch bodies and tells its name.
+    pub(super) fn of_patch(&mut self) -> String {
+        self.special(meta("Patch"), json!({"type": "object"}))
+    }
+
+    /// All models, with those that they lead to.
+    pub(super) fn finish(mut self) -> BTreeMap<String, Value> {
+        while let Some(id) = self.open.pop() {
+            let schema = self.message_schema(id);
+            self.made.insert(facts::of(id).model(), schema);
+        }
+        self.made
+    }
+
+    /// A kind that is not in the tables: with metadata and its own schema, or whatever else its
+    /// objects hold.
+    fn open_kind(&mut self, kind: &Kind, own: Option<&Value>) -> Value {
+        let mut schema = match own {
+            Some(Value::Object(own)) => own.clone(),
+            _ => {
+                let mut open = Map::new();
+                open.insert("description".to_owned(), json!(format!("An object of kind {}.", kind.kind)));
+                open.insert("x-kubernetes-preserve-unknown-fields".to_owned(), json!(true));
+                open
+            }
+        };
+        schema.insert("type".to_owned(), json!("object"));
+        let object_meta = self.of_message(Id::MetaObjectMeta);
+        let properties = schema.entry("properties").or_insert_with(|| json!({}));
+        if let Value::Object(properties) = properties {
+            for name in ["apiVersion", "kind"] {
+                properties.insert(name.to_owned(), type_meta(name));
+            }
+            let metadata = json!({
+                "description": descriptions::of_field(&kind.kind, "metadata"),
+                "default": {},
+                "allOf": [self.version.reference(&object_meta)],
+            });
+            properties.insert("metadata".to_owned(), metadata);
+        }
+        schema.insert(KIND_EXTENSION.to_owned(), json!([kind_value(kind)]));
+        Value::Object(schema)
+    }
+
+    fn message_schema(&mut self, id: Id) -> Value {
+        let facts = facts::of(id);
+        let name = id.message().name();
+        let mut schema = Map::new();
+        if let Some(text) = descriptions::of_type(name) {
+            schema.insert("description".to_owned(), json!(text));
+        }
+        schema.insert("type".to_owned(), json!("object"));
+        let (mut properties, mut required) = (Map::new(), Vec::new());
+        if facts.is_object() {
+            for name in ["apiVersion", "kind"] {
+                properties.insert(name.to_owned(), type_meta(name));
+            }
+        }
+        for field in facts::members(id) {
+            let own = facts.field(field.name());
+            if own.required {
+                required.push(field.name());
+            }
+            let mut property = self.property(id, field, &own);
+            if let Some(text) = descriptions::of_field(name, field.name()) {
+                property.insert("description".to_owned(), json!(text));
+            }
+            properties.insert(field.name().to_owned(), self.with_siblings(property));
+        }
+        if !properties.is_empty() {
+            schema.insert("properties".to_owned(), Value::Object(properties));
+        }
+        if !required.is_empty() {
+            schema.insert("required".to_owned(), json!(required));
+        }
+        if let Some(map_type) = facts.map_type() {
+            schema.insert("x-kubernetes-map-type".to_owned(), json!(map_type));
+        }
+        let kinds = self.kinds(id);
+        if !kinds.is_empty() {
+            schema.insert(KIND_EXTENSION.to_owned(), Value::Array(kinds));
+        }
+        Value::Object(schema)
+    }
+
+    /// The kinds that a type is.
+    fn kinds(&self, id: Id) -> Vec<Value> {
+        let mut kinds = Vec::new();
+        for (api_version, kind, _) in fields::kinds().filter(|(_, _, of)| *of == id) {
+            let value = |group: &str, version: &str| json!({"group": group, "kind": kind, "version": version});
+            match api_version.split_once('/') {
+                Some((group, version)) => kinds.push(value(group, version)),
+                None if api_version.is_empty() => {
+                    kinds.extend(self.group_versions.iter().map(|(group, version)| value(group, version)));
+                }
+                None => kinds.push(value("", api_version)),
+            }
+        }
+        kinds
+    }
+
+    fn property(&mut self, id: Id, field: &Field, own: &FieldFacts) -> Map<String, Value> {
+        let mut value = self.value(id, field.of());
+        if let Some(values) = own.each() {
+            value.insert("enum".to_owned(), values.collect());
+        }
+        let mut property = match field.shape() {
+            Shape::Repeated => object(json!({"type": "array", "items": value})),
+            Shape::Map => object(json!({"type": "object", "additionalProperties": value})),
+            Shape::One | Shape::Pointer | Shape::Inline => value,
+        };
+        if let Some(format) = own.format {
+            property.insert("format".to_owned(), json!(format));
+        }
+        if let Some(values) = own.values() {
+            property.insert("enum".to_owned(), values.collect());
+        }
+        let default = own.default_json(field).filter(|_| self.version == Version::Three);
+        if let Some(default) = default.and_then(|default| serde_json::from_str(default).ok()) {
+            property.insert("default".to_owned(), default);
+        }
+        let keys: Vec<&str> = own.keys().collect();
+        let extensions = [
+            ("list-map-keys", (!keys.is_empty()).then(|| json!(keys))),
+            ("list-type", own.list_type.map(|of| json!(of))),
+            ("map-type", own.map_type.map(|of| json!(of))),
+            ("patch-merge-key", own.merge_key.map(|of| json!(of))),
+            ("patch-strategy", own.strategy().map(|of| json!(of))),
+        ];
+        for (name, value) in extensions {
+            if let Some(value) = value {
+                property.insert(format!("x-kubernetes-{name}"), value);
+            }
+        }
+        property
+    }
+
+    /// What a field, an item or a map's value holds.
+    fn value(&mut self, id: Id, of: Type) -> Map<String, Value> {
+        let model = match of {
+            Type::String => return object(json!({"type": "string"})),
+            Type::Bool => return object(json!({"type": "boolean"})),
+            Type::Int32 => return object(json!({"type": "integer", "format": "int32"})),
+            Type::Int64 => return object(json!({"type": "integer", "format": "int64"})),
+            Type::Double => return object(json!({"type": "number", "format": "double"})),
+            Type::Bytes => return object(json!({"type": "string", "format": "byte"})),
+            Type::Strings => return object(json!({"type": "array", "items": {"type": "string"}})),
+            Type::Message(of) => self.of_message(of),
+            Type::Time => self.special(meta("Time"), json!({"type": "string", "format": "date-time"})),
+            Type::MicroTime => self.special(meta("MicroTime"), json!({"type": "string", "format": "date-time"})),
+            Type::Quantity => {
+                let schema = match self.version {
+                    Version::Two => json!({"type": "string"}),
+                    Version::Three => json!({"oneOf": [{"type": "string"}, {"type": "number"}]}),
+                };
+                self.special(QUANTITY.to_owned(), schema)
+            }
+            Type::IntOrString => {
+                let schema = match self.version {
+                    Version::Two => json!({"type": "string", "format": "int-or-string"}),
+                    Version::Three => {
+                        json!({"oneOf": [{"type": "integer"}, {"type": "string"}], "format": "int-or-string"})
+                    }
+                };
+                self.special(INT_OR_STRING.to_owned(), schema)
+            }
+            Type::Raw if matches!(id, Id::MetaManagedFieldsEntry) => {
+                self.special(meta("FieldsV1"), json!({"type": "object"}))
+            }
+            Type::Raw if facts::of(id).package() == EXTENSIONS => self.special(format!("{EXTENSIONS}.JSON"), json!({})),
+            Type::Raw => self.special(RAW_EXTENSION.to_owned(), json!({"type": "object"})),
+            Type::PropsOrArray(_) => self.special(format!("{EXTENSIONS}.JSONSchemaPropsOrArray"), json!({})),
+            Type::PropsOrBool(_) => self.special(format!("{EXTENSIONS}.JSONSchemaPropsOrBool"), json!({})),
+            Type::PropsOrStrings(_) => self.special(format!("{EXTENSIONS}.JSONSchemaPropsOrStringArray"), json!({})),
+        };
+        object(self.version.reference(&model))
+    }
+
+    /// Adds a model whose JSON is not that of its fields.
+    fn special(&mut self, model: String, mut schema: Value) -> String {
+        if !self.made.contains_key(&model) {
+            if let Some(text) = model.rsplit('.').next().and_then(descriptions::of_type) {
+                schema["description"] = json!(text);
+            }
+            self.made.insert(model.clone(), schema);
+        }
+        model
+    }
+
+    /// A reference of version 3 stands alone: what is said beside it says what it is a part of.
+    fn with_siblings(&self, mut property: Map<String, Value>) -> Value {
+        if self.version == Version::Three
+            && property.len() > 1
+            && let Some(reference) = property.remove("$ref")
+        {
+            property.insert("allOf".to_owned(), json!([{ "$ref": reference }]));
+        }
+        Value::Object(property)
+    }
+}
+
+/// The message of a built-in kind.
+pub(super) fn message(group: &str, version: &str, kind: &str) -> Option<Id> {
+    match group {
+        "" => fields::message_of(version, kind),
+        group => fields::message_of(&format!("{group}/{version}"), kind),
+    }
+}
+
+fn type_meta(name: &str) -> Value {
+    json!({"description": descriptions::of_field("", name), "type": "string"})
+}
+
+fn object(value: Value) -> Map<String, Value> {
+    match value {
+        Value::Object(members) => members,
+        other => unreachable!("{other} is written as an object"),
+    }
 }

@@ -47,19 +47,103 @@ fn every_kind_leaves_validation_to_the_server() {
     }
 }
 
+/// kubectl: may a strategic merge patch of this kind be worked out from the schema?
+fn takes_strategic_patches(document: &Value, resource: &Resource) -> bool {
+    let mut patches =
+        document["paths"].as_object().unwrap().values().map(|item| &item["patch"]).filter(|p| is_kind(p, resource));
+    let strategic = "application/strategic-merge-patch+json";
+    patches.all(|patch| match &patch["requestBody"]["content"] {
+        Value::Null => patch["consumes"].as_array().unwrap().iter().any(|of| of == strategic),
+        content => content.get(strategic).is_some(),
+    })
+}
+
 #[test]
-fn patches_are_not_worked_out_from_schemas_that_know_no_merge_keys() {
+fn built_in_kinds_are_known_and_take_strategic_patches() {
     let registry = Registry::builtin();
-    let strategic = "strategic-merge-patch";
-    let (_, v2) = registry.openapi().v2(None).unwrap();
-    assert!(!String::from_utf8_lossy(&v2.body).contains(strategic), "kubectl would build wrong patches of lists");
-    for document in registry.openapi().version3().documents.values() {
-        assert!(!String::from_utf8_lossy(&document.body).contains(strategic));
+    let v2 = v2_json(registry.openapi());
+    for resource in registry.resources() {
+        let kind = json!({"group": resource.group, "kind": resource.kind, "version": resource.version});
+        let v3 = v3_json(registry.openapi(), &root(resource)[1..]);
+        for (document, models) in [(&v2, &v2["definitions"]), (&v3, &v3["components"]["schemas"])] {
+            let is_it = |model: &Value| model[schema::KIND_EXTENSION].as_array().is_some_and(|of| of.contains(&kind));
+            let found: Vec<&Value> = models.as_object().unwrap().values().filter(|model| is_it(model)).collect();
+            assert_eq!(found.len(), 1, "kubectl finds one model of {kind}");
+            assert_eq!(found[0]["type"], "object", "{kind}");
+            assert!(found[0]["properties"]["metadata"].is_object(), "{kind}");
+            assert!(takes_strategic_patches(document, resource), "{kind}");
+        }
     }
-    for (name, definition) in v2_json(registry.openapi())["definitions"].as_object().unwrap() {
-        assert_eq!(definition.get(schema::KIND_EXTENSION), None, "{name} would be found by its kind");
-        assert_eq!(definition.get("type"), None, "{name} must accept anything, null members too");
+}
+
+/// The model at the end of a path of properties, through references, items and values of maps.
+fn model<'a>(document: &'a Value, models: &'a Value, kind: &str, path: &str) -> &'a Value {
+    let resolve = |mut value: &'a Value| loop {
+        let reference = match value {
+            of if of["$ref"].is_string() => &of["$ref"],
+            of if of["allOf"].is_array() => &of["allOf"][0]["$ref"],
+            of if of["items"].is_object() => {
+                value = &of["items"];
+                continue;
+            }
+            of if of["additionalProperties"].is_object() => {
+                value = &of["additionalProperties"];
+                continue;
+            }
+            of => return of,
+        };
+        value = document.pointer(&reference.as_str().unwrap()[1..]).unwrap();
+    };
+    let mut found = &models[kind];
+    for name in path.split('.') {
+        found = &resolve(found)["properties"][name];
+        assert!(!found.is_null(), "{kind}: {name} of {path} is not there");
     }
+    found
+}
+
+#[test]
+fn schemas_say_what_clients_merge_and_check_by() {
+    let registry = Registry::builtin();
+    let v2 = v2_json(registry.openapi());
+    let apps = v3_json(registry.openapi(), "apis/apps/v1");
+    let deployment = "io.k8s.api.apps.v1.Deployment";
+    let both = |path: &str, expected: Value| {
+        for (document, models) in [(&v2, &v2["definitions"]), (&apps, &apps["components"]["schemas"])] {
+            let mut found = model(document, models, deployment, path).clone();
+            let members = found.as_object_mut().unwrap();
+            members.retain(|name, _| !["description", "default", "items", "allOf", "$ref"].contains(&name.as_str()));
+            assert_eq!(found, expected, "{path}");
+        }
+    };
+    both(
+        "spec.template.spec.containers.ports",
+        json!({
+            "type": "array",
+            "x-kubernetes-list-map-keys": ["containerPort", "protocol"],
+            "x-kubernetes-list-type": "map",
+            "x-kubernetes-patch-merge-key": "containerPort",
+            "x-kubernetes-patch-strategy": "merge",
+        }),
+    );
+    both("spec.strategy", json!({"x-kubernetes-patch-strategy": "retainKeys"}));
+    both("spec.strategy.type", json!({"type": "string", "enum": ["Recreate", "RollingUpdate"]}));
+    both("spec.replicas", json!({"type": "integer", "format": "int32"}));
+    both(
+        "spec.template.spec.nodeSelector",
+        json!({"type": "object", "additionalProperties": {"type": "string"}, "x-kubernetes-map-type": "atomic"}),
+    );
+    both("metadata.creationTimestamp", json!({}));
+    let schemas = &apps["components"]["schemas"];
+    let protocol = model(&apps, schemas, deployment, "spec.template.spec.containers.ports.protocol");
+    assert_eq!((&protocol["default"], &protocol["enum"]), (&json!("TCP"), &json!(["SCTP", "TCP", "UDP"])));
+    assert_eq!(schemas["io.k8s.api.apps.v1.DeploymentSpec"]["required"], json!(["selector", "template"]));
+    let metadata = model(&apps, schemas, deployment, "metadata");
+    let object_meta = "#/components/schemas/io.k8s.apimachinery.pkg.apis.meta.v1.ObjectMeta";
+    assert_eq!((&metadata["default"], &metadata["allOf"]), (&json!({}), &json!([{ "$ref": object_meta }])));
+    let unavailable = &schemas["io.k8s.apimachinery.pkg.util.intstr.IntOrString"];
+    assert_eq!(unavailable["oneOf"], json!([{"type": "integer"}, {"type": "string"}]));
+    assert_eq!(v2["definitions"]["io.k8s.apimachinery.pkg.util.intstr.IntOrString"]["format"], "int-or-string");
 }
 
 #[test]
@@ -117,6 +201,8 @@ fn paths_are_those_that_are_served() {
     let list = &core["paths"]["/api/v1/namespaces/{namespace}/pods"]["get"];
     assert_eq!(list["operationId"], "listCoreV1NamespacedPod");
     assert_eq!(list["x-kubernetes-action"], "list");
+    let sweep = &core["paths"]["/api/v1/namespaces/{namespace}/pods"]["delete"];
+    assert_eq!(sweep["operationId"], "deleteCoreV1CollectionNamespacedPod");
     let apps = v3_json(registry.openapi(), "apis/apps/v1");
     let scale = &apps["paths"]["/apis/apps/v1/namespaces/{namespace}/deployments/{name}/scale"]["put"];
     assert_eq!(scale[schema::KIND_EXTENSION], json!({"group": "autoscaling", "kind": "Scale", "version": "v1"}));
@@ -157,6 +243,7 @@ fn a_custom_resource_shows_its_own_schema() {
         custom: true,
         subresources: Vec::new(),
         printer_columns: Vec::<PrinterColumn>::new(),
+        merging: std::sync::OnceLock::new(),
         schema: Some(Arc::new(json!({
             "description": "A cron tab.",
             "type": "object",
@@ -192,8 +279,9 @@ fn the_index_leads_to_documents_that_never_change() {
         };
         assert_eq!(document.etag, format!("\"{hash}\""), "the hash is the ETag");
         assert_eq!(openapi.v3(path, Some("0")), Answer::Moved(url.to_owned()), "another hash leads to the right one");
-        assert_eq!(openapi.v3(path, None), Answer::Document { document, immutable: false });
-        assert_eq!(openapi.v3(path, Some("")), Answer::Document { document, immutable: false });
+        for hash in [None, Some("")] {
+            assert_eq!(openapi.v3(path, hash), Answer::Document { document: document.clone(), immutable: false });
+        }
     }
     assert_eq!(openapi.v3("apis/nope/v1", Some("0")), Answer::Unknown);
 }
@@ -287,6 +375,21 @@ fn protobuf_says_what_the_json_says() {
     assert_eq!(texts(&protobuf, &[8, 2, 1]), names("paths"));
     assert_eq!(texts(&protobuf, &[9, 1, 1]), names("definitions"));
     assert_eq!(texts(&protobuf, &[10, 1, 1]), names("parameters"));
+    let mut ports = 0;
+    for definition in messages(&protobuf, &[9, 1]) {
+        let name = texts(&definition, &[1]).remove(0);
+        let expected = &json["definitions"][&name];
+        let properties =
+            expected["properties"].as_object().map(|all| all.keys().cloned().collect()).unwrap_or_default();
+        assert_eq!(texts(&definition, &[2, 25, 1, 1]), Vec::<String>::from_iter::<Vec<String>>(properties), "{name}");
+        let required: Vec<String> = serde_json::from_value(expected["required"].clone()).unwrap_or_default();
+        assert_eq!(texts(&definition, &[2, 19]), required, "{name}");
+        assert_eq!(texts(&definition, &[2, 22, 1]).pop().as_deref(), expected["type"].as_str(), "{name}");
+        // NamedSchema → Schema → ItemsItem → Schema → $ref
+        ports +=
+            texts(&definition, &[2, 25, 1, 2, 23, 1, 1]).iter().filter(|of| of.ends_with(".ContainerPort")).count();
+    }
+    assert_eq!(ports, 2, "containers and ephemeral containers have ports");
     let mut patches = 0;
     for path in messages(&protobuf, &[8, 2]) {
         let name = texts(&path, &[1]).remove(0);

@@ -9,35 +9,33 @@ use std::sync::Arc;
 use serde_json::{Map, Value, json};
 
 use super::paths::{self, Body, Operation, PARAMETERS, Path};
-use super::schema::{self, KIND_EXTENSION};
+use super::schema::{self, KIND_EXTENSION, Models, Version};
 use crate::discovery::KUBERNETES_VERSION;
 use crate::registry::Resource;
 
 pub(super) fn document(resources: &[Arc<Resource>]) -> Value {
+    let mut group_versions: Vec<(String, String)> =
+        resources.iter().map(|resource| (resource.group.clone(), resource.version.clone())).collect();
+    group_versions.sort();
+    group_versions.dedup();
+    let mut models = Models::new(Version::Two, group_versions);
     let mut path_items = BTreeMap::new();
-    let mut definitions = BTreeMap::new();
     for resource in resources {
         for mut path in paths::of(resource) {
             path.operations.retain(|operation| matches!(operation.method, "post" | "put" | "patch"));
-            for operation in &path.operations {
-                let description = format!("An object of kind {}.", operation.kind.kind);
-                // No type: anything. No kind: see the front page of the module.
-                definitions.insert(model(resource, operation), json!({ "description": description }));
-            }
             if !path.operations.is_empty() {
-                let item = path_item(resource, &path);
+                let item = path_item(resource, &path, &mut models);
                 path_items.insert(path.path, item);
             }
         }
     }
-    definitions.insert(schema::meta("Patch"), json!({"description": "A patch; its form is that of its media type."}));
     let parameters: Map<String, Value> =
         PARAMETERS.iter().map(|parameter| (parameter.name.to_owned(), query_parameter(parameter))).collect();
     json!({
         "swagger": "2.0",
         "info": {"title": "Kubernetes", "version": KUBERNETES_VERSION},
         "paths": path_items,
-        "definitions": definitions,
+        "definitions": models.finish(),
         "parameters": parameters,
         "securityDefinitions": {
             "BearerToken": {
@@ -49,11 +47,6 @@ pub(super) fn document(resources: &[Arc<Resource>]) -> Value {
         },
         "security": [{"BearerToken": []}],
     })
-}
-
-fn model(resource: &Resource, operation: &Operation) -> String {
-    let own = operation.kind.group == resource.group && operation.kind.kind == resource.kind;
-    schema::model_name(&operation.kind, resource.custom && own)
 }
 
 fn query_parameter(parameter: &paths::Parameter) -> Value {
@@ -70,10 +63,10 @@ fn parameter_reference(name: &str) -> Value {
     json!({"$ref": format!("#/parameters/{name}")})
 }
 
-fn path_item(resource: &Resource, path: &Path) -> Value {
+fn path_item(resource: &Resource, path: &Path, models: &mut Models) -> Value {
     let mut item = Map::new();
     for operation in &path.operations {
-        item.insert(operation.method.to_owned(), operation_value(resource, operation));
+        item.insert(operation.method.to_owned(), operation_value(resource, operation, models));
     }
     let mut parameters: Vec<Value> = path
         .parameters()
@@ -93,14 +86,14 @@ fn path_item(resource: &Resource, path: &Path) -> Value {
     Value::Object(item)
 }
 
-fn operation_value(resource: &Resource, operation: &Operation) -> Value {
-    let object = model(resource, operation);
+fn operation_value(resource: &Resource, operation: &Operation, models: &mut Models) -> Value {
+    let object = models.of_kind(&operation.kind, resource);
     let body = match operation.body {
-        Body::Patch => schema::meta("Patch"),
+        Body::Patch => models.of_patch(),
         _ => object.clone(),
     };
     let body = json!({
-        "name": "body", "in": "body", "required": true, "schema": {"$ref": format!("#/definitions/{body}")},
+        "name": "body", "in": "body", "required": true, "schema": Version::Two.reference(&body),
     });
     // Old clients look for this one in place.
     let query = operation.query.iter().map(|name| match PARAMETERS.iter().find(|p| p.name == *name) {
@@ -112,7 +105,7 @@ fn operation_value(resource: &Resource, operation: &Operation) -> Value {
         .codes
         .iter()
         .map(|code| {
-            let schema = json!({"$ref": format!("#/definitions/{object}")});
+            let schema = Version::Two.reference(&object);
             ((*code).to_owned(), json!({"description": super::v3::code_description(code), "schema": schema}))
         })
         .chain([("401".to_owned(), json!({"description": "Unauthorized"}))])

@@ -2,10 +2,11 @@
 
 use std::collections::BTreeMap;
 
+use listwatch_wire::protobuf::schema::Id;
 use serde_json::{Map, Value, json};
 
 use super::paths::{self, Body, Model, Operation, PARAMETERS, Path};
-use super::schema::{self, KIND_EXTENSION};
+use super::schema::{self, KIND_EXTENSION, Models, Version};
 use crate::discovery::KUBERNETES_VERSION;
 use crate::registry::Resource;
 
@@ -14,23 +15,16 @@ const PRODUCED: &[&str] = &["application/json", "application/yaml"];
 
 /// The document of the resources of one group version.
 pub(super) fn document(resources: &[&Resource]) -> Value {
+    let mut group_versions: Vec<(String, String)> =
+        resources.iter().map(|resource| (resource.group.clone(), resource.version.clone())).collect();
+    group_versions.dedup();
+    let mut models = Models::new(Version::Three, group_versions);
     let mut path_items = BTreeMap::new();
-    let mut schemas: BTreeMap<String, Value> = schema::common().into_iter().collect();
     for resource in resources {
         for path in paths::of(resource) {
-            for operation in &path.operations {
-                // A subresource may take and answer a kind of another group.
-                let own = operation.kind.kind == resource.kind && operation.kind.group == resource.group;
-                let custom = resource.custom && own;
-                let model = schema::model_name(&operation.kind, custom);
-                let brought = resource.schema.as_deref().filter(|_| own);
-                schemas.entry(model).or_insert_with(|| schema::of_kind(&operation.kind, brought));
-            }
-            let item = path_item(resource, &path);
+            let item = path_item(resource, &path, &mut models);
             path_items.insert(path.path, item);
         }
-        let model = object_model(resource);
-        schemas.insert(list_model(resource), schema::of_list(resource, &model));
     }
     let parameters: Map<String, Value> =
         PARAMETERS.iter().map(|parameter| (parameter.name.to_owned(), query_parameter(parameter))).collect();
@@ -40,7 +34,7 @@ pub(super) fn document(resources: &[&Resource]) -> Value {
         "paths": path_items,
         "components": {
             "parameters": parameters,
-            "schemas": schemas,
+            "schemas": models.finish(),
             "securitySchemes": {
                 "BearerToken": {
                     "description": "Bearer token authentication",
@@ -52,17 +46,6 @@ pub(super) fn document(resources: &[&Resource]) -> Value {
         },
         "security": [{"BearerToken": []}],
     })
-}
-
-fn object_model(resource: &Resource) -> String {
-    let kind =
-        paths::Kind { group: resource.group.clone(), version: resource.version.clone(), kind: resource.kind.clone() };
-    schema::model_name(&kind, resource.custom)
-}
-
-fn list_model(resource: &Resource) -> String {
-    let model = object_model(resource);
-    model[..model.len() - resource.kind.len()].to_owned() + &resource.list_kind
 }
 
 fn query_parameter(parameter: &paths::Parameter) -> Value {
@@ -78,10 +61,10 @@ fn parameter_reference(name: &str) -> Value {
     json!({"$ref": format!("#/components/parameters/{name}")})
 }
 
-fn path_item(resource: &Resource, path: &Path) -> Value {
+fn path_item(resource: &Resource, path: &Path, models: &mut Models) -> Value {
     let mut item = Map::new();
     for operation in &path.operations {
-        item.insert(operation.method.to_owned(), operation_value(resource, operation));
+        item.insert(operation.method.to_owned(), operation_value(resource, operation, models));
     }
     let mut parameters: Vec<Value> = path
         .parameters()
@@ -99,11 +82,10 @@ fn path_item(resource: &Resource, path: &Path) -> Value {
     Value::Object(item)
 }
 
-fn operation_value(resource: &Resource, operation: &Operation) -> Value {
-    let own = operation.kind.group == resource.group && operation.kind.kind == resource.kind;
-    let object = schema::model_name(&operation.kind, resource.custom && own);
+fn operation_value(resource: &Resource, operation: &Operation, models: &mut Models) -> Value {
+    let object = models.of_kind(&operation.kind, resource);
     let content = |model: &str, media_types: &[&str]| {
-        let schema = json!({"$ref": format!("#/components/schemas/{model}")});
+        let schema = Version::Three.reference(model);
         let content: Map<String, Value> =
             media_types.iter().map(|media_type| ((*media_type).to_owned(), json!({ "schema": schema }))).collect();
         Value::Object(content)
@@ -111,9 +93,9 @@ fn operation_value(resource: &Resource, operation: &Operation) -> Value {
     let (answer, produced): (String, &[&str]) = match operation.answer {
         Model::Object => (object.clone(), PRODUCED),
         Model::List => {
-            (list_model(resource), &["application/json", "application/json;stream=watch", "application/yaml"])
+            (models.of_list(resource), &["application/json", "application/json;stream=watch", "application/yaml"])
         }
-        Model::Status => (schema::meta("Status"), PRODUCED),
+        Model::Status => (models.of_message(Id::MetaStatus), PRODUCED),
     };
     let responses: Map<String, Value> = operation
         .codes
@@ -143,8 +125,8 @@ fn operation_value(resource: &Resource, operation: &Operation) -> Value {
     let body = match operation.body {
         Body::None => None,
         Body::Object => Some((object, true)),
-        Body::Patch => Some((schema::meta("Patch"), true)),
-        Body::DeleteOptions => Some((schema::meta("DeleteOptions"), false)),
+        Body::Patch => Some((models.of_patch(), true)),
+        Body::DeleteOptions => Some((models.of_message(Id::MetaDeleteOptions), false)),
     };
     if let Some((model, required)) = body {
         value["requestBody"] = json!({"content": content(&model, operation.consumes), "required": required});

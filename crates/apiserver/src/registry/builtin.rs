@@ -4,22 +4,35 @@
 //! sets it apart. The facts come from each kind's strategy, its field label conversion, its storage
 //! prefix and the published discovery documents of that release.
 //!
-//! Served elsewhere or not at all: `componentstatuses` and `bindings` (deprecated, and nothing to
-//! list or watch), the review kinds of `authentication.k8s.io` and `authorization.k8s.io` (nothing is
-//! stored), and second versions of stored kinds (`autoscaling/v1`, `events.k8s.io/v1`), which need
-//! conversion.
+//! Not served: `componentstatuses` and `bindings` (deprecated, and nothing to list or watch). Second
+//! versions of stored kinds (`events.k8s.io/v1`, `autoscaling/v1`) are [`crate::versions`]'.
 
-use std::sync::Arc;
+use std::sync::{Arc, LazyLock};
 
 use listwatch_meta::{ObjectShape, SelectableField};
 
 use super::{NameRule, Resource, Strategy, Subresource};
+use crate::versions::VERSIONS;
 
 /// Events remove themselves after an hour (`--event-ttl`).
 const EVENT_TTL_SECONDS: u64 = 3600;
 
 /// All built-in resources, in the order in which discovery shows their groups.
 pub(super) fn resources() -> Vec<Arc<Resource>> {
+    let mut all = stored();
+    for version in VERSIONS {
+        let path = version.of();
+        let stored = all.iter().find(|resource| resource.path() == path);
+        if let Some(second) = stored.map(|stored| Arc::new(version.resource(stored))) {
+            let behind = all.iter().rposition(|resource| resource.group == version.behind);
+            all.insert(behind.map_or(all.len(), |at| at + 1), second);
+        }
+    }
+    all
+}
+
+/// The resources of the versions in which objects are stored.
+fn stored() -> Vec<Arc<Resource>> {
     [
         core(),
         workloads(),
@@ -39,11 +52,33 @@ pub(super) fn resources() -> Vec<Arc<Resource>> {
     .collect()
 }
 
+/// The kinds of `authentication.k8s.io` and `authorization.k8s.io`: asked and answered, never stored.
+pub(super) fn reviews() -> &'static [Arc<Resource>] {
+    static REVIEWS: LazyLock<Vec<Arc<Resource>>> = LazyLock::new(|| {
+        let (authentication, authorization) =
+            (Group("authentication.k8s.io", "v1"), Group("authorization.k8s.io", "v1"));
+        let rows = [
+            authentication.cluster("selfsubjectreviews", "SelfSubjectReview"),
+            authentication.cluster("tokenreviews", "TokenReview"),
+            authorization.namespaced("localsubjectaccessreviews", "LocalSubjectAccessReview"),
+            authorization.cluster("selfsubjectaccessreviews", "SelfSubjectAccessReview"),
+            authorization.cluster("selfsubjectrulesreviews", "SelfSubjectRulesReview"),
+            authorization.cluster("subjectaccessreviews", "SubjectAccessReview"),
+        ];
+        rows.into_iter().map(|row| Arc::new(row.build())).collect()
+    });
+    &REVIEWS
+}
+
 fn core() -> Vec<Row> {
     let v1 = Group("", "v1");
     vec![
         v1.namespaced("configmaps", "ConfigMap").short(&["cm"]),
-        v1.namespaced("endpoints", "Endpoints").short(&["ep"]).stored_at("services/endpoints").create_on_update(),
+        v1.namespaced("endpoints", "Endpoints")
+            .short(&["ep"])
+            .stored_at("services/endpoints")
+            .create_on_update()
+            .deprecated("v1 Endpoints is deprecated in v1.33+; use discovery.k8s.io/v1 EndpointSlice"),
         v1.namespaced("events", "Event")
             .short(&["ev"])
             .field("involvedObject.kind")
@@ -81,6 +116,7 @@ fn core() -> Vec<Row> {
             .sub(Subresource::Binding)
             .sub(Subresource::EphemeralContainers)
             .sub(Subresource::Eviction)
+            .sub(Subresource::Resize)
             .indexed("spec.nodeName")
             .field_or("spec.restartPolicy", "Always")
             .field_or("spec.schedulerName", "default-scheduler")
@@ -104,7 +140,7 @@ fn core() -> Vec<Row> {
             .generation(),
         v1.namespaced("resourcequotas", "ResourceQuota").short(&["quota"]).status(),
         v1.namespaced("secrets", "Secret").field_or("type", "Opaque"),
-        v1.namespaced("serviceaccounts", "ServiceAccount").short(&["sa"]),
+        v1.namespaced("serviceaccounts", "ServiceAccount").short(&["sa"]).sub(Subresource::Token),
         v1.namespaced("services", "Service")
             .short(&["svc"])
             .all()
@@ -309,6 +345,12 @@ impl Row {
                 custom: false,
                 printer_columns: Vec::new(),
                 schema: None,
+                form: None,
+                conversion: None,
+                terminating: false,
+                deprecation: None,
+                storage_version: None,
+                merging: std::sync::OnceLock::new(),
             },
             fields: Vec::new(),
         }
@@ -389,6 +431,12 @@ impl Row {
         self
     }
 
+    /// Every answer warns so.
+    fn deprecated(mut self, warning: &str) -> Self {
+        self.resource.deprecation = Some(warning.to_owned());
+        self
+    }
+
     fn create_on_update(mut self) -> Self {
         self.resource.strategy.create_on_update = true;
         self
@@ -440,7 +488,12 @@ mod tests {
         let (mut paths, mut prefixes, mut kinds) = (HashSet::new(), HashSet::new(), HashSet::new());
         for resource in registry.resources() {
             assert!(paths.insert((&resource.group, &resource.version, &resource.plural)), "{}", resource.plural);
-            assert!(kinds.insert((&resource.group, &resource.kind)), "{}", resource.kind);
+            assert!(kinds.insert((&resource.group, &resource.version, &resource.kind)), "{}", resource.kind);
+            if let Some(conversion) = &resource.conversion {
+                assert_eq!(conversion.stored().storage_prefix, resource.storage_prefix, "{}", resource.plural);
+                assert!(prefixes.contains(&resource.storage_prefix), "the stored version stands before the second");
+                continue;
+            }
             assert!(prefixes.insert(&resource.storage_prefix), "{} shares its storage", resource.plural);
             for indexed in &resource.indexed_fields {
                 assert!(resource.shape.is_selectable(indexed), "{indexed} is indexed but not selectable");

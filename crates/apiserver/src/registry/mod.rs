@@ -6,19 +6,25 @@
 
 mod builtin;
 
+use std::borrow::Cow;
 use std::sync::{Arc, OnceLock};
 
-use listwatch_meta::{GroupResource, Key, KeyRange, ObjectShape, status};
+use bytes::Bytes;
+use listwatch_apply::Kind;
+use listwatch_meta::{GroupResource, Key, KeyRange, Object, ObjectShape, status};
+use serde_json::{Map, Value};
 
+use crate::crd::{Creating, Form};
 use crate::discovery::Discovery;
 use crate::openapi::OpenApi;
+use crate::versions::Conversion;
 
 /// One served resource: a kind in a group and version.
 #[derive(Debug, Clone)]
 pub struct Resource {
     /// The API group; `""` for core.
     pub group: String,
-    /// The version, which is also the version stored.
+    /// The version.
     pub version: String,
     /// The kind, e.g. `Pod`.
     pub kind: String,
@@ -52,6 +58,20 @@ pub struct Resource {
     /// The OpenAPI v3 schema of an object, for resources that bring their own; `None` publishes
     /// a schema that accepts everything.
     pub schema: Option<Arc<serde_json::Value>>,
+    /// How this version of a custom resource shows what is stored; `None` for built-ins, which are
+    /// stored as they are shown.
+    pub(crate) form: Option<Form>,
+    /// How this version of a built-in kind shows what is stored in another one; `None` for the version
+    /// that is stored.
+    pub(crate) conversion: Option<Conversion>,
+    /// The definition is being deleted: nothing is created any more.
+    pub terminating: bool,
+    /// What every request to a deprecated version is warned of.
+    pub deprecation: Option<String>,
+    /// The version in which objects are stored, if that is served and another one.
+    pub(crate) storage_version: Option<String>,
+    /// How objects merge, once one was written.
+    pub(crate) merging: OnceLock<Kind>,
 }
 
 /// A column of a Table view that is read from the object by a path
@@ -94,8 +114,12 @@ pub enum Subresource {
     Eviction,
     /// `/ephemeralcontainers` of pods.
     EphemeralContainers,
+    /// `/resize` of pods: writes only what containers ask for and may use.
+    Resize,
     /// `/approval` of certificate signing requests.
     Approval,
+    /// `/token` of service accounts: issues one.
+    Token,
 }
 
 impl Subresource {
@@ -108,7 +132,9 @@ impl Subresource {
             Subresource::Binding => "binding",
             Subresource::Eviction => "eviction",
             Subresource::EphemeralContainers => "ephemeralcontainers",
+            Subresource::Resize => "resize",
             Subresource::Approval => "approval",
+            Subresource::Token => "token",
         }
     }
 }
@@ -159,6 +185,87 @@ impl Resource {
         GroupResource { group: &self.group, resource: &self.plural }
     }
 
+    /// The resource in which objects of this one are stored, cached and judged: itself, but for a
+    /// second version of a built-in kind.
+    pub(crate) fn stored(&self) -> &Resource {
+        self.conversion.as_ref().map_or(self, |conversion| conversion.stored())
+    }
+
+    /// Are the cache's bytes already what this version shows?
+    pub(crate) fn is_as_cached(&self) -> bool {
+        self.conversion.is_none() && self.form.as_ref().is_none_or(Form::is_as_cached)
+    }
+
+    /// Tells this version's encodings of an event from those of other versions of its kind.
+    pub(crate) fn encoding_position(&self) -> u32 {
+        match &self.form {
+            Some(form) => form.position(),
+            None => self.conversion.is_some().into(),
+        }
+    }
+
+    /// An object of the cache as this version shows it.
+    pub(crate) fn shown<'a>(&self, object: &'a Object) -> Cow<'a, Object> {
+        match (&self.form, &self.conversion) {
+            (_, Some(conversion)) => Cow::Owned(conversion.show_object(object)),
+            (Some(form), _) if !form.is_as_cached() => Cow::Owned(form.show_object(object, &self.shape)),
+            _ => Cow::Borrowed(object),
+        }
+    }
+
+    /// As [`Resource::shown`], of an object's bytes.
+    pub(crate) fn shown_json(&self, json: Bytes) -> Bytes {
+        match (&self.form, &self.conversion) {
+            (_, Some(conversion)) => conversion.show(&json),
+            (Some(form), _) if !form.is_as_cached() => form.show(&json).into_owned().into(),
+            _ => json,
+        }
+    }
+
+    /// The metadata of an object of the cache may be shown as it is: versions of custom resources
+    /// have the same.
+    pub(crate) fn has_cached_metadata(&self) -> bool {
+        self.conversion.is_none()
+    }
+
+    /// A stored tree as this version shows it.
+    pub(crate) fn read_stored<'a>(&self, tree: &'a Map<String, Value>) -> Cow<'a, Map<String, Value>> {
+        match (&self.form, &self.conversion) {
+            (_, Some(conversion)) => Cow::Owned(conversion.show_tree(tree.clone())),
+            (Some(form), None) => {
+                let mut tree = tree.clone();
+                form.read_stored(&mut tree);
+                Cow::Owned(tree)
+            }
+            (None, None) => Cow::Borrowed(tree),
+        }
+    }
+
+    /// Makes of a tree of this version what is stored of it; a second version of a built-in kind has
+    /// done so before ([`Conversion::keep_tree`]), to be judged by the rules of the kind.
+    pub(crate) fn to_stored(&self, tree: &mut Map<String, Value>) {
+        if let Some(form) = &self.form {
+            form.to_stored(tree);
+        }
+    }
+
+    /// Says, while the result lives, that an object of a custom resource is being created.
+    pub(crate) fn creating(&self) -> Option<Creating> {
+        self.form.as_ref().map(|form| form.kind().creating())
+    }
+
+    /// Names the state of the definition behind a custom resource, as far as it is published.
+    pub(crate) fn openapi_name(&self) -> Option<String> {
+        let form = self.form.as_ref()?;
+        Some(format!("{} {} {} {}", self.version, self.plural, self.kind, form.kind().name()))
+    }
+
+    /// The OpenAPI v3 schema of an object, for resources that bring their own. That of a definition
+    /// is read out of the definition each time.
+    pub fn openapi_schema(&self) -> Option<Arc<serde_json::Value>> {
+        self.schema.clone().or_else(|| self.form.as_ref()?.openapi_schema().map(Arc::new))
+    }
+
     /// The key of one object.
     ///
     /// # Errors
@@ -180,9 +287,17 @@ impl Resource {
     ///
     /// Namespaces cannot be deleted all at once: each takes its contents with it.
     pub fn verbs(&self) -> &'static [&'static str] {
+        if self.is_review() {
+            return &["create"];
+        }
         const ALL: &[&str] = &["create", "delete", "deletecollection", "get", "list", "patch", "update", "watch"];
         const NAMESPACES: &[&str] = &["create", "delete", "get", "list", "patch", "update", "watch"];
         if self.group.is_empty() && self.plural == "namespaces" { NAMESPACES } else { ALL }
+    }
+
+    /// Is this a kind whose objects are questions, answered and not stored?
+    pub fn is_review(&self) -> bool {
+        !self.custom && matches!(self.group.as_str(), "authentication.k8s.io" | "authorization.k8s.io")
     }
 
     /// May a whole collection be deleted by one request?
@@ -200,9 +315,13 @@ impl Resource {
 #[derive(Debug, Default)]
 pub struct Registry {
     resources: Vec<Arc<Resource>>,
+    /// What is asked and answered by any server of built-in kinds.
+    reviews: &'static [Arc<Resource>],
     /// Positions in `resources`, sorted by group, version and plural: every request looks here, and
     /// a binary search over borrowed names allocates nothing.
     by_path: Vec<usize>,
+    /// What this one extends: its documents need not be made again.
+    base: Option<Arc<Registry>>,
     discovery: OnceLock<Discovery>,
     openapi: OnceLock<OpenApi>,
 }
@@ -212,12 +331,40 @@ impl Registry {
     pub fn new(resources: Vec<Arc<Resource>>) -> Self {
         let mut by_path: Vec<usize> = (0..resources.len()).collect();
         by_path.sort_by(|a, b| resources[*a].path().cmp(&resources[*b].path()));
-        Registry { resources, by_path, discovery: OnceLock::new(), openapi: OnceLock::new() }
+        let reviews = if resources.iter().any(|resource| !resource.custom) { builtin::reviews() } else { &[] };
+        Registry { resources, reviews, by_path, base: None, discovery: OnceLock::new(), openapi: OnceLock::new() }
+    }
+
+    /// A registry with these custom resources behind those of another registry.
+    pub fn extended(base: &Arc<Registry>, custom: &[Arc<Resource>]) -> Self {
+        let resources = [base.resources(), custom].concat();
+        Registry { base: Some(Arc::clone(base)), ..Registry::new(resources) }
+    }
+
+    /// The registry that this one extends.
+    pub(crate) fn base(&self) -> Option<&Arc<Registry>> {
+        self.base.as_ref()
     }
 
     /// The built-in kinds of Kubernetes.
     pub fn builtin() -> Self {
         Registry::new(builtin::resources())
+    }
+
+    /// The kinds of reviews ([`Resource::is_review`]). They have a path and a kind, and nothing that
+    /// could be listed; everything else here is about [`Registry::resources`].
+    pub fn reviews(&self) -> &[Arc<Resource>] {
+        self.reviews
+    }
+
+    /// The kind of review that is asked for at `/apis/<group>/<version>/<plural>`.
+    pub fn find_review(&self, group: &str, version: &str, plural: &str) -> Option<&Arc<Resource>> {
+        self.reviews.iter().find(|review| review.path() == (group, version, plural))
+    }
+
+    /// Is anything of this group served?
+    pub fn has_group(&self, group: &str) -> bool {
+        self.resources.iter().chain(self.reviews).any(|resource| resource.group == group)
     }
 
     /// All resources.
@@ -233,7 +380,12 @@ impl Registry {
 
     /// Is this group and version served at all?
     pub fn has_group_version(&self, group: &str, version: &str) -> bool {
-        self.resources.iter().any(|r| r.group == group && r.version == version)
+        let at = self.by_path.partition_point(|at| self.resources[*at].path() < (group, version, ""));
+        let stored = self.by_path.get(at).is_some_and(|at| {
+            let found = &self.resources[*at];
+            found.group == group && found.version == version
+        });
+        stored || self.reviews.iter().any(|review| review.group == group && review.version == version)
     }
 
     /// The discovery documents, written when first asked for.

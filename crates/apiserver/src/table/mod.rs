@@ -186,7 +186,16 @@ pub fn columns(resource: &Resource) -> Vec<Column> {
 
 /// The cells of one object's row, one for each of [`columns`]. `object` is its JSON.
 pub fn row(resource: &Resource, object: &[u8], now: OffsetDateTime) -> Vec<Cell> {
-    Cells::of(resource).row(Printed::new(Json::new(object), now), now)
+    let stored = printable(resource, object);
+    Cells::of(resource).row(Printed::new(Json::new(&stored), now), now)
+}
+
+/// What printers read: an object in the version in which it is stored.
+fn printable<'a>(resource: &Resource, object: &'a [u8]) -> Cow<'a, [u8]> {
+    match &resource.conversion {
+        Some(conversion) => Cow::Owned(conversion.keep(object).into()),
+        None => Cow::Borrowed(object),
+    }
 }
 
 /// How the cells of a resource are made.
@@ -204,7 +213,8 @@ struct PathColumn {
 impl Cells {
     fn of(resource: &Resource) -> Self {
         if !resource.custom {
-            return Cells::Printer(printers::find(&resource.group, &resource.plural));
+            let stored = resource.stored();
+            return Cells::Printer(printers::find(&stored.group, &stored.plural));
         }
         let paths = column::custom(resource)
             .iter()
@@ -337,8 +347,13 @@ impl TableView {
     /// Appends the row of an object.
     pub(crate) fn write_row(&self, out: &mut BytesMut, object: &[u8], now: OffsetDateTime) {
         let printed = Printed::new(Json::new(object), now);
+        let cells = match printable(&self.resource, object) {
+            // To look an object over is the most that a row costs.
+            Cow::Borrowed(_) => self.cells.row(printed, now),
+            Cow::Owned(stored) => self.cells.row(Printed::new(Json::new(&stored), now), now),
+        };
         out.put_slice(b"{\"cells\":[");
-        for (position, cell) in self.cells.row(printed, now).iter().enumerate() {
+        for (position, cell) in cells.iter().enumerate() {
             if position > 0 {
                 out.put_u8(b',');
             }

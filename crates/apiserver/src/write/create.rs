@@ -4,11 +4,14 @@ use listwatch_meta::{Change, Status};
 use listwatch_storage::CreateError;
 use serde_json::Value;
 
+use super::admission::{NoPriority, PriorityClass};
 use super::decode::{Expected, cannot_handle, decode};
 use super::options::Options;
+use super::ownership::{self, Sent};
 use super::store::{self, metadata, metadata_mut};
 use super::{Clock, WriteBody, WriteRequest, WriteResponse, admission, metadata as meta, names, prepare, services};
 use crate::backend::Backend;
+use crate::crd::strategy;
 use crate::registry::Resource;
 
 /// How often a name is made from `generateName` before giving up
@@ -38,11 +41,29 @@ pub(super) async fn create(
 
     place(resource, request.namespace, metadata_mut(&mut object))?;
     warnings.extend(meta::dedup_owners(metadata_mut(&mut object)));
-    let given = meta::text(metadata(&object), "name").to_owned();
-    if let Some(namespace) = request.namespace.filter(|_| resource.namespaced) {
-        admission::namespace_is_open(backend, &registry, resource, namespace, &given).await?;
+    if strategy::is_definition(resource) {
+        warnings.extend(strategy::warnings(&object));
     }
+    let given = meta::text(metadata(&object), "name").to_owned();
+    let _inside = match request.namespace.filter(|_| resource.namespaced) {
+        Some(namespace) => admission::namespace_is_open(backend, &registry, resource, namespace, &given).await?,
+        None => None,
+    };
+    let _creating = resource.creating();
+    admission::definition_is_open(backend, resource, &given)?;
+    let sent = Sent::of(resource, &object);
     prepare::complete(resource, &mut object).map_err(|why| cannot_handle(&object, expected, &why))?;
+    ownership::account_for_new(&registry, resource, &mut object, &sent, &ownership::manager(request), clock);
+    prepare::keep(resource, &mut object).map_err(|why| cannot_handle(&object, expected, &why))?;
+    let mut class = None;
+    while let Err(missing) = admission::set_priority(resource, &mut object, &given, class.as_ref()) {
+        match missing {
+            NoPriority::Unknown(name) => {
+                class = Some(PriorityClass::look_up(backend, &registry, &name, (resource, &given)).await?);
+            }
+            NoPriority::Refused(status) => return Err(*status),
+        }
+    }
 
     let base = meta::text(metadata(&object), "generateName").to_owned();
     let generated = given.is_empty() && !base.is_empty();
@@ -63,11 +84,15 @@ pub(super) async fn create(
         let name = meta::text(metadata(&attempt), "name").to_owned();
         let key = resource.key(request.namespace, &name)?;
         let claim = services::claim_for_new(backend, &registry, resource, &mut attempt, options.dry_run, clock).await?;
+        resource.to_stored(&mut attempt);
         let value = store::encode(&attempt);
 
         let written = if options.dry_run {
             match backend.storage().get(&key).await {
-                Ok((None, _)) => return Ok(WriteResponse { code: 201, body: WriteBody::Json(value), warnings }),
+                Ok((None, _)) => {
+                    let body = WriteBody::Json(resource.shown_json(value));
+                    return Ok(WriteResponse { code: 201, body, warnings });
+                }
                 Ok((Some(current), _)) => Err(CreateError::AlreadyExists { key: key.clone(), current }),
                 Err(error) => return Err(store::read_failed(&error, resource.gr())),
             }
@@ -92,7 +117,8 @@ pub(super) async fn create(
     }
 }
 
-/// Puts the object where the path says it belongs.
+/// Puts the object where the path says it belongs: one that has no namespace by its scope loses what
+/// its body says (`EnsureObjectNamespaceMatchesRequestNamespace` of `pkg/registry/rest/meta.go`).
 ///
 /// # Errors
 /// 400 when the body says it belongs elsewhere.
@@ -101,21 +127,19 @@ pub(super) fn place(
     namespace: Option<&str>,
     metadata: &mut serde_json::Map<String, Value>,
 ) -> Result<(), Status> {
+    let Some(namespace) = namespace.filter(|_| resource.namespaced) else {
+        metadata.shift_remove("namespace");
+        return Ok(());
+    };
     let given = meta::text(metadata, "namespace");
-    match namespace.filter(|_| resource.namespaced) {
-        Some(namespace) if given.is_empty() => {
-            metadata.insert("namespace".to_owned(), Value::String(namespace.to_owned()));
-            Ok(())
-        }
-        Some(namespace) if given == namespace => Ok(()),
-        None if given.is_empty() => {
-            metadata.shift_remove("namespace");
-            Ok(())
-        }
-        _ => Err(Status::bad_request(
+    if given.is_empty() {
+        metadata.insert("namespace".to_owned(), Value::String(namespace.to_owned()));
+    } else if given != namespace {
+        return Err(Status::bad_request(
             "the namespace of the provided object does not match the namespace sent on the request",
-        )),
+        ));
     }
+    Ok(())
 }
 
 /// A version that is no number is no version: kube-apiserver looks away, and so do we.

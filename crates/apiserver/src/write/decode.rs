@@ -5,7 +5,7 @@
 //!
 //! Texts: `pkg/endpoints/handlers/{create,update,rest}.go`, apimachinery `runtime` errors.
 
-use listwatch_meta::Status;
+use listwatch_meta::{FieldError, Status};
 use listwatch_wire::media_type::{Encoding, Served, negotiate_body};
 use listwatch_wire::protobuf;
 use serde_json::{Map, Value};
@@ -13,7 +13,8 @@ use serde_json::{Map, Value};
 use super::document::Document;
 use super::options::FieldValidation;
 use super::store::{OBJECT_DEPTH_MAX, is_deeper};
-use super::{go, metadata};
+use super::{go, metadata, typed};
+use crate::crd::Form;
 use crate::registry::{Registry, Resource};
 
 /// So many bytes of a body that cannot be understood are quoted in the answer.
@@ -31,12 +32,30 @@ pub(super) struct Expected<'a> {
     pub(super) kind: &'a str,
     /// A kind of a custom resource.
     pub(super) custom: bool,
+    /// What a custom resource's version knows about its objects.
+    pub(super) form: Option<&'a Form>,
 }
 
 impl<'a> Expected<'a> {
     /// The kind of a resource's objects.
     pub(super) fn of(resource: &'a Resource) -> Self {
-        Expected { group: &resource.group, version: &resource.version, kind: &resource.kind, custom: resource.custom }
+        Expected {
+            group: &resource.group,
+            version: &resource.version,
+            kind: &resource.kind,
+            custom: resource.custom,
+            form: resource.form.as_ref(),
+        }
+    }
+
+    /// The type of a built-in kind.
+    fn message(&self) -> Option<protobuf::schema::Id> {
+        if self.custom { None } else { protobuf::schema::message_of(&self.api_version(), self.kind) }
+    }
+
+    /// Whether [`fit`] may change an object of this kind.
+    pub(super) fn may_change(&self, object: &Map<String, Value>) -> bool {
+        self.form.is_some() || self.message().is_some_and(|id| typed::has_unknown(object, id))
     }
 
     /// `v1`, `apps/v1`.
@@ -135,14 +154,19 @@ pub(super) fn decode(
     if api_version.matches('/').count() > 1 {
         return Err(unrecognized(&format!("unexpected GroupVersion string: {api_version}")));
     }
-    check_kind(registry, expected, &object)?;
-    let object = ordered(object, expected)?;
+    if expected.form.is_some() {
+        check_custom_kind(expected, &object, body)?;
+    } else {
+        check_kind(registry, expected, &object)?;
+    }
+    let mut object = ordered(object, expected)?;
 
     let mut findings: Vec<String> =
         document.duplicates.iter().map(|path| format!("duplicate field {path:?}")).collect();
     if let Some(Value::Object(metadata)) = object.get("metadata") {
         findings.extend(metadata::unknown_fields(metadata).map(|path| format!("unknown field {path:?}")));
     }
+    findings.extend(fit(&mut object, expected).map_err(|why| cannot_handle(&object, expected, &why))?);
     let warnings = match validation {
         FieldValidation::Ignore => Vec::new(),
         FieldValidation::Warn => findings,
@@ -232,6 +256,52 @@ pub(super) fn ordered(mut object: Map<String, Value>, expected: Expected<'_>) ->
     Ok(ordered)
 }
 
+/// Makes an object fit its kind: a custom resource gets its schema's defaults; then what is not
+/// known goes. Returns what is to be said about that.
+///
+/// # Errors
+/// What a decoder says about a value of a wrong type, or what is wrong with the metadata of an embedded
+/// object.
+pub(super) fn fit(object: &mut Map<String, Value>, expected: Expected<'_>) -> Result<Vec<String>, String> {
+    let unknown = if let Some(schema) = expected.form.and_then(Form::schema) {
+        schema.fit(object).map_err(|error| error.to_string())?
+    } else if let Some(id) = expected.message() {
+        typed::fit(expected, id, object)?
+    } else {
+        Vec::new()
+    };
+    Ok(unknown.into_iter().map(|path| format!("unknown field {path:?}")).collect())
+}
+
+/// Checks the kind of a custom object, whose decoder knows no kinds: it must say one, and be of the
+/// version that is asked for.
+///
+/// # Errors
+/// 400 for no kind or another version, 422 for another kind.
+fn check_custom_kind(expected: Expected<'_>, object: &Map<String, Value>, body: &[u8]) -> Result<(), Status> {
+    let (kind, api_version) = (metadata::text(object, "kind"), metadata::text(object, "apiVersion"));
+    if kind.is_empty() {
+        return Err(Status::bad_request(format!(
+            "the object provided is unrecognized (must be of type {}): Object 'Kind' is missing in '{}' ({})",
+            expected.kind,
+            String::from_utf8_lossy(body),
+            summary(body)
+        )));
+    }
+    let wanted = expected.api_version();
+    if api_version != wanted {
+        return Err(Status::bad_request(format!(
+            "the API version in the data ({api_version}) does not match the expected API version ({wanted})"
+        )));
+    }
+    if kind != expected.kind {
+        let error = FieldError::invalid("kind", format_args!("{kind:?}"), format_args!("must be {}", expected.kind));
+        let name = object.get("metadata").and_then(|metadata| metadata.get("name")?.as_str()).unwrap_or_default();
+        return Err(Status::invalid(expected.group, kind, name, &[error]));
+    }
+    Ok(())
+}
+
 /// 400: the body is understood but is no object of this kind.
 pub(super) fn cannot_handle(object: &Map<String, Value>, expected: Expected<'_>, why: &str) -> Status {
     let kind = match metadata::text(object, "kind") {
@@ -260,7 +330,8 @@ fn summary(body: &[u8]) -> String {
 mod tests {
     use super::*;
 
-    const CONFIG_MAP: Expected<'_> = Expected { group: "", version: "v1", kind: "ConfigMap", custom: false };
+    const CONFIG_MAP: Expected<'_> =
+        Expected { group: "", version: "v1", kind: "ConfigMap", custom: false, form: None };
 
     fn run(
         content_type: Option<&str>,

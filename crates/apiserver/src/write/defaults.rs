@@ -175,7 +175,7 @@ mod tests {
             "apps",
             "StatefulSet",
             json!({"spec": {"template": template(), "volumeClaimTemplates": [{"metadata": {"name": "d"}, "spec": {}}]}}),
-            json!({"spec": {"replicas": 1, "template": filled(), "podManagementPolicy": "OrderedReady",
+            json!({"spec": {"replicas": 1, "serviceName": "", "template": filled(), "podManagementPolicy": "OrderedReady",
                 "updateStrategy": {"type": "RollingUpdate", "rollingUpdate": {"partition": 0}},
                 "revisionHistoryLimit": 10,
                 "persistentVolumeClaimRetentionPolicy": {"whenDeleted": "Retain", "whenScaled": "Retain"},
@@ -292,13 +292,6 @@ mod tests {
             json!({"roleRef": {"kind": "Role", "name": "r"}, "subjects": [{"kind": "User", "name": "u"}, {"kind": "ServiceAccount", "name": "s"}]}),
             json!({"roleRef": {"kind": "Role", "name": "r", "apiGroup": "rbac.authorization.k8s.io"},
                 "subjects": [{"kind": "User", "name": "u", "apiGroup": "rbac.authorization.k8s.io"}, {"kind": "ServiceAccount", "name": "s"}]}),
-        );
-        check(
-            "apiextensions.k8s.io",
-            "CustomResourceDefinition",
-            json!({"spec": {"names": {"kind": "Widget", "plural": "widgets"}}}),
-            json!({"spec": {"names": {"kind": "Widget", "plural": "widgets", "singular": "widget", "listKind": "WidgetList"},
-                "conversion": {"strategy": "None"}}}),
         );
         check(
             "autoscaling",

@@ -2,6 +2,7 @@
 //!
 //! ```text
 //!  DELETE ─▶ preconditions ─▶ namespace?  ─▶ Terminating; the built-in loop does the rest
+//!                             definition? ─▶ a finalizer; the built-in loop removes its objects first
 //!                             pod, bound? ─▶ deletionTimestamp = now + grace; its node does the rest
 //!                             finalizers? ─▶ deletionTimestamp = now; who removes the last one ends it
 //!                             else        ─▶ gone
@@ -23,6 +24,7 @@ use super::options::{DeleteOptions, Propagation};
 use super::store::{self, Done, metadata, metadata_mut};
 use super::{Clock, WriteBody, WriteRequest, WriteResponse, admission, prepare, services};
 use crate::backend::Backend;
+use crate::crd::strategy;
 use crate::registry::{Registry, Resource};
 
 /// A deletecollection without a limit lists so many objects at a time.
@@ -95,7 +97,21 @@ pub(super) async fn delete(
     } else {
         WriteBody::Object(deleted.object)
     };
-    Ok(WriteResponse { code, body, warnings: Vec::new() })
+    Ok(WriteResponse { code, body, warnings: warnings(resource, &options) })
+}
+
+/// What a client is told that deletes jobs without a word about their pods
+/// (`pkg/registry/batch/job/storage`).
+fn warnings(resource: &Resource, options: &DeleteOptions) -> Vec<String> {
+    let unaware = resource.group == "batch" && resource.kind == "Job" && options.propagation.is_none();
+    let text = "child pods are preserved by default when jobs are deleted; set propagationPolicy=Background to remove them or set propagationPolicy=Orphan to suppress this warning";
+    unaware.then(|| text.to_owned()).into_iter().collect()
+}
+
+/// Do objects of this kind leave behind what they own, when nothing else is said? So it was before there
+/// was a garbage collector (`DefaultGarbageCollectionPolicy` of the two strategies).
+fn orphans_by_default(resource: &Resource) -> bool {
+    matches!((&*resource.group, &*resource.kind), ("batch", "Job") | ("", "ReplicationController"))
 }
 
 fn returns_object(resource: &Resource) -> bool {
@@ -156,7 +172,16 @@ impl Target<'_> {
         }
     }
 
-    fn check(&self, object: &Map<String, Value>, found: &KeyValue, options: &DeleteOptions) -> Result<(), Status> {
+    /// Do the preconditions hold, and may it go at all?
+    ///
+    /// # Errors
+    /// 409 when a precondition does not hold, 403 for a namespace that stays.
+    pub(super) fn check(
+        &self,
+        object: &Map<String, Value>,
+        found: &KeyValue,
+        options: &DeleteOptions,
+    ) -> Result<(), Status> {
         let metadata = metadata(object);
         let name = meta::text(metadata, "name");
         // The kind stands where the resource should: so it is in kube-apiserver's answer.
@@ -196,6 +221,14 @@ fn judge(
         && let Some(verdict) = judge_namespace(&mut object, options, now)
     {
         return Ok(verdict);
+    }
+    if strategy::is_definition(resource) && strategy::mark_deleted(&mut object, &super::timestamp(now)) {
+        if options.propagation == Some(Propagation::Orphan) {
+            add_finalizer(metadata_mut(&mut object), FINALIZER_ORPHAN);
+        }
+        order_metadata(&mut object);
+        let decision = Decision::Write { value: store::encode(&object), ttl: None };
+        return Ok(Verdict { decision, shown: object, then_remove: false });
     }
     let before = object.clone();
     let grace = if resource.strategy.graceful_delete { grace(&object, options) } else { Grace::None };
@@ -322,10 +355,11 @@ fn set_finalizers(resource: &Resource, metadata: &mut Map<String, Value>, option
             Some(Propagation::Orphan) => Some(FINALIZER_ORPHAN),
             Some(Propagation::Foreground) => Some(FINALIZER_FOREGROUND),
             Some(Propagation::Background) => None,
-            // Without a word, what the object says counts.
+            // Without a word, what the object says counts, and then what is usual for its kind.
             None => meta::finalizers(metadata)
                 .into_iter()
-                .find_map(|name| [FINALIZER_ORPHAN, FINALIZER_FOREGROUND].into_iter().find(|known| *known == name)),
+                .find_map(|name| [FINALIZER_ORPHAN, FINALIZER_FOREGROUND].into_iter().find(|known| *known == name))
+                .or(orphans_by_default(resource).then_some(FINALIZER_ORPHAN)),
         };
         if let Some(Value::Array(finalizers)) = metadata.get_mut("finalizers") {
             finalizers.retain(|name| {
@@ -409,7 +443,8 @@ pub(super) async fn delete_collection(
         page.at = token.at.map_or(listwatch_meta::ReadAt::MostRecent, listwatch_meta::ReadAt::Exact);
         page.resume = Some(token);
     }
-    Ok(WriteResponse { code: 200, body: WriteBody::List(meta.unwrap_or_default(), removed), warnings: Vec::new() })
+    let body = WriteBody::List(meta.unwrap_or_default(), removed);
+    Ok(WriteResponse { code: 200, body, warnings: warnings(resource, &options) })
 }
 
 #[cfg(test)]
@@ -424,7 +459,8 @@ mod tests {
     /// Judges a pod, and shows decision and metadata as text.
     fn check(plural: &str, object: Value, query: &str, expected: &str) {
         let registry = Registry::builtin();
-        let resource = registry.find("", "v1", plural).unwrap();
+        let group = if plural == "jobs" { "batch" } else { "" };
+        let resource = registry.find(group, "v1", plural).unwrap();
         let options = DeleteOptions::parse(&listwatch_wire::query::Query::parse(query), None, b"").unwrap();
         let Value::Object(object) = object else { panic!("not an object") };
         let now = super::super::parse_timestamp(NOW).unwrap();
@@ -473,6 +509,26 @@ mod tests {
         check("configmaps", orphaned.clone(), "propagationPolicy=Background", r#"remove {"name":"a"}"#);
         check("configmaps", orphaned, "", &orphan);
         check("events", object(), "propagationPolicy=Orphan", r#"remove {"name":"a"}"#);
+    }
+
+    #[test]
+    fn jobs_leave_their_pods_behind_unless_told_otherwise() {
+        let object = || json!({"metadata": {"name": "a"}});
+        let held = |finalizer: &str| {
+            format!(
+                r#"write {{"name":"a","deletionTimestamp":"2024-01-01T00:00:00Z","deletionGracePeriodSeconds":0,"finalizers":["{finalizer}"]}}"#
+            )
+        };
+        let gone = r#"remove {"name":"a"}"#;
+        for plural in ["jobs", "replicationcontrollers"] {
+            check(plural, object(), "", &held("orphan"));
+            check(plural, object(), "propagationPolicy=Background", gone);
+            check(plural, object(), "orphanDependents=false", gone);
+            check(plural, object(), "propagationPolicy=Foreground", &held("foregroundDeletion"));
+            let foreground = json!({"metadata": {"name": "a", "finalizers": ["foregroundDeletion"]}});
+            check(plural, foreground, "", &held("foregroundDeletion"));
+        }
+        check("podtemplates", object(), "", gone);
     }
 
     #[test]

@@ -7,17 +7,53 @@
 use std::cell::{Cell, RefCell};
 use std::fmt;
 
-use serde::de::{DeserializeSeed, Deserializer, Error as _, MapAccess, SeqAccess, Visitor};
+use serde::de::{DeserializeSeed, Deserializer, MapAccess, SeqAccess, Visitor};
+use serde_json::map::Entry;
 use serde_json::{Map, Number, Value};
 
-/// The tree of one document may weigh this much: each value counts one and each byte of a string
-/// or name counts one. JSON within the limit of a request body always fits; what does not is a YAML
-/// document whose aliases multiply it.
-const DOCUMENT_WEIGHT_MAX: usize = 3 * 1024 * 1024;
+/// The tree of one document may take about this many bytes of memory, of which a scalar takes
+/// [`VALUE_BYTES`]; a larger one is refused. Room for any JSON that etcd takes (1.5 MiB).
+pub(crate) const DOCUMENT_BYTES_MAX: usize = 64 * 1024 * 1024;
+
+/// A small document may take this much however short its body is.
+const DOCUMENT_BYTES_MIN: usize = 1024 * 1024;
+
+/// The bytes of memory for each byte of a body: `0,` in a list is the most that JSON can ask for. A
+/// document that takes more is YAML whose aliases multiply it.
+const BYTES_PER_BYTE: usize = 40;
+
+/// What an item of a list takes.
+const VALUE_BYTES: usize = size_of::<Value>();
+
+/// What a member of an object takes besides its name: hash, name and value, and its place in the
+/// table.
+const MEMBER_BYTES: usize = size_of::<u64>() + size_of::<String>() + VALUE_BYTES + 2 * size_of::<usize>();
+
+/// What the tree of a body of this length may take: about the most that a write holds in memory.
+pub(crate) fn bytes_max(body_bytes: usize) -> usize {
+    body_bytes.saturating_mul(BYTES_PER_BYTE).saturating_add(DOCUMENT_BYTES_MIN).min(DOCUMENT_BYTES_MAX)
+}
+
+/// About the bytes of memory that a tree takes.
+pub(super) fn bytes_of(value: &Value) -> usize {
+    VALUE_BYTES
+        + match value {
+            Value::Null | Value::Bool(_) | Value::Number(_) => 0,
+            Value::String(text) => text.len(),
+            Value::Array(items) => items.iter().map(bytes_of).sum(),
+            Value::Object(members) => {
+                members.iter().map(|(name, value)| MEMBER_BYTES - VALUE_BYTES + name.len() + bytes_of(value)).sum()
+            }
+        }
+}
 
 /// At most so many duplicate fields are reported; more are dropped from the report, not from the
 /// rule that the last one counts.
 const DUPLICATES_MAX: usize = 64;
+
+/// The paths of duplicate fields that are looked at have about this many bytes together; with the one
+/// that goes beyond, the report ends. Each of many may be below a very long name.
+const DUPLICATES_BYTES_MAX: usize = 256 * 1024;
 
 /// A parsed body.
 #[derive(Debug)]
@@ -34,7 +70,7 @@ impl Document {
     /// What is wrong and where, for a human.
     pub(super) fn from_json(body: &[u8]) -> Result<Self, String> {
         let mut parser = serde_json::Deserializer::from_slice(body);
-        Self::parse(|seed| {
+        Self::parse(body.len(), |seed| {
             let value = seed.deserialize(&mut parser)?;
             parser.end()?;
             Ok(value)
@@ -47,12 +83,18 @@ impl Document {
     /// # Errors
     /// What is wrong and where, for a human.
     pub(super) fn from_yaml(body: &[u8]) -> Result<Self, String> {
-        Self::parse(|seed| seed.deserialize(yaml_serde::Deserializer::from_slice(body)))
+        Self::parse(body.len(), |seed| seed.deserialize(yaml_serde::Deserializer::from_slice(body)))
             .map_err(|error: yaml_serde::Error| format!("yaml: {error}"))
     }
 
-    fn parse<E>(parse: impl FnOnce(Seed<'_>) -> Result<Value, E>) -> Result<Self, E> {
-        let report = Report { duplicates: RefCell::default(), left: Cell::new(DOCUMENT_WEIGHT_MAX) };
+    fn parse<E>(body_bytes: usize, parse: impl FnOnce(Seed<'_>) -> Result<Value, E>) -> Result<Self, E> {
+        let bytes_max = bytes_max(body_bytes);
+        let report = Report {
+            duplicates: RefCell::default(),
+            duplicates_left: Cell::new(DUPLICATES_BYTES_MAX),
+            left: Cell::new(bytes_max),
+            bytes_max,
+        };
         let value = parse(Seed { report: &report, at: None })?;
         Ok(Document { value, duplicates: report.duplicates.into_inner() })
     }
@@ -91,17 +133,34 @@ fn in_gos_words(error: &serde_json::Error, body: &[u8]) -> String {
 
 struct Report {
     duplicates: RefCell<Vec<String>>,
+    duplicates_left: Cell<usize>,
+    /// Bytes of memory.
     left: Cell<usize>,
+    bytes_max: usize,
 }
 
 impl Report {
-    fn weigh<E: serde::de::Error>(&self, weight: usize) -> Result<(), E> {
-        match self.left.get().checked_sub(weight) {
+    /// Takes bytes of memory.
+    fn take<E: serde::de::Error>(&self, bytes: usize) -> Result<(), E> {
+        match self.left.get().checked_sub(bytes) {
             Some(left) => {
                 self.left.set(left);
                 Ok(())
             }
-            None => Err(E::custom(format_args!("the document expands to more than {DOCUMENT_WEIGHT_MAX} bytes"))),
+            None => Err(E::custom(format_args!("the document takes more than {} bytes of memory", self.bytes_max))),
+        }
+    }
+
+    /// Notes that a field stands twice.
+    fn note(&self, place: &Place<'_>) {
+        let mut duplicates = self.duplicates.borrow_mut();
+        if duplicates.len() >= DUPLICATES_MAX || self.duplicates_left.get() == 0 {
+            return;
+        }
+        let path = place.to_string();
+        self.duplicates_left.set(self.duplicates_left.get().saturating_sub(path.len()));
+        if !duplicates.contains(&path) {
+            duplicates.push(path);
         }
     }
 }
@@ -154,38 +213,38 @@ impl<'de> Visitor<'de> for Seed<'_> {
     }
 
     fn visit_bool<E: serde::de::Error>(self, value: bool) -> Result<Value, E> {
-        self.report.weigh(1)?;
+        self.report.take(VALUE_BYTES)?;
         Ok(Value::Bool(value))
     }
 
     fn visit_i64<E: serde::de::Error>(self, value: i64) -> Result<Value, E> {
-        self.report.weigh(1)?;
+        self.report.take(VALUE_BYTES)?;
         Ok(Value::Number(value.into()))
     }
 
     fn visit_u64<E: serde::de::Error>(self, value: u64) -> Result<Value, E> {
-        self.report.weigh(1)?;
+        self.report.take(VALUE_BYTES)?;
         Ok(Value::Number(value.into()))
     }
 
     fn visit_f64<E: serde::de::Error>(self, value: f64) -> Result<Value, E> {
-        self.report.weigh(1)?;
+        self.report.take(VALUE_BYTES)?;
         // YAML knows .inf and .nan, JSON does not.
         Number::from_f64(value).map(Value::Number).ok_or_else(|| E::custom("a number is not finite"))
     }
 
     fn visit_str<E: serde::de::Error>(self, value: &str) -> Result<Value, E> {
-        self.report.weigh(1 + value.len())?;
+        self.report.take(VALUE_BYTES + value.len())?;
         Ok(Value::String(value.to_owned()))
     }
 
     fn visit_string<E: serde::de::Error>(self, value: String) -> Result<Value, E> {
-        self.report.weigh(1 + value.len())?;
+        self.report.take(VALUE_BYTES + value.len())?;
         Ok(Value::String(value))
     }
 
     fn visit_unit<E: serde::de::Error>(self) -> Result<Value, E> {
-        self.report.weigh(1)?;
+        self.report.take(VALUE_BYTES)?;
         Ok(Value::Null)
     }
 
@@ -198,7 +257,7 @@ impl<'de> Visitor<'de> for Seed<'_> {
     }
 
     fn visit_seq<A: SeqAccess<'de>>(self, mut items: A) -> Result<Value, A::Error> {
-        self.report.weigh(1)?;
+        self.report.take(VALUE_BYTES)?;
         let mut list = Vec::new();
         loop {
             let place = Place { parent: self.at, step: Step::Item(list.len()) };
@@ -210,20 +269,21 @@ impl<'de> Visitor<'de> for Seed<'_> {
     }
 
     fn visit_map<A: MapAccess<'de>>(self, mut members: A) -> Result<Value, A::Error> {
-        self.report.weigh(1)?;
+        self.report.take(VALUE_BYTES)?;
         let mut map = Map::new();
         while let Some(name) = members.next_key_seed(NameSeed)? {
-            self.report.weigh(name.len()).map_err(A::Error::custom::<A::Error>)?;
+            self.report.take(MEMBER_BYTES - VALUE_BYTES + name.len())?;
             let place = Place { parent: self.at, step: Step::Field(&name) };
             let value = members.next_value_seed(Seed { report: self.report, at: Some(&place) })?;
-            if map.contains_key(&name) {
-                let mut duplicates = self.report.duplicates.borrow_mut();
-                let path = place.to_string();
-                if duplicates.len() < DUPLICATES_MAX && !duplicates.contains(&path) {
-                    duplicates.push(path);
+            match map.entry(name) {
+                Entry::Vacant(entry) => {
+                    entry.insert(value);
+                }
+                Entry::Occupied(mut entry) => {
+                    self.report.note(&Place { parent: self.at, step: Step::Field(entry.key()) });
+                    entry.insert(value);
                 }
             }
-            map.insert(name, value);
         }
         Ok(Value::Object(map))
     }
@@ -342,7 +402,41 @@ mod tests {
             let alias = format!("*a{}", level - 1);
             bomb.push_str(&format!("a{level}: &a{level} [{}]\n", [alias.as_str(); 10].join(",")));
         }
-        assert!(Document::from_yaml(bomb.as_bytes()).is_err(), "a YAML bomb was taken");
+        let error = Document::from_yaml(bomb.as_bytes()).unwrap_err();
+        assert!(error.contains("bytes of memory"), "{error}");
+    }
+
+    #[test]
+    fn a_document_counts_as_what_it_takes_in_memory() {
+        let zeros = |count: usize| format!("[{}0]", "0,".repeat(count - 1));
+        // As large as etcd takes it, and as large as a body may be.
+        assert!(Document::from_json(zeros(3 << 18).as_bytes()).is_ok());
+        check_broken(Document::from_json, zeros((3 << 19) - 1).as_bytes(), "takes more than 67108864 bytes of memory");
+        for text in [&zeros(1000), r#"{"a":{"b":["text",{"c":null}]},"d":1.5,"e":{"f":{}}}"#] {
+            let Document { value, .. } = Document::from_json(text.as_bytes()).unwrap();
+            let report = Report {
+                duplicates: RefCell::default(),
+                duplicates_left: Cell::new(0),
+                left: Cell::new(bytes_of(&value)),
+                bytes_max: 0,
+            };
+            let parse = |report: &Report| {
+                Seed { report, at: None }.deserialize(&mut serde_json::Deserializer::from_str(text)).is_ok()
+            };
+            assert!(parse(&report) && report.left.get() == 0, "both ways to count agree");
+            report.left.set(bytes_of(&value) - 1);
+            assert!(!parse(&report));
+        }
+    }
+
+    #[test]
+    fn the_report_of_duplicates_has_bounds() {
+        let twice: String = (0..200).map(|n| format!(r#","{n}":1,"{n}":2"#)).collect();
+        let duplicates = |name: &str| {
+            let body = format!(r#"{{"{name}":{{"":0{twice}}}}}"#);
+            Document::from_json(body.as_bytes()).unwrap().duplicates.len()
+        };
+        assert_eq!((duplicates("a"), duplicates(&"a".repeat(100_000))), (64, 3));
     }
 
     proptest! {

@@ -39,7 +39,7 @@ pub(super) fn type_name(value: &Value) -> &'static str {
 }
 
 /// The word for a JSON value in `encoding/json`'s errors.
-pub(super) fn json_kind(value: &Value) -> &'static str {
+pub(crate) fn json_kind(value: &Value) -> &'static str {
     match value {
         Value::Null => "null",
         Value::Bool(_) => "bool",

@@ -8,6 +8,7 @@ use serde_json::{Map, Value, json};
 
 use super::metadata::{self, FINALIZER_KUBERNETES};
 use super::store::{at, child_mut, metadata, metadata_mut};
+use crate::versions::autoscaling;
 
 /// The label by which a namespace can be selected.
 const NAME_LABEL: &str = "kubernetes.io/metadata.name";
@@ -50,6 +51,10 @@ pub(super) fn decode(group: &str, kind: &str, object: &mut Map<String, Value>) -
             check_base64(object.get("data"))
         }
         ("", "ConfigMap") => check_base64(object.get("binaryData")),
+        ("autoscaling", "HorizontalPodAutoscaler") => {
+            autoscaling::drop_carriers(object);
+            Ok(())
+        }
         _ => Ok(()),
     }
 }
@@ -80,6 +85,11 @@ pub(super) fn create(group: &str, kind: &str, object: &mut Map<String, Value>) {
             let class = quality_of_service(object.get("spec"));
             object.insert("status".to_owned(), json!({"phase": "Pending", "qosClass": class}));
         }
+        ("", "PersistentVolume") => {
+            let since = metadata(object).get("creationTimestamp").cloned().unwrap_or_default();
+            child_mut(object, "status").insert("lastPhaseTransitionTime".to_owned(), since);
+        }
+        ("apps", "DaemonSet") => set_template_generation(object, 1),
         ("batch", "Job") => generate_selector(object),
         _ => {}
     }
@@ -87,6 +97,12 @@ pub(super) fn create(group: &str, kind: &str, object: &mut Map<String, Value>) {
 
 /// What a kind keeps of the old object in an update of its main resource, behind the defaults.
 pub(super) fn update(group: &str, kind: &str, new: &mut Map<String, Value>, old: &Map<String, Value>) {
+    if (group, kind) == ("apps", "DaemonSet") {
+        // The annotation is all that is left of a field of former versions.
+        let before = template_generation(old).unwrap_or(1);
+        let changed = at(new, "spec.template") != at(old, "spec.template");
+        set_template_generation(new, if changed { before.saturating_add(1) } else { before });
+    }
     if (group, kind) == ("", "Namespace") {
         // These are for `/finalize`.
         let kept = old.get("spec").and_then(|spec| spec.get("finalizers")).cloned();
@@ -96,6 +112,18 @@ pub(super) fn update(group: &str, kind: &str, new: &mut Map<String, Value>, old:
             None => spec.shift_remove("finalizers"),
         };
     }
+}
+
+/// The annotation that says how often a daemon set's template was changed.
+const TEMPLATE_GENERATION: &str = "deprecated.daemonset.template.generation";
+
+fn template_generation(object: &Map<String, Value>) -> Option<i64> {
+    metadata(object).get("annotations")?.get(TEMPLATE_GENERATION)?.as_str()?.parse().ok()
+}
+
+fn set_template_generation(object: &mut Map<String, Value>, generation: i64) {
+    let annotations = child_mut(metadata_mut(object), "annotations");
+    annotations.insert(TEMPLATE_GENERATION.to_owned(), Value::String(generation.to_string()));
 }
 
 /// The label that carries the namespace's own name.

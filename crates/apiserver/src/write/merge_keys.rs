@@ -96,6 +96,7 @@ pub(super) fn of_kind(group: &str, kind: &str) -> At {
         ("apps", "StatefulSet") => &STATEFUL_SET,
         ("batch", "CronJob") => &CRON_JOB,
         ("batch", "Job") => &WORKLOAD,
+        ("", "ComponentStatus") => &COMPONENT_STATUS,
         ("", "Node") => &NODE,
         ("", "Pod") => &POD,
         ("", "PodTemplate") => &POD_TEMPLATE,
@@ -143,6 +144,7 @@ static OBJECT_META: Type = Type(&[("ownerReferences", by("uid")), ("finalizers",
 /// Any kind: only its metadata is special.
 static PLAIN: Type = Type(&[("metadata", one(&OBJECT_META))]);
 
+static COMPONENT_STATUS: Type = Type(&[("metadata", one(&OBJECT_META)), ("conditions", by("type"))]);
 static CONDITIONS: Type = Type(&[("conditions", by("type"))]);
 static WITH_CONDITIONS: Type = Type(&[("metadata", one(&OBJECT_META)), ("status", one(&CONDITIONS))]);
 
@@ -229,6 +231,7 @@ static JSON_SCHEMA: Type = Type(&[
     ("properties", members(&JSON_SCHEMA)),
     ("additionalProperties", one(&JSON_SCHEMA)),
     ("patternProperties", members(&JSON_SCHEMA)),
+    ("definitions", members(&JSON_SCHEMA)),
     ("additionalItems", one(&JSON_SCHEMA)),
     ("x-kubernetes-validations", by("rule")),
 ]);
@@ -239,7 +242,10 @@ static CUSTOM_RESOURCE_DEFINITION: Type = Type(&[("metadata", one(&OBJECT_META))
 
 #[cfg(test)]
 mod tests {
+    use listwatch_wire::protobuf::schema::{self, Shape, Type};
+
     use super::*;
+    use crate::facts;
 
     fn check(group: &str, kind: &str, path: &[&str], expected: Rule) {
         let mut at = of_kind(group, kind);
@@ -266,6 +272,41 @@ mod tests {
         check("", "ServiceAccount", &["secrets"], Rule::Key("name"));
         check("", "ServiceAccount", &["imagePullSecrets"], Rule::Default);
         check("policy", "PodDisruptionBudget", &["spec", "selector"], Rule::Replace);
+    }
+
+    /// Compares the two tables below one place; `path` is for the failure's text.
+    fn compare(at: At, id: schema::Id, path: &str) {
+        for field in facts::members(id) {
+            let path = format!("{path}.{}", field.name());
+            let known = facts::of(id).field(field.name());
+            let expected = match (known.strategy().unwrap_or_default(), known.merge_key) {
+                (strategy, Some(key)) if strategy.contains("merge") => Rule::Key(key),
+                (strategy, None) if strategy.contains("merge") => Rule::Set,
+                (strategy, _) if strategy.contains("replace") => Rule::Replace,
+                _ => Rule::Default,
+            };
+            let found = at.field(field.name());
+            assert_eq!(found.rule, expected, "{path} merges otherwise than OpenAPI says");
+            // Schemas contain themselves; the next test looks into them.
+            if let (Type::Message(of), true) = (field.of(), field.of() != Type::Message(id)) {
+                let below = match (field.shape(), At::below(found)) {
+                    (Shape::Map, members) => At::below(members.field("any")),
+                    (_, below) => below,
+                };
+                compare(below, of, &path);
+            }
+        }
+    }
+
+    #[test]
+    fn what_openapi_says_is_what_is_done() {
+        for (api_version, kind, id) in schema::kinds() {
+            let (group, _) = api_version.split_once('/').unwrap_or_default();
+            let stored = facts::of(id).is_object() && !kind.ends_with("List") && !api_version.is_empty();
+            if stored && kind != "Status" && kind != "PartialObjectMetadata" {
+                compare(of_kind(group, kind), id, kind);
+            }
+        }
     }
 
     #[test]

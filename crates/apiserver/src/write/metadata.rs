@@ -4,20 +4,27 @@
 //! Works on the `metadata` member of a parsed object. All functions are pure; ids and times are
 //! arguments.
 
+use std::collections::HashSet;
+
 use listwatch_meta::FieldError;
 use listwatch_meta::selector::{validate_label_value, validate_qualified_name};
 use serde_json::{Map, Value};
 
+use super::validate::Errors;
 use super::{go, names};
 use crate::registry::NameRule;
 
 /// All keys and values of `annotations` together may have this many bytes.
 const ANNOTATIONS_BYTES_MAX: usize = 256 * 1024;
 
+/// Each reference that is one controller too many is an error that shows the whole list; when the
+/// list has more bytes than this, only the first such error is given.
+const OWNERS_REPEATED_BYTES_MAX: usize = 4 * 1024;
+
 /// The finalizer by which deletion with `propagationPolicy=Orphan` waits for the garbage collector.
-pub(super) const FINALIZER_ORPHAN: &str = "orphan";
+pub(crate) const FINALIZER_ORPHAN: &str = "orphan";
 /// The finalizer by which deletion with `propagationPolicy=Foreground` waits for it.
-pub(super) const FINALIZER_FOREGROUND: &str = "foregroundDeletion";
+pub(crate) const FINALIZER_FOREGROUND: &str = "foregroundDeletion";
 /// The finalizer in a namespace's `spec.finalizers`.
 pub(crate) const FINALIZER_KUBERNETES: &str = "kubernetes";
 
@@ -166,14 +173,10 @@ pub(super) fn finalizers(metadata: &Map<String, Value>) -> Vec<&str> {
 }
 
 /// Brings `metadata` into Kubernetes' order, without empty members and without what `ObjectMeta`
-/// does not have. `resourceVersion` goes: it is never stored. `managedFields` go too: who owns
-/// which field is not tracked, and a client's word for it would be believed by other clients.
-pub(super) fn canonical(mut metadata: Map<String, Value>) -> Map<String, Value> {
-    let mut ordered = Map::with_capacity(metadata.len());
-    for (name, _) in
-        FIELDS.iter().filter(|(name, _)| !matches!(*name, "resourceVersion" | "managedFields" | "selfLink"))
-    {
-        let Some((name, value)) = metadata.swap_remove_entry(*name) else { continue };
+/// does not have. `resourceVersion` goes: it is never stored.
+pub(super) fn canonical(metadata: Map<String, Value>) -> Map<String, Value> {
+    let mut places: [Option<(String, Value)>; FIELDS.len()] = Default::default();
+    for (name, value) in metadata {
         let empty = match &value {
             Value::Null => true,
             Value::String(text) => text.is_empty(),
@@ -182,11 +185,14 @@ pub(super) fn canonical(mut metadata: Map<String, Value>) -> Map<String, Value> 
             Value::Number(number) => name == "generation" && number.as_i64() == Some(0),
             Value::Bool(_) => false,
         };
-        if !empty {
-            ordered.insert(name, value);
+        if empty || matches!(name.as_str(), "resourceVersion" | "selfLink") {
+            continue;
+        }
+        if let Some(place) = FIELDS.iter().position(|(known, _)| *known == name) {
+            places[place] = Some((name, value));
         }
     }
-    ordered
+    places.into_iter().flatten().collect()
 }
 
 /// Takes away what only the server sets, and sets it: a new object begins.
@@ -233,17 +239,18 @@ pub(super) fn raise_generation(metadata: &mut Map<String, Value>) {
 /// Returns the warning that kube-apiserver gives, when there were any.
 pub(super) fn dedup_owners(metadata: &mut Map<String, Value>) -> Option<String> {
     let Some(Value::Array(owners)) = metadata.get_mut("ownerReferences") else { return None };
-    let mut seen: Vec<Value> = Vec::with_capacity(owners.len());
+    let mut seen: HashSet<&Value> = HashSet::with_capacity(owners.len());
     let mut repeated = Vec::new();
-    owners.retain(|owner| {
-        let again = seen.contains(owner);
-        if again {
+    let mut first = Vec::with_capacity(owners.len());
+    for owner in owners.iter() {
+        let is_first = seen.insert(owner);
+        if !is_first {
             repeated.push(owner.get("uid").and_then(Value::as_str).unwrap_or_default().to_owned());
-        } else {
-            seen.push(owner.clone());
         }
-        !again
-    });
+        first.push(is_first);
+    }
+    let mut first = first.into_iter();
+    owners.retain(|_| first.next().unwrap_or(true));
     if repeated.is_empty() {
         return None;
     }
@@ -264,7 +271,7 @@ pub(super) struct Rules {
 }
 
 /// Checks everything a client may set.
-pub(super) fn validate(metadata: &Map<String, Value>, rules: Rules, errors: &mut Vec<FieldError>) {
+pub(super) fn validate(metadata: &Map<String, Value>, rules: Rules, errors: &mut Errors) {
     let invalid = |field: &str, value: &str, why: &str| FieldError::invalid(field, go::quote(value), why);
     let generate_name = text(metadata, "generateName");
     if !generate_name.is_empty() {
@@ -305,7 +312,7 @@ pub(super) fn validate(metadata: &Map<String, Value>, rules: Rules, errors: &mut
 }
 
 /// Checks a map of labels that stands at `field`.
-pub(super) fn validate_labels(labels: &Map<String, Value>, field: &str, errors: &mut Vec<FieldError>) {
+pub(super) fn validate_labels(labels: &Map<String, Value>, field: &str, errors: &mut Errors) {
     for (name, value) in labels {
         if let Err(why) = validate_qualified_name(name) {
             errors.push(FieldError::invalid(field, go::quote(name), why));
@@ -317,7 +324,7 @@ pub(super) fn validate_labels(labels: &Map<String, Value>, field: &str, errors: 
     }
 }
 
-fn validate_annotations(annotations: &Map<String, Value>, errors: &mut Vec<FieldError>) {
+fn validate_annotations(annotations: &Map<String, Value>, errors: &mut Errors) {
     let mut bytes = 0;
     for (name, value) in annotations {
         // Case does not matter in annotations' names.
@@ -332,8 +339,9 @@ fn validate_annotations(annotations: &Map<String, Value>, errors: &mut Vec<Field
     }
 }
 
-fn validate_owners(owners: &[Value], errors: &mut Vec<FieldError>) {
+fn validate_owners(owners: &[Value], errors: &mut Errors) {
     let mut controller = None;
+    let mut printed: Option<String> = None;
     for owner in owners.iter().filter_map(Value::as_object) {
         let mut wrong = |field: &str, value: &str, why: &str| {
             let field = format!("metadata.ownerReferences.{field}");
@@ -348,7 +356,6 @@ fn validate_owners(owners: &[Value], errors: &mut Vec<FieldError>) {
                 wrong(field, "", "must not be empty");
             }
         }
-        let printed = || Value::Array(owners.to_vec()).to_string();
         if text(owner, "kind") == "Event" && api_version == "v1" {
             let why = "/v1, Kind=Event is disallowed from being an owner";
             errors.push(FieldError::invalid("metadata.ownerReferences", Value::Object(owner.clone()), why));
@@ -357,19 +364,21 @@ fn validate_owners(owners: &[Value], errors: &mut Vec<FieldError>) {
             let this = format!("{}/{}", text(owner, "kind"), text(owner, "name"));
             match &controller {
                 None => controller = Some(this),
-                Some(first) => errors.push(FieldError::invalid(
-                    "metadata.ownerReferences",
-                    printed(),
-                    format_args!(
+                // The second error repeats a list only when it is short.
+                Some(_) if printed.as_ref().is_some_and(|list| list.len() > OWNERS_REPEATED_BYTES_MAX) => {}
+                Some(first) => {
+                    let list = printed.get_or_insert_with(|| Value::Array(owners.to_vec()).to_string());
+                    let why = format_args!(
                         "Only one reference can have Controller set to true. Found \"true\" in references for {first} and {this}"
-                    ),
-                )),
+                    );
+                    errors.push(FieldError::invalid("metadata.ownerReferences", &*list, why));
+                }
             }
         }
     }
 }
 
-fn validate_finalizers(finalizers: &[&str], custom: bool, errors: &mut Vec<FieldError>) {
+fn validate_finalizers(finalizers: &[&str], custom: bool, errors: &mut Errors) {
     for finalizer in finalizers {
         if let Err(why) = validate_qualified_name(finalizer) {
             errors.push(FieldError::invalid("metadata.finalizers", go::quote(finalizer), why));
@@ -395,9 +404,9 @@ fn validate_finalizers(finalizers: &[&str], custom: bool, errors: &mut Vec<Field
 }
 
 /// Checks what an update changed.
-pub(super) fn validate_update(new: &Map<String, Value>, old: &Map<String, Value>, errors: &mut Vec<FieldError>) {
+pub(super) fn validate_update(new: &Map<String, Value>, old: &Map<String, Value>, errors: &mut Errors) {
     if is_set(old, "deletionTimestamp") {
-        let known = finalizers(old);
+        let known: HashSet<&str> = finalizers(old).into_iter().collect();
         let mut added: Vec<&str> = finalizers(new).into_iter().filter(|name| !known.contains(name)).collect();
         added.sort_unstable();
         added.dedup();
@@ -435,7 +444,7 @@ mod tests {
     const POD: Rules = Rules { namespaced: true, names: NameRule::Subdomain, custom: false };
 
     fn check(metadata: Value, rules: Rules, expected: &[&str]) {
-        let mut errors = Vec::new();
+        let mut errors = Errors::default();
         validate(&map(metadata), rules, &mut errors);
         let found: Vec<String> = errors.iter().map(FieldError::to_string).collect();
         assert_eq!(found.len(), expected.len(), "{found:?}");
@@ -495,7 +504,7 @@ mod tests {
     }
 
     fn check_changed(new: Value, old: Value, expected: &[&str]) {
-        let mut errors = Vec::new();
+        let mut errors = Errors::default();
         validate_update(&map(new), &map(old), &mut errors);
         let found: Vec<String> = errors.iter().map(FieldError::to_string).collect();
         assert_eq!(found, expected);
@@ -547,7 +556,7 @@ mod tests {
         }));
         assert_eq!(
             Value::Object(canonical(shuffled)).to_string(),
-            r#"{"name":"x","namespace":"n","uid":"u","labels":{"a":"b"}}"#
+            r#"{"name":"x","namespace":"n","uid":"u","labels":{"a":"b"},"managedFields":[{}]}"#
         );
     }
 

@@ -9,6 +9,7 @@
 //!  update   ┐                     ┌ document, decode          body to tree, once
 //!  patch    ├─ one optimistic loop┤ patch, strategic          tree to tree
 //!  scale    ┘   (update::change)  └ prepare: defaults, kinds, metadata, services
+//!  apply    ┘                     └ ownership                managedFields, server-side apply
 //!  delete   one optimistic loop: judge (a pure function of state, options and time)
 //! ```
 //!
@@ -23,25 +24,33 @@ mod decode;
 mod defaults;
 mod delete;
 mod document;
-mod go;
+mod evict;
+pub(crate) mod go;
+mod json_patch;
 mod kinds;
 mod merge_keys;
 pub(crate) mod metadata;
-mod names;
+pub(crate) mod names;
 mod options;
+mod ownership;
 mod patch;
 mod pods;
 mod prepare;
+pub(crate) mod quantities;
+mod reviews;
 pub(crate) mod scale;
 mod services;
 mod store;
 mod strategic;
+mod token;
+mod typed;
 mod update;
+mod validate;
 
 use std::sync::Arc;
 
 use bytes::Bytes;
-use listwatch_meta::{Key, Object, Status};
+use listwatch_meta::{Key, Object, Revision, Status};
 use listwatch_storage::{Decision, KeyValue};
 use listwatch_wire::list::ListMeta;
 use listwatch_wire::query::Query;
@@ -50,7 +59,12 @@ use time::OffsetDateTime;
 use time::format_description::well_known::Rfc3339;
 
 use crate::backend::Backend;
+use crate::crd::strategy;
 use crate::registry::{Resource, Subresource};
+
+pub(crate) use self::document::bytes_max as document_bytes_max;
+pub(crate) use self::options::Propagation;
+pub(crate) use self::reviews::review;
 
 /// What is to be done.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -82,7 +96,6 @@ pub(crate) struct WriteRequest<'a> {
     /// The `Content-Type` header as sent.
     pub(crate) content_type: Option<&'a str>,
     /// The `User-Agent` header, which names the field manager of a client that names none.
-    #[expect(dead_code, reason = "field managers matter with server-side apply")]
     pub(crate) user_agent: Option<&'a str>,
     pub(crate) body: Bytes,
 }
@@ -123,7 +136,7 @@ impl Clock {
         Clock { fixed: Some(time) }
     }
 
-    fn time(&self) -> OffsetDateTime {
+    pub(crate) fn time(&self) -> OffsetDateTime {
         self.fixed.unwrap_or_else(OffsetDateTime::now_utc)
     }
 
@@ -155,7 +168,17 @@ fn parse_timestamp(text: &str) -> Option<OffsetDateTime> {
 /// # Errors
 /// The [`Status`] the client is told.
 pub(crate) async fn write(backend: &Arc<Backend>, request: WriteRequest<'_>) -> Result<WriteResponse, Status> {
-    write_at(backend, &request, &Clock::default()).await
+    let verb = request.verb;
+    let written = write_at(backend, &request, &Clock::default()).await?;
+    // One that is deleted may be gone before anybody looks for it.
+    if strategy::is_definition(request.resource)
+        && matches!(verb, WriteVerb::Create | WriteVerb::Update | WriteVerb::Patch)
+        && let WriteBody::Object(object) = &written.body
+    {
+        // What was defined is served when its author hears that it was stored.
+        backend.definitions().has_seen(object.name(), object.revision()).await;
+    }
+    Ok(written)
 }
 
 /// As [`write()`], with times and ids from `clock`.
@@ -187,6 +210,7 @@ async fn change(
     clock: &Clock,
 ) -> Result<WriteResponse, Status> {
     let registry = backend.registry();
+    let manager = ownership::manager(request);
     let target = update::Target {
         backend,
         registry: &registry,
@@ -196,13 +220,18 @@ async fn change(
         name: request.name.unwrap_or_default(),
         dry_run: false,
         patch: request.verb == WriteVerb::Patch,
+        manager: &manager,
+        account: update::Account::Update,
         clock,
     };
     let method_not_allowed = || Err(Status::method_not_allowed());
     match (subresource, request.verb) {
         (Some(Subresource::Binding), WriteVerb::Create) => pods::bind(&target, request).await,
         (Some(Subresource::Eviction), WriteVerb::Create) => pods::evict(&target, request).await,
-        (Some(Subresource::Binding | Subresource::Eviction), _) | (_, WriteVerb::Create) => method_not_allowed(),
+        (Some(Subresource::Token), WriteVerb::Create) => token::issue(&target, request).await,
+        (Some(Subresource::Binding | Subresource::Eviction | Subresource::Token), _) | (_, WriteVerb::Create) => {
+            method_not_allowed()
+        }
         (Some(Subresource::Scale { .. }), verb) => scale::write(&target, request, verb == WriteVerb::Patch).await,
         // The server keeps this one to the removal of finalizers by whoever empties the namespace.
         (Some(Subresource::Finalize), WriteVerb::Patch) => method_not_allowed(),
@@ -271,6 +300,31 @@ pub(crate) async fn remove(backend: &Backend, resource: &Resource, key: &Key) ->
         Err(status) if status.code == 404 => Ok(Removal::Gone),
         Err(status) => Err(status),
     }
+}
+
+/// Deletes one object on behalf of the garbage collector, which has seen it with this uid at this
+/// revision.
+///
+/// # Errors
+/// 409 when it is another one or was changed since, 404 when it is gone, and whatever else a client's
+/// delete is refused with.
+pub(crate) async fn collect(
+    backend: &Backend,
+    resource: &Resource,
+    key: &Key,
+    (uid, revision): (&str, Revision),
+    propagation: Propagation,
+) -> Result<(), Status> {
+    let registry = backend.registry();
+    let clock = Clock::default();
+    let target = delete::Target { backend, registry: &registry, resource, clock: &clock };
+    let options = options::DeleteOptions {
+        propagation: Some(propagation),
+        uid: Some(uid.to_owned()),
+        resource_version: Some(revision.to_string()),
+        ..options::DeleteOptions::default()
+    };
+    target.delete(key, &options).await.map(drop)
 }
 
 #[cfg(test)]

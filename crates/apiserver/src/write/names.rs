@@ -36,6 +36,16 @@ pub(super) fn problems(rule: NameRule, name: &str, prefix: bool) -> Vec<String> 
     }
 }
 
+/// What is wrong with a name that must be a label by RFC 1035.
+pub(crate) fn dns_1035_label(name: &str) -> Vec<String> {
+    rfc_1035_label(name)
+}
+
+/// What is wrong with a name that must be a subdomain by RFC 1123.
+pub(crate) fn dns_subdomain(name: &str) -> Vec<String> {
+    problems(NameRule::Subdomain, name, false)
+}
+
 fn rfc_1035_label(name: &str) -> Vec<String> {
     let mut problems = Vec::new();
     if name.len() > 63 {

@@ -1,7 +1,6 @@
 //! `CreateOptions`, `UpdateOptions`, `PatchOptions` and `DeleteOptions`, checked
 //! (`apimachinery/pkg/apis/meta/v1/validation`).
 
-use listwatch_meta::status::{StatusDetails, reason};
 use listwatch_meta::{FieldError, Status};
 use listwatch_wire::media_type::PatchType;
 use listwatch_wire::query::{Query, WriteOptions};
@@ -11,7 +10,7 @@ use super::decode::{self, Unreadable};
 use super::{go, metadata};
 
 /// A `fieldManager` may have this many bytes.
-const FIELD_MANAGER_BYTES_MAX: usize = 128;
+pub(super) const FIELD_MANAGER_BYTES_MAX: usize = 128;
 
 /// What to do about duplicate and unknown fields.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -30,6 +29,8 @@ pub(super) struct Options {
     /// Do everything but store.
     pub(super) dry_run: bool,
     pub(super) field_validation: FieldValidation,
+    /// An apply takes over fields that others own.
+    pub(super) force: bool,
 }
 
 impl Options {
@@ -82,7 +83,7 @@ impl Options {
         if !errors.is_empty() {
             return Err(Status::invalid("meta.k8s.io", kind, "", &errors));
         }
-        Ok(Options { dry_run: !options.dry_run.is_empty(), field_validation })
+        Ok(Options { dry_run: !options.dry_run.is_empty(), field_validation, force: options.force == Some(true) })
     }
 }
 
@@ -98,7 +99,7 @@ fn check_dry_run(values: &[String], errors: &mut Vec<FieldError>) {
 
 /// What happens to the objects that the deleted one owns.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Propagation {
+pub(crate) enum Propagation {
     Orphan,
     Background,
     Foreground,
@@ -240,21 +241,6 @@ impl DeleteOptions {
             uid,
             resource_version,
         })
-    }
-}
-
-/// 415 for server-side apply, which this server does not do; kubectl then applies from its side.
-pub(super) fn apply_not_supported(custom: bool) -> Status {
-    let (message, details) = if custom {
-        let types = "application/json-patch+json, application/merge-patch+json";
-        (format!("the body of the request was in an unknown format - accepted media types include: {types}"), None)
-    } else {
-        ("415: Unsupported Media Type".to_owned(), Some(StatusDetails::default()))
-    };
-    let status = Status::failure(415, reason::UNSUPPORTED_MEDIA_TYPE, message);
-    match details {
-        Some(details) => status.with_details(details),
-        None => status,
     }
 }
 

@@ -2,8 +2,8 @@
 //!
 //! | media type | rule |
 //! |---|---|
-//! | `application/json-patch+json` | RFC 6902, by the `json-patch` crate, within limits |
-//! | `application/merge-patch+json` | RFC 7386, here |
+//! | `application/json-patch+json` | RFC 6902 with liberties: [`super::json_patch`] |
+//! | `application/merge-patch+json` | RFC 7386, here, but for nulls deep in what is new |
 //! | `application/strategic-merge-patch+json` | [`super::strategic`] |
 //!
 //! No patch makes an object deeper than [`OBJECT_DEPTH_MAX`]: a merged object is no deeper than the
@@ -11,10 +11,8 @@
 //!
 //! Rules and texts: `pkg/endpoints/handlers/patch.go`.
 
-use json_patch::{
-    AddOperation, CopyOperation, MoveOperation, PatchOperation, RemoveOperation, ReplaceOperation, TestOperation,
-    jsonptr::PointerBuf,
-};
+use std::collections::HashSet;
+
 use listwatch_meta::Status;
 use listwatch_meta::status::{StatusDetails, reason};
 use listwatch_wire::media_type::PatchType;
@@ -22,21 +20,14 @@ use serde_json::{Map, Value};
 
 use super::document::Document;
 use super::go;
+use super::json_patch::{self, NotApplicable};
 use super::merge_keys::At;
+use super::ownership::MANAGED_FIELDS;
 use super::store::{OBJECT_DEPTH_MAX, is_deeper};
 use super::strategic::{self, StrategicError};
 
 /// A JSON patch may have this many operations; more is a 413 (`maxJSONPatchOperations`).
 const JSON_PATCH_OPERATIONS_MAX: usize = 10_000;
-
-/// What all `copy` operations of one JSON patch may add to the object together, in bytes; more is a
-/// 422 (`jsonpatch.AccumulatedCopySizeLimit`, ten times the body limit).
-const JSON_PATCH_COPIED_BYTES_MAX: usize = 10 * 3 * 1024 * 1024;
-
-/// So many values may be shifted in lists, or looked at to learn how deep they are, by all
-/// operations of one JSON patch together; more is a 422. Each insertion into the front of a long
-/// list shifts the rest of it, and each move to a deeper place looks at all that is moved.
-const JSON_PATCH_TOUCHED_VALUES_MAX: usize = 100_000_000;
 
 /// A parsed patch. Applying consumes it; a second attempt parses again, which is rare.
 #[derive(Debug)]
@@ -107,7 +98,7 @@ impl Patch {
         match self {
             Patch::Json(operations) => {
                 let mut document = Value::Object(std::mem::take(object));
-                apply_operations(&mut document, operations).map_err(|NotApplicable| unprocessable())?;
+                json_patch::apply(&mut document, operations).map_err(|NotApplicable| unprocessable())?;
                 match document {
                     Value::Object(patched) => *object = patched,
                     _ => return Err(unprocessable()),
@@ -131,6 +122,31 @@ impl Patch {
     pub(super) fn may_change_kind(&self) -> bool {
         !matches!(self, Patch::Strategic(_))
     }
+
+    /// False when the patch neither changes nor looks at `metadata.managedFields`.
+    pub(super) fn may_touch_owners(&self) -> bool {
+        match self {
+            Patch::Json(operations) => operations.iter().any(|operation| {
+                ["path", "from"].iter().any(|name| match operation.get(name) {
+                    None => false,
+                    Some(Value::String(path)) => meets(path, "/metadata/managedFields"),
+                    Some(_) => true,
+                })
+            }),
+            Patch::Merge(patch) | Patch::Strategic(patch) => {
+                // A directive ends in the name of what it is about.
+                let metadata = patch.get("metadata").and_then(Value::as_object);
+                metadata.is_some_and(|metadata| metadata.keys().any(|name| name.ends_with(MANAGED_FIELDS)))
+            }
+        }
+    }
+}
+
+/// Is one of two pointers the other, or above it? Asked of names that need no escapes in a pointer; one
+/// that has some all the same counts as any.
+fn meets(one: &str, other: &str) -> bool {
+    let mut steps = one.split('/').skip(1).zip(other.split('/').skip(1));
+    steps.all(|(a, b)| a == b || a.contains('~'))
 }
 
 /// The patch, when it is no deeper than an object may be. The parser bounds how deep it is at all.
@@ -139,26 +155,39 @@ fn shallow(patch: Map<String, Value>) -> Result<Map<String, Value>, Status> {
     if members_too_deep { Err(unprocessable()) } else { Ok(patch) }
 }
 
-/// RFC 7386.
+/// RFC 7386 as kube-apiserver does it (`gopkg.in/evanphx/json-patch.v4`): what is put where no object
+/// was loses its null members even inside lists.
 fn merge(object: &mut Map<String, Value>, patch: Map<String, Value>) {
-    for (name, value) in patch {
-        match value {
-            Value::Null => {
-                object.shift_remove(&name);
+    // What goes leaves in one pass: taking out one member moves all behind it.
+    let mut gone: HashSet<String> = HashSet::new();
+    for (name, mut value) in patch {
+        match (object.get_mut(&name), &mut value) {
+            (Some(_), Value::Null) => {
+                gone.insert(name);
             }
-            Value::Object(patch) => {
-                let target = object.entry(name).or_insert(Value::Null);
-                if !target.is_object() {
-                    *target = Value::Object(Map::new());
-                }
-                if let Value::Object(target) = target {
-                    merge(target, patch);
-                }
-            }
-            value => {
+            (None, Value::Null) => {}
+            (Some(Value::Object(target)), Value::Object(patch)) => merge(target, std::mem::take(patch)),
+            (Some(target @ Value::Object(_)), _) => *target = value,
+            _ => {
+                prune_nulls(&mut value);
                 object.insert(name, value);
             }
         }
+    }
+    if !gone.is_empty() {
+        object.retain(|name, _| !gone.contains(name));
+    }
+}
+
+/// Takes the null members out of all objects; a null item of a list stays.
+fn prune_nulls(value: &mut Value) {
+    match value {
+        Value::Object(members) => members.retain(|_, value| {
+            prune_nulls(value);
+            !value.is_null()
+        }),
+        Value::Array(items) => items.iter_mut().for_each(prune_nulls),
+        _ => {}
     }
 }
 
@@ -166,91 +195,6 @@ fn merge(object: &mut Map<String, Value>, patch: Map<String, Value>) {
 fn unprocessable() -> Status {
     Status::failure(422, reason::INVALID, "the server rejected our request due to an error in our request")
         .with_details(StatusDetails::default())
-}
-
-/// The operation does not fit the object; the client is told no more.
-struct NotApplicable;
-
-fn apply_operations(document: &mut Value, operations: Vec<Value>) -> Result<(), NotApplicable> {
-    let mut copied = 0_usize;
-    let mut touched = 0_usize;
-    for operation in operations {
-        let operation = operation_of(operation)?;
-        if let PatchOperation::Copy(copy) = &operation {
-            copied += weight(copy.from.resolve(document).map_err(|_| NotApplicable)?);
-        }
-        if nests_too_deep(document, &operation, &mut touched)? {
-            return Err(NotApplicable);
-        }
-        touched += match &operation {
-            PatchOperation::Add(AddOperation { path, .. })
-            | PatchOperation::Remove(RemoveOperation { path })
-            | PatchOperation::Copy(CopyOperation { path, .. }) => list_length(document, path),
-            PatchOperation::Move(MoveOperation { path, from }) => {
-                list_length(document, path) + list_length(document, from)
-            }
-            PatchOperation::Replace(_) | PatchOperation::Test(_) => 0,
-        };
-        if copied > JSON_PATCH_COPIED_BYTES_MAX || touched > JSON_PATCH_TOUCHED_VALUES_MAX {
-            return Err(NotApplicable);
-        }
-        json_patch::patch(document, std::slice::from_ref(&operation)).map_err(|_| NotApplicable)?;
-    }
-    Ok(())
-}
-
-/// Would an operation put a value so that it reaches deeper than an object may? Known before it is
-/// applied, so that no tree is ever too deep to be dropped. Adds to `touched` the values looked at.
-fn nests_too_deep(document: &Value, operation: &PatchOperation, touched: &mut usize) -> Result<bool, NotApplicable> {
-    let resolved = |from: &PointerBuf| from.resolve(document).map_err(|_| NotApplicable);
-    let (path, value) = match operation {
-        PatchOperation::Add(AddOperation { path, value })
-        | PatchOperation::Replace(ReplaceOperation { path, value }) => (path, value),
-        PatchOperation::Copy(CopyOperation { path, from }) => (path, resolved(from)?),
-        // What is moved up, or stays on its level, reaches no deeper than it did.
-        PatchOperation::Move(MoveOperation { path, from }) if path.count() > from.count() => (path, resolved(from)?),
-        PatchOperation::Move(_) | PatchOperation::Remove(_) | PatchOperation::Test(_) => return Ok(false),
-    };
-    Ok(match OBJECT_DEPTH_MAX.checked_sub(path.count()) {
-        Some(levels) => is_deeper(value, levels, touched),
-        None => true,
-    })
-}
-
-/// The length of the list that the pointer's last step indexes; 0 when that is an object.
-fn list_length(document: &Value, path: &PointerBuf) -> usize {
-    let parent = path.parent().and_then(|parent| parent.resolve(document).ok());
-    parent.and_then(Value::as_array).map_or(0, Vec::len)
-}
-
-/// About the bytes of a value as JSON.
-fn weight(value: &Value) -> usize {
-    match value {
-        Value::Null | Value::Bool(_) | Value::Number(_) => 4,
-        Value::String(text) => text.len() + 2,
-        Value::Array(items) => 2 + items.iter().map(weight).sum::<usize>(),
-        Value::Object(map) => 2 + map.iter().map(|(name, value)| name.len() + 3 + weight(value)).sum::<usize>(),
-    }
-}
-
-fn operation_of(operation: Value) -> Result<PatchOperation, NotApplicable> {
-    let Value::Object(mut operation) = operation else { return Err(NotApplicable) };
-    let pointer = |value: Option<Value>| match value {
-        Some(Value::String(text)) => PointerBuf::parse(text).map_err(|_| NotApplicable),
-        _ => Err(NotApplicable),
-    };
-    let path = pointer(operation.remove("path"))?;
-    let from = operation.remove("from");
-    let value = operation.remove("value").unwrap_or(Value::Null);
-    Ok(match operation.get("op").and_then(Value::as_str) {
-        Some("add") => PatchOperation::Add(AddOperation { path, value }),
-        Some("remove") => PatchOperation::Remove(RemoveOperation { path }),
-        Some("replace") => PatchOperation::Replace(ReplaceOperation { path, value }),
-        Some("move") => PatchOperation::Move(MoveOperation { from: pointer(from)?, path }),
-        Some("copy") => PatchOperation::Copy(CopyOperation { from: pointer(from)?, path }),
-        Some("test") => PatchOperation::Test(TestOperation { path, value }),
-        _ => return Err(NotApplicable),
-    })
 }
 
 /// Checks the shape of JSON patch operations.
@@ -313,12 +257,17 @@ mod tests {
         check(r#"[{"op":"add","path":"/x"}]"#, json!({"a": {"b": "c"}, "list": [1, 2], "x": null}));
         check(r#"[{"op":"remove","path":"/a/b"}]"#, json!({"a": {}, "list": [1, 2]}));
         check(r#"[{"op":"replace","path":"/a/b","value":1}]"#, json!({"a": {"b": 1}, "list": [1, 2]}));
+        check(r#"[{"op":"replace","path":"/a/x","value":1}]"#, json!({"a": {"b": "c", "x": 1}, "list": [1, 2]}));
+        check(r#"[{"op":"replace","path":"/list/-1","value":9}]"#, json!({"a": {"b": "c"}, "list": [1, 9]}));
+        check(r#"[{"op":"replace","path":"","value":{"z":1}}]"#, json!({"z": 1}));
         check(r#"[{"op":"move","from":"/a/b","path":"/list/0"}]"#, json!({"a": {}, "list": ["c", 1, 2]}));
         check(
             r#"[{"op":"copy","from":"/a","path":"/x~1y"}]"#,
             json!({"a": {"b": "c"}, "list": [1, 2], "x/y": {"b": "c"}}),
         );
         check(r#"[{"op":"test","path":"/a/b","value":"c"}]"#, object.clone());
+        check(r#"[{"op":"test","path":"/a/x","value":null}]"#, object.clone());
+        check(r#"[{"op":"test","path":"/x~1y"}]"#, object.clone());
     }
 
     const REJECTED: &str = "the server rejected our request due to an error in our request";
@@ -327,8 +276,14 @@ mod tests {
     fn json_patches_that_do_not_fit_are_rejected() {
         for body in [
             r#"[{"op":"test","path":"/a/b","value":"x"}]"#,
+            r#"[{"op":"test","path":"/a/b","value":null}]"#,
+            r#"[{"op":"test","path":"/x/y","value":null}]"#,
+            r#"[{"op":"test","path":"/list/2","value":null}]"#,
             r#"[{"op":"remove","path":"/a/x"}]"#,
-            r#"[{"op":"replace","path":"/a/x","value":1}]"#,
+            r#"[{"op":"replace","path":"/x/y","value":1}]"#,
+            r#"[{"op":"replace","path":"/list/2","value":1}]"#,
+            r#"[{"op":"add","path":"","value":{}}]"#,
+            r#"[{"op":"copy","from":"","path":"/x"}]"#,
             r#"[{"op":"add","path":"/x/y","value":1}]"#,
             r#"[{"op":"add","path":"/list/7","value":1}]"#,
             r#"[{"op":"fly","path":"/a","value":1}]"#,
@@ -375,7 +330,8 @@ mod tests {
         let why = "Request entity too large: The allowed maximum operations in a JSON patch is 10000, got 10001";
         check_error(PatchType::Json, &format!("[{operations}]"), 413, why);
         // Each copy doubles the object.
-        let doubling: Vec<String> = (0..64).map(|n| format!(r#"{{"op":"copy","from":"","path":"/x{n}"}}"#)).collect();
+        let doubling: Vec<String> =
+            (0..64).map(|n| format!(r#"{{"op":"copy","from":"/a","path":"/a/x{n}"}}"#)).collect();
         check_error(PatchType::Json, &format!("[{}]", doubling.join(",")), 422, REJECTED);
         // Each insertion shifts the whole list.
         let long = json!({"list": vec![0; 300_000]});
@@ -413,7 +369,7 @@ mod tests {
         };
         for (fits, over) in [(true, 0), (false, 1)] {
             check(fits, op("add", "/x", &value(99 + over)));
-            check(fits, op("add", "", &value(100 + over)));
+            check(fits, op("replace", "", &value(100 + over)));
             check(fits, op("add", &below_b(50), &value(49 + over)));
             check(fits, op("replace", "/b", &value(99 + over)));
             check(fits, op("replace", &below_b(49), &value(50 + over)));
@@ -486,9 +442,9 @@ mod tests {
         );
     }
 
-    /// RFC 7386, section 2, as written there.
+    /// RFC 7386, section 2, as written there, but for lists that are put where no object was.
     fn reference(target: Value, patch: &Value) -> Value {
-        let Value::Object(patch) = patch else { return patch.clone() };
+        let Value::Object(patch) = patch else { return if target.is_object() { patch.clone() } else { bare(patch) } };
         let mut target = match target {
             Value::Object(target) => target,
             _ => Map::new(),
@@ -502,6 +458,18 @@ mod tests {
             }
         }
         Value::Object(target)
+    }
+
+    /// A value without null members.
+    fn bare(value: &Value) -> Value {
+        match value {
+            Value::Object(map) => {
+                let there = map.iter().filter(|(_, value)| !value.is_null());
+                there.map(|(name, value)| (name.clone(), bare(value))).collect()
+            }
+            Value::Array(items) => items.iter().map(bare).collect(),
+            scalar => scalar.clone(),
+        }
     }
 
     fn any_value() -> impl Strategy<Value = Value> {

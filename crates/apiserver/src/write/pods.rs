@@ -1,18 +1,19 @@
 //! `/binding` and `/eviction` of pods: POSTs whose bodies are kinds of their own.
 
-use listwatch_meta::{GroupResource, Key, Status};
+use listwatch_meta::{GroupResource, Status};
 use listwatch_storage::{Decision, KeyValue};
 use serde_json::{Map, Value, json};
 
 use super::decode::{Expected, decode};
-use super::delete;
+use super::evict;
 use super::options::{DeleteOptions, Options};
 use super::store::{self, child_mut, metadata, metadata_mut};
 use super::update::Target;
 use super::{WriteBody, WriteRequest, WriteResponse, create, metadata as meta};
 
-const BINDING: Expected<'static> = Expected { group: "", version: "v1", kind: "Binding", custom: false };
-const EVICTION: Expected<'static> = Expected { group: "policy", version: "v1", kind: "Eviction", custom: false };
+const BINDING: Expected<'static> = Expected { group: "", version: "v1", kind: "Binding", custom: false, form: None };
+const EVICTION: Expected<'static> =
+    Expected { group: "policy", version: "v1", kind: "Eviction", custom: false, form: None };
 /// The name under which errors of a binding go.
 const BINDINGS: GroupResource<'_> = GroupResource { group: "", resource: "pods/binding" };
 
@@ -24,14 +25,17 @@ fn success(warnings: Vec<String>) -> WriteResponse {
 }
 
 /// A body of a kind of its own, and the options it came with.
-struct Posted {
-    object: Map<String, Value>,
+pub(super) struct Posted {
+    pub(super) object: Map<String, Value>,
     options: Options,
-    warnings: Vec<String>,
+    pub(super) warnings: Vec<String>,
 }
 
 /// Decodes a body whose kind need not be registered: these are no resources.
-fn body(target: &Target<'_>, request: &WriteRequest<'_>, expected: Expected<'_>) -> Result<Posted, Status> {
+///
+/// # Errors
+/// 400 and 415 for a body that is not of this kind, 422 for options that are not valid.
+pub(super) fn body(target: &Target<'_>, request: &WriteRequest<'_>, expected: Expected<'_>) -> Result<Posted, Status> {
     let options = Options::parse("CreateOptions", request.query)?;
     let decoded = decode(target.registry, expected, request.content_type, &request.body, options.field_validation)?;
     let mut object = decoded.object;
@@ -101,20 +105,18 @@ pub(super) async fn bind(target: &Target<'_>, request: &WriteRequest<'_>) -> Res
     Ok(success(warnings))
 }
 
-fn set_condition(status: &mut Map<String, Value>, condition: Value) {
+/// Puts a condition where the one of its type is, or at the end.
+pub(super) fn set_condition(status: &mut Map<String, Value>, condition: Value) {
     let conditions = status.entry("conditions").or_insert_with(|| json!([]));
-    let Value::Array(conditions) = conditions else { return };
-    match conditions.iter_mut().find(|present| present.get("type") == condition.get("type")) {
-        Some(present) => *present = condition,
-        None => conditions.push(condition),
+    if let Value::Array(conditions) = conditions {
+        crate::conditions::put(conditions, condition);
     }
 }
 
-/// POST of an Eviction: the pod is deleted as its options say. Budgets are not consulted: no
-/// controller keeps their status, so none would ever allow a disruption.
+/// POST of an Eviction: the pod is deleted as its options say, if its disruption budget allows it.
 ///
 /// # Errors
-/// 404 when the pod is not there, 400 when the eviction names another one, what a delete gives.
+/// 400 when the eviction names another one, and what [`evict::evict`] refuses with.
 pub(super) async fn evict(target: &Target<'_>, request: &WriteRequest<'_>) -> Result<WriteResponse, Status> {
     let Posted { object: eviction, options, warnings } = body(target, request, EVICTION)?;
     if meta::text(metadata(&eviction), "name") != target.name {
@@ -123,13 +125,7 @@ pub(super) async fn evict(target: &Target<'_>, request: &WriteRequest<'_>) -> Re
     let asked = eviction.get("deleteOptions").unwrap_or(&Value::Null);
     let mut delete_options = DeleteOptions::from_value(asked)?;
     delete_options.dry_run |= options.dry_run;
-    let key: Key = target.resource.key(request.namespace, target.name)?;
-    let deletion = delete::Target {
-        backend: target.backend,
-        registry: target.registry,
-        resource: target.resource,
-        clock: target.clock,
-    };
-    deletion.delete(&key, &delete_options).await?;
+    let key = target.resource.key(request.namespace, target.name)?;
+    evict::evict(target, &key, &delete_options).await?;
     Ok(success(warnings))
 }

@@ -8,8 +8,11 @@
 use listwatch_meta::{FieldError, Status};
 use serde_json::{Map, Value};
 
+use super::ownership::MANAGED_FIELDS;
 use super::store::{child_mut, metadata, metadata_mut};
-use super::{defaults, kinds, metadata as meta};
+use super::validate::Errors;
+use super::{defaults, kinds, metadata as meta, validate};
+use crate::crd::{objects, strategy, validation};
 use crate::registry::{Resource, Subresource};
 
 /// Objects whose contents are of free form, so that a `null` in them means something.
@@ -27,6 +30,16 @@ pub(super) fn complete(resource: &Resource, object: &mut Map<String, Value>) -> 
     if resource.custom {
         return Ok(());
     }
+    if let Some(conversion) = &resource.conversion {
+        defaults::drop_nulls(object);
+        conversion.default(object);
+        return Ok(());
+    }
+    if strategy::is_definition(resource) {
+        strategy::check_types(object)?;
+        strategy::default(object);
+        return Ok(());
+    }
     if !FREE_FORM.contains(&resource.kind.as_str()) {
         defaults::drop_nulls(object);
     }
@@ -37,11 +50,23 @@ pub(super) fn complete(resource: &Resource, object: &mut Map<String, Value>) -> 
     Ok(())
 }
 
+/// Brings a completed body into the version by whose rules it is judged: the stored one, where a
+/// built-in kind has two.
+///
+/// # Errors
+/// What a decoder of that version says.
+pub(super) fn keep(resource: &Resource, object: &mut Map<String, Value>) -> Result<(), String> {
+    let Some(conversion) = &resource.conversion else { return Ok(()) };
+    conversion.keep_tree(object);
+    complete(conversion.stored(), object)
+}
+
 /// Makes a completed body a new object, ready to be stored.
 ///
 /// # Errors
 /// 422 naming each field that is not valid.
-pub(super) fn create(resource: &Resource, object: &mut Map<String, Value>, uid: &str, now: &str) -> Result<(), Status> {
+pub(super) fn create(asked: &Resource, object: &mut Map<String, Value>, uid: &str, now: &str) -> Result<(), Status> {
+    let resource = asked.stored();
     meta::begin(metadata_mut(object), uid.to_owned(), now.to_owned());
     if has_status(resource) {
         if resource.custom {
@@ -57,21 +82,36 @@ pub(super) fn create(resource: &Resource, object: &mut Map<String, Value>, uid: 
     if !resource.custom {
         kinds::create(&resource.group, &resource.kind, object);
     }
-    let mut errors = Vec::new();
-    meta::validate(metadata(object), rules(resource), &mut errors);
+    if strategy::is_definition(resource) {
+        strategy::create(object);
+    }
+    let mut errors = Errors::default();
+    meta::validate(metadata(object), rules(asked), &mut errors);
+    if strategy::is_definition(resource) {
+        errors.extend(validation::create(object));
+    } else if !resource.custom {
+        validate::validate(&resource.group, &resource.kind, object, &mut errors);
+        validate::validate_new(&resource.group, &resource.kind, object, &mut errors);
+        if asked.conversion.is_some() {
+            validate::validate_by_second_version(&resource.group, &resource.kind, object, None, &mut errors);
+        }
+    }
+    errors.extend(objects::create(resource, object));
     finish(resource, object, &errors)
 }
 
 /// Makes a completed body the successor of `old`, ready to be stored.
+/// Both are in the version that is judged ([`keep`]).
 ///
 /// # Errors
 /// 422 naming each field that is not valid, or may not change.
 pub(super) fn update(
-    resource: &Resource,
+    asked: &Resource,
     subresource: Option<&Subresource>,
     new: &mut Map<String, Value>,
     old: &Map<String, Value>,
 ) -> Result<(), Status> {
+    let resource = asked.stored();
     keep_out_of_scope(resource, subresource, new, old);
     if subresource.is_none() && !resource.custom {
         kinds::update(&resource.group, &resource.kind, new, old);
@@ -79,16 +119,35 @@ pub(super) fn update(
     if is_namespace(resource) {
         kinds::name_label(new);
     }
+    if subresource.is_none() && strategy::is_definition(resource) {
+        strategy::update(new);
+    }
     meta::carry_over(metadata_mut(new), metadata(old));
-    if resource.strategy.generation && !same_but_for_status(resource, new, old) {
+    let same =
+        same_but_for_status(resource, new, old) && (subresource.is_some() || same_annotations(resource, new, old));
+    if resource.strategy.generation && !same {
         meta::raise_generation(metadata_mut(new));
     }
-    let mut errors = Vec::new();
+    let mut errors = Errors::default();
     meta::validate(metadata(new), rules(resource), &mut errors);
     meta::validate_update(metadata(new), metadata(old), &mut errors);
     if !resource.custom && subresource.is_none() {
+        // What is to be emptied or let go is not held up by what it is.
+        if !meta::is_set(metadata(old), "deletionTimestamp") {
+            validate::validate(&resource.group, &resource.kind, new, &mut errors);
+        }
         kinds::validate_update(&resource.group, &resource.kind, new, old, &mut errors);
+        if asked.conversion.is_some() {
+            validate::validate_by_second_version(&resource.group, &resource.kind, new, Some(old), &mut errors);
+        }
     }
+    if strategy::is_definition(resource) {
+        errors.extend(match subresource {
+            None => validation::update(new, old),
+            Some(_) => validation::status(new),
+        });
+    }
+    errors.extend(objects::update(resource, subresource, new, old));
     finish(resource, new, &errors)
 }
 
@@ -142,7 +201,10 @@ fn keep_out_of_scope(
             }
             let mut metadata = std::mem::take(metadata_mut(new));
             if resource.custom {
+                // Of the metadata only who owns the status may change.
+                let accounts = metadata.shift_remove(MANAGED_FIELDS);
                 metadata.clone_from(self::metadata(old));
+                put(&mut metadata, MANAGED_FIELDS, accounts);
             } else if resource.kind == "Deployment" {
                 put(&mut metadata, "labels", self::metadata(old).get("labels").cloned());
             }
@@ -164,8 +226,27 @@ fn keep_out_of_scope(
             *metadata_mut(&mut kept) = std::mem::take(metadata_mut(new));
             *new = kept;
         }
+        Some(Subresource::Resize) => {
+            let mut kept = old.clone();
+            for list in ["containers", "initContainers"] {
+                resize(child_mut(&mut kept, "spec").get_mut(list), new.get("spec").and_then(|spec| spec.get(list)));
+            }
+            *metadata_mut(&mut kept) = std::mem::take(metadata_mut(new));
+            *new = kept;
+        }
         // These are POSTs with bodies of their own.
-        Some(Subresource::Binding | Subresource::Eviction) => {}
+        Some(Subresource::Binding | Subresource::Eviction | Subresource::Token) => {}
+    }
+}
+
+/// Gives containers the resources that those of the same name have.
+fn resize(containers: Option<&mut Value>, sized: Option<&Value>) {
+    let sized = sized.and_then(Value::as_array);
+    for container in containers.and_then(Value::as_array_mut).into_iter().flatten().filter_map(Value::as_object_mut) {
+        let named = sized.into_iter().flatten().find(|other| other.get("name") == container.get("name"));
+        if let Some(other) = named {
+            put(container, "resources", other.get("resources").cloned());
+        }
     }
 }
 
@@ -178,6 +259,15 @@ fn put(object: &mut Map<String, Value>, name: &str, value: Option<Value>) {
             object.shift_remove(name);
         }
     }
+}
+
+/// Whether annotations are as they were, where they count as something wanted: those of a deployment,
+/// which its controller copies to its replica sets (`pkg/registry/apps/deployment/strategy.go`).
+fn same_annotations(resource: &Resource, new: &Map<String, Value>, old: &Map<String, Value>) -> bool {
+    fn annotations(object: &Map<String, Value>) -> Option<&Map<String, Value>> {
+        metadata(object).get("annotations")?.as_object().filter(|all| !all.is_empty())
+    }
+    resource.kind != "Deployment" || resource.group != "apps" || annotations(new) == annotations(old)
 }
 
 /// Does an update leave alone what `metadata.generation` counts?

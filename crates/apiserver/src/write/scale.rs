@@ -3,18 +3,22 @@
 use std::fmt::Write as _;
 
 use bytes::Bytes;
+use listwatch_apply::Set;
 use listwatch_meta::{FieldError, Object, Status};
+use listwatch_wire::media_type::PatchType;
 use serde_json::{Map, Value, json};
 
 use super::decode::{Expected, decode};
 use super::merge_keys;
 use super::options::Options;
+use super::ownership::{self, Config, ScaleAccount};
 use super::store::{at, child_mut, metadata};
-use super::update::{Base, Body, PatchRequest, Patcher, Target, check_name, patch_request};
+use super::update::{Account, Base, Body, PatchRequest, Patcher, Target, check_name, patch_request};
 use super::{WriteBody, WriteRequest, WriteResponse, create, metadata as meta, store};
 use crate::registry::{Resource, Subresource};
 
-const SCALE: Expected<'static> = Expected { group: "autoscaling", version: "v1", kind: "Scale", custom: false };
+const SCALE: Expected<'static> =
+    Expected { group: "autoscaling", version: "v1", kind: "Scale", custom: false, form: None };
 
 /// The Scale of an object, as JSON: what a GET of `/scale` answers.
 ///
@@ -111,18 +115,27 @@ pub(super) async fn write(
     let replicas_path = paths(resource)?.spec_replicas.to_owned();
     let key = resource.key(request.namespace, target.name)?;
     let mut warnings = Vec::new();
+    let target = &Target { account: Account::Kept, ..*target };
     let done = if patch {
         let PatchRequest { patch_type, options } = patch_request(resource, request)?;
         let target = &Target { dry_run: options.dry_run, ..*target };
+        if patch_type == PatchType::Apply {
+            return apply(target, request, &options, &replicas_path).await;
+        }
         let mut patcher = Patcher::new(patch_type, request, options.field_validation)?;
         let make = |base: Option<Base<'_>>| {
             let Some(base) = base else { return Err(Status::not_found(resource.gr(), target.name)) };
             let mut tree = base.visible();
-            let mut scale = view(resource, &tree)?;
+            let account = ScaleAccount::of(resource, &tree, &replicas_path);
+            let mut live = view(resource, &tree)?;
+            let mut scale = live.clone();
             let at = merge_keys::of_kind(SCALE.group, SCALE.kind);
             warnings = patcher.apply(&mut scale, Body { registry: target.registry, expected: SCALE, at })?;
             check_name(metadata(&scale), target.name)?;
-            write_back(&mut tree, &scale, &replicas_path)?;
+            account.show(&mut live);
+            account.update(target, live, &mut scale);
+            write_back(&mut tree, &scale, &replicas_path, resource.custom)?;
+            account.keep(&scale, &mut tree);
             Ok(tree)
         };
         target.change(&key, None, false, make).await?
@@ -137,13 +150,23 @@ pub(super) async fn write(
         let make = |base: Option<Base<'_>>| {
             let Some(base) = base else { return Err(Status::not_found(resource.gr(), target.name)) };
             let mut tree = base.visible();
-            write_back(&mut tree, &scale, &replicas_path)?;
+            let account = ScaleAccount::of(resource, &tree, &replicas_path);
+            let mut live = view(resource, &tree)?;
+            account.show(&mut live);
+            let mut scale = scale.clone();
+            account.update(target, live, &mut scale);
+            write_back(&mut tree, &scale, &replicas_path, resource.custom)?;
+            account.keep(&scale, &mut tree);
             Ok(tree)
         };
         let uid = Some(meta::text(metadata(&scale), "uid")).filter(|uid| !uid.is_empty());
         target.change(&key, uid, false, make).await?
     };
-    let response = done.response(resource, &key, warnings)?;
+    answer(resource, done.response(resource, &key, warnings)?)
+}
+
+/// The answer to a write of an object, as that to a write of its Scale.
+fn answer(resource: &Resource, response: WriteResponse) -> Result<WriteResponse, Status> {
     let body = match response.body {
         WriteBody::Object(object) => WriteBody::Json(scale_of(resource, &object)?),
         other => other,
@@ -151,8 +174,42 @@ pub(super) async fn write(
     Ok(WriteResponse { body, ..response })
 }
 
-/// Writes a Scale's replicas into the object, and its claim to a version.
-fn write_back(tree: &mut Map<String, Value>, scale: &Map<String, Value>, path: &str) -> Result<(), Status> {
+/// PATCH of a Scale with an apply configuration.
+async fn apply(
+    target: &Target<'_>,
+    request: &WriteRequest<'_>,
+    options: &Options,
+    replicas_path: &str,
+) -> Result<WriteResponse, Status> {
+    let resource = target.resource;
+    let key = resource.key(request.namespace, target.name)?;
+    let config = Config::parse(&request.body, options.field_validation)?;
+    let nothing = Set::new();
+    let make = |base: Option<Base<'_>>| {
+        let Some(base) = base else { return Err(Status::not_found(resource.gr(), target.name)) };
+        let mut tree = base.visible();
+        let account = ScaleAccount::of(resource, &tree, replicas_path);
+        let mut live = view(resource, &tree)?;
+        account.show(&mut live);
+        let by = ownership::scale_writer(target, &nothing);
+        let scale = config.apply(ownership::scale_kind(), Some(&Value::Object(live)), by, options.force)?;
+        check_name(metadata(&scale), target.name)?;
+        write_back(&mut tree, &scale, replicas_path, resource.custom)?;
+        account.keep(&scale, &mut tree);
+        Ok(tree)
+    };
+    let done = target.change(&key, None, false, make).await?;
+    answer(resource, done.response(resource, &key, config.warnings())?)
+}
+
+/// Writes a Scale's replicas into the object, and its claim to a version. What a `custom` object may
+/// not hold is found when that is validated.
+fn write_back(
+    tree: &mut Map<String, Value>,
+    scale: &Map<String, Value>,
+    path: &str,
+    custom: bool,
+) -> Result<(), Status> {
     let replicas = match scale.get("spec").and_then(|spec| spec.get("replicas")) {
         None | Some(Value::Null) => 0,
         Some(value) => value.as_i64().filter(|replicas| i32::try_from(*replicas).is_ok()).ok_or_else(|| {
@@ -163,7 +220,7 @@ fn write_back(tree: &mut Map<String, Value>, scale: &Map<String, Value>, path: &
         })?,
     };
     let source = metadata(scale);
-    if replicas < 0 {
+    if replicas < 0 && !custom {
         let error = FieldError::invalid("spec.replicas", replicas, "must be greater than or equal to 0");
         return Err(Status::invalid(SCALE.group, SCALE.kind, meta::text(source, "name"), &[error]));
     }

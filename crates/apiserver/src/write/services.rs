@@ -18,7 +18,6 @@ use listwatch_meta::{FieldError, Key, Status};
 use listwatch_storage::CreateError;
 use serde_json::{Map, Value, json};
 
-use super::update::Refusal;
 use super::{Clock, go, metadata as meta, store};
 use crate::backend::Backend;
 use crate::registry::{Registry, Resource};
@@ -70,6 +69,20 @@ fn is_service(resource: &Resource) -> bool {
     resource.group.is_empty() && resource.plural == "services"
 }
 
+/// Why what a service has could not be written in.
+pub(super) enum Unfilled {
+    /// The client is told this.
+    Status(Box<Status>),
+    /// Something has to be claimed first.
+    Wants(Wanted),
+}
+
+impl From<Status> for Unfilled {
+    fn from(status: Status) -> Self {
+        Unfilled::Status(Box::new(status))
+    }
+}
+
 /// Claims what a new service needs and writes it in.
 ///
 /// # Errors
@@ -85,16 +98,16 @@ pub(super) async fn claim_for_new(
     let mut grant = Grant::default();
     match grant.fill(resource, object, None) {
         Ok(()) => Ok(grant),
-        Err(Refusal::Status(status)) => Err(*status),
-        Err(Refusal::Wants(wanted)) => {
+        Err(Unfilled::Status(status)) => Err(*status),
+        Err(Unfilled::Wants(wanted)) => {
             grant = wanted.claim(backend, registry, dry_run, clock).await?;
             match grant.fill(resource, object, None) {
                 Ok(()) => Ok(grant),
-                Err(Refusal::Status(status)) => {
+                Err(Unfilled::Status(status)) => {
                     grant.release(backend).await;
                     Err(*status)
                 }
-                Err(Refusal::Wants(_)) => {
+                Err(Unfilled::Wants(_)) => {
                     grant.release(backend).await;
                     Err(Status::internal("a service wants more than it said"))
                 }
@@ -353,14 +366,14 @@ impl Grant {
     /// Writes addresses and ports into a service, whose former state is `old`.
     ///
     /// # Errors
-    /// [`Refusal::Wants`] when something has to be claimed first; 422 when what the client chose
+    /// [`Unfilled::Wants`] when something has to be claimed first; 422 when what the client chose
     /// cannot be.
     pub(super) fn fill(
         &self,
         resource: &Resource,
         object: &mut Map<String, Value>,
         old: Option<&Map<String, Value>>,
-    ) -> Result<(), Refusal> {
+    ) -> Result<(), Unfilled> {
         if !is_service(resource) {
             return Ok(());
         }
@@ -375,7 +388,7 @@ impl Grant {
         self.fill_address(spec, old, &mut wanted)?;
         self.fill_ports(spec, old, &mut wanted)?;
         if wanted.address.is_some() || !wanted.ports.is_empty() {
-            return Err(Refusal::Wants(wanted));
+            return Err(Unfilled::Wants(wanted));
         }
         Ok(())
     }
@@ -385,7 +398,7 @@ impl Grant {
         spec: &mut Map<String, Value>,
         old: Option<&Map<String, Value>>,
         wanted: &mut Wanted,
-    ) -> Result<(), Refusal> {
+    ) -> Result<(), Unfilled> {
         const ADDRESS_FIELDS: [&str; 4] = ["clusterIP", "clusterIPs", "ipFamilies", "ipFamilyPolicy"];
         let external = |spec: &Map<String, Value>| meta::text(spec, "type") == "ExternalName";
         if external(spec) {
@@ -452,7 +465,7 @@ impl Grant {
         spec: &mut Map<String, Value>,
         old: Option<&Map<String, Value>>,
         wanted: &mut Wanted,
-    ) -> Result<(), Refusal> {
+    ) -> Result<(), Unfilled> {
         let kind = meta::text(spec, "type").to_owned();
         let allocate = spec.get("allocateLoadBalancerNodePorts") != Some(&Value::Bool(false));
         let outside = kind == "NodePort" || (kind == "LoadBalancer" && allocate);

@@ -1,13 +1,19 @@
 //! Between trees and the store: stored bytes become trees, trees become bytes, and one optimistic
 //! loop carries a decision out ([`listwatch_storage::guaranteed_update`]).
 
+use std::fmt;
+
 use bytes::Bytes;
 use listwatch_meta::{Change, GroupResource, Key, Object, Revision, Status};
 use listwatch_storage::{
     Decision, GuaranteedUpdateError, KeyValue, Outcome, StoreFault, UpdateLimits, guaranteed_update,
 };
+use serde::de::{DeserializeSeed, Deserializer, IgnoredAny, MapAccess, Visitor};
+use serde::ser::Serialize;
+use serde_json::value::RawValue;
 use serde_json::{Map, Value};
 
+use super::ownership::MANAGED_FIELDS;
 use super::{WriteBody, WriteResponse};
 use crate::backend::Backend;
 use crate::registry::Resource;
@@ -95,6 +101,10 @@ pub(super) async fn run<E: From<Status>>(
 /// version, which [`parse`] takes out.
 fn suggestion(backend: &Backend, resource: &Resource, key: &Key) -> Option<KeyValue> {
     let object = backend.running_cacher(resource)?.peek(key)?;
+    if object.is_normalized() {
+        // These are not the bytes in the store, and what they are to be compared with is.
+        return None;
+    }
     Some(KeyValue {
         key: key.clone(),
         value: object.json(),
@@ -104,27 +114,155 @@ fn suggestion(backend: &Backend, resource: &Resource, key: &Key) -> Option<KeyVa
     })
 }
 
-/// The tree of a stored (or cached) object, without resource version.
+/// The tree of a stored (or cached) object, without resource version. Its `metadata.managedFields` is a
+/// text ([`super::ownership`] says why).
 ///
 /// # Errors
 /// 500 when the store holds something that is no object.
 pub(super) fn parse(found: &KeyValue) -> Result<Map<String, Value>, Status> {
     let corrupt = |why: String| Status::internal(format_args!("the object at {} cannot be read: {why}", found.key));
-    let mut object: Map<String, Value> =
-        serde_json::from_slice(&found.value).map_err(|error| corrupt(error.to_string()))?;
-    match object.get_mut("metadata") {
-        Some(Value::Object(metadata)) => {
-            metadata.shift_remove("resourceVersion");
-            Ok(object)
-        }
+    let mut parser = serde_json::Deserializer::from_slice(&found.value);
+    let object = parser.deserialize_map(StoredObject).map_err(|error| corrupt(error.to_string()))?;
+    parser.end().map_err(|error| corrupt(error.to_string()))?;
+    match object.get("metadata") {
+        Some(Value::Object(_)) => Ok(object),
         _ => Err(corrupt("it has no metadata".to_owned())),
     }
 }
 
+/// The reader of a stored object.
+struct StoredObject;
+
+impl<'de> Visitor<'de> for StoredObject {
+    type Value = Map<String, Value>;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("an object")
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, mut members: A) -> Result<Self::Value, A::Error> {
+        let mut object = Map::with_capacity(8);
+        while let Some(name) = members.next_key::<String>()? {
+            let value =
+                if name == "metadata" { members.next_value_seed(StoredMetadata)? } else { members.next_value()? };
+            object.insert(name, value);
+        }
+        Ok(object)
+    }
+}
+
+/// The reader of the metadata of a stored object.
+struct StoredMetadata;
+
+impl<'de> DeserializeSeed<'de> for StoredMetadata {
+    type Value = Value;
+
+    fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<Value, D::Error> {
+        deserializer.deserialize_map(self)
+    }
+}
+
+impl<'de> Visitor<'de> for StoredMetadata {
+    type Value = Value;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("metadata")
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, mut members: A) -> Result<Value, A::Error> {
+        let mut metadata = Map::with_capacity(10);
+        while let Some(name) = members.next_key::<String>()? {
+            let value = match name.as_str() {
+                "resourceVersion" => {
+                    members.next_value::<IgnoredAny>()?;
+                    continue;
+                }
+                MANAGED_FIELDS => match account(members.next_value::<&RawValue>()?.get()) {
+                    Some(text) => Value::String(text),
+                    None => continue,
+                },
+                _ => members.next_value()?,
+            };
+            metadata.insert(name, value);
+        }
+        Ok(Value::Object(metadata))
+    }
+}
+
+/// The text of an account of who owns what, compact as all that is stored. `None` for what says nothing.
+fn account(text: &str) -> Option<String> {
+    if !text.starts_with('[') || text == "[]" {
+        return None;
+    }
+    // Others may have stored it in several lines. A space may also be part of a name, and then stays.
+    if text.bytes().any(|byte| byte.is_ascii_whitespace()) {
+        return serde_json::from_str(text).map(|entries: Value| entries.to_string()).ok();
+    }
+    Some(text.to_owned())
+}
+
 /// The stored form of an object: compact JSON.
 pub(super) fn encode(object: &Map<String, Value>) -> Bytes {
-    // A tree without foreign map keys always encodes.
-    serde_json::to_vec(object).unwrap_or_default().into()
+    let mut out = Vec::with_capacity(1024);
+    write_members(object, &mut out, |name, value, out| match value {
+        Value::Object(metadata) if name == "metadata" => {
+            write_members(metadata, out, |name, value, out| match value {
+                Value::String(text) if name == MANAGED_FIELDS => out.extend_from_slice(text.as_bytes()),
+                value => write_value(value, out),
+            });
+        }
+        value => write_value(value, out),
+    });
+    out.into()
+}
+
+fn write_value(value: &Value, out: &mut Vec<u8>) {
+    match value {
+        Value::String(text) => write_text(text, out),
+        Value::Object(members) => write_members(members, out, |_, value, out| write_value(value, out)),
+        Value::Array(items) => {
+            out.push(b'[');
+            for (at, item) in items.iter().enumerate() {
+                if at > 0 {
+                    out.push(b',');
+                }
+                write_value(item, out);
+            }
+            out.push(b']');
+        }
+        other => write_json(other, out),
+    }
+}
+
+fn write_members(members: &Map<String, Value>, out: &mut Vec<u8>, mut write: impl FnMut(&str, &Value, &mut Vec<u8>)) {
+    out.push(b'{');
+    for (at, (name, value)) in members.iter().enumerate() {
+        if at > 0 {
+            out.push(b',');
+        }
+        write_text(name, out);
+        out.push(b':');
+        write(name, value, out);
+    }
+    out.push(b'}');
+}
+
+fn write_text(text: &str, out: &mut Vec<u8>) {
+    // Most texts have nothing to escape. A whole chunk is looked at in a few instructions.
+    let plain =
+        |chunk: &[u8]| !chunk.iter().fold(false, |odd, byte| odd | (*byte < 0x20) | matches!(byte, b'"' | b'\\'));
+    if text.as_bytes().chunks(32).all(plain) {
+        out.push(b'"');
+        out.extend_from_slice(text.as_bytes());
+        out.push(b'"');
+    } else {
+        write_json(text, out);
+    }
+}
+
+fn write_json<T: Serialize + ?Sized>(value: &T, out: &mut Vec<u8>) {
+    // A scalar always encodes, and memory takes all of it.
+    let _ = serde_json::to_writer(out, value);
 }
 
 /// An object as clients see it.
@@ -184,7 +322,7 @@ impl Done {
         warnings: Vec<String>,
     ) -> Result<WriteResponse, Status> {
         let (code, body) = match self {
-            Done::Created { value, revision: None } => (201, WriteBody::Json(value)),
+            Done::Created { value, revision: None } => (201, WriteBody::Json(resource.shown_json(value))),
             Done::Created { value, revision: Some(revision) } => {
                 (201, WriteBody::Object(object(resource, key, revision, Change::Added, &value)?))
             }
@@ -225,6 +363,50 @@ mod tests {
     use serde_json::json;
 
     use super::*;
+
+    fn parsed(value: &str) -> Result<Map<String, Value>, Status> {
+        let key = Key::new("things", None, "a").unwrap();
+        let revision = Revision::new(7);
+        parse(&KeyValue { key, value: value.to_owned().into(), created: revision, modified: revision })
+    }
+
+    #[test]
+    fn the_account_of_owners_stays_a_text_between_reading_and_writing() {
+        let entries = r#"[{"manager":"a \"b\"","fieldsV1":{"f:a":{},"k:{\"n\":1}":{}}}]"#;
+        let check = |stored: &str, text: Option<&str>, encoded: &str| {
+            let object = parsed(stored).unwrap();
+            assert_eq!(metadata(&object).get(MANAGED_FIELDS).and_then(Value::as_str), text);
+            assert_eq!(encode(&object), encoded);
+        };
+        let whole = |entries: &str| {
+            format!(
+                r#"{{"kind":"A","metadata":{{"name":"a","managedFields":{entries},"x":"\n"}},"managedFields":"b"}}"#
+            )
+        };
+        check(&whole(entries), Some(entries), &whole(entries));
+        check(&whole(&entries.replace(',', ",\n ")), Some(entries), &whole(entries));
+        let without = r#"{"metadata":{"name":"a"}}"#;
+        for nothing in ["[]", "null", "\"[1]\"", "{}"] {
+            let stored = format!(r#"{{"metadata":{{"name":"a","resourceVersion":"7","managedFields":{nothing}}}}}"#);
+            check(&stored, None, without);
+        }
+        check(r#"{"metadata":{}}"#, None, r#"{"metadata":{}}"#);
+        assert_eq!(encode(&Map::new()), "{}");
+        for broken in
+            ["", "[]", "{}", r#"{"metadata":[]}"#, r#"{"metadata":{}} x"#, r#"{"metadata":{"managedFields":[}}"#]
+        {
+            assert_eq!(parsed(broken).unwrap_err().code, 500, "{broken}");
+        }
+    }
+
+    #[test]
+    fn trees_are_written_as_serde_writes_them() {
+        let long = "x".repeat(31);
+        let tree = json!({"a\"": [1, -2.5, 1e300, true, null, [], {}, "é\u{1}\n"], "": {"b": [{}, {"c": "\\"}]},
+            "metadata": [], "long": [long, format!("{long}\""), format!("{long}x\u{7f}")]});
+        let Value::Object(object) = &tree else { panic!("not an object") };
+        assert_eq!(encode(object), tree.to_string());
+    }
 
     #[test]
     fn depth_counts_lists_and_objects() {

@@ -13,7 +13,8 @@
 //! | `null` | the field goes |
 //!
 //! Which lists have keys says [`super::merge_keys`]. Every step is linear in the size of what it
-//! merges, so a large patch costs what its size says.
+//! merges (members that go are gathered and leave in one pass), so a large patch costs what its
+//! size says.
 
 use std::collections::{HashMap, HashSet};
 
@@ -68,6 +69,14 @@ fn merge_objects(
     retain_keys(&mut original, &mut patch)?;
     merge_ordered_lists(&mut original, &mut patch, at)?;
 
+    // What goes leaves its place empty until the end: taking out one member moves all behind it.
+    let mut gone: HashSet<String> = HashSet::new();
+    let leave = |original: &mut Map<String, Value>, gone: &mut HashSet<String>, name: String| {
+        if let Some(value) = original.get_mut(&name) {
+            *value = Value::Null;
+            gone.insert(name);
+        }
+    };
     for (name, value) in patch {
         let (name, removing) = match strip_prefix(&name, DELETE_FROM) {
             Some(list) => {
@@ -76,13 +85,13 @@ fn merge_objects(
             None => (name, false),
         };
         if value.is_null() {
-            original.shift_remove(&name);
+            leave(&mut original, &mut gone, name);
             continue;
         }
         match (original.get_mut(&name), value) {
-            (Some(Value::Array(present)), Value::Array(gone)) if removing => {
-                let gone: HashSet<Value> = gone.into_iter().collect();
-                present.retain(|item| !gone.contains(item));
+            (Some(Value::Array(present)), Value::Array(items)) if removing => {
+                let items: HashSet<Value> = items.into_iter().collect();
+                present.retain(|item| !items.contains(item));
             }
             (_, _) if removing => {} // nothing there to remove from
             (Some(Value::Object(present)), Value::Object(patch)) => {
@@ -97,13 +106,15 @@ fn merge_objects(
             }
             (_, value) => match plain(value) {
                 Some(value) => {
+                    gone.remove(&name);
                     original.insert(name, value);
                 }
-                None => {
-                    original.shift_remove(&name);
-                }
+                None => leave(&mut original, &mut gone, name),
             },
         }
+    }
+    if !gone.is_empty() {
+        original.retain(|name, _| !gone.contains(name));
     }
     Ok(original)
 }
@@ -126,14 +137,22 @@ fn retain_keys(original: &mut Map<String, Value>, patch: &mut Map<String, Value>
 /// patch.
 fn merge_ordered_lists(original: &mut Map<String, Value>, patch: &mut Map<String, Value>, at: At) -> Result<()> {
     const MALFORMED: StrategicError = StrategicError::Malformed("invalid patch format of setElementOrder list");
-    let directives: Vec<String> = patch.keys().filter(|name| name.starts_with(SET_ORDER)).cloned().collect();
-    for directive in directives {
-        let order = patch.shift_remove(&directive).and_then(into_list).ok_or(MALFORMED)?;
+    if !patch.keys().any(|name| name.starts_with(SET_ORDER)) {
+        return Ok(());
+    }
+    let (directives, rest): (Map<_, _>, Map<_, _>) =
+        std::mem::take(patch).into_iter().partition(|(name, _)| name.starts_with(SET_ORDER));
+    *patch = rest;
+    let mut merged_lists: HashSet<String> = HashSet::new();
+    for (directive, order) in directives {
+        let order = into_list(order).ok_or(MALFORMED)?;
         let name = strip_prefix(&directive, SET_ORDER).flatten().ok_or(MALFORMED)?;
         let list_at = |map: &mut Map<String, Value>| match map.get_mut(name) {
             None => Ok(None),
             Some(Value::Array(list)) => Ok(Some(std::mem::take(list))),
-            Some(Value::Null) => Ok(None),
+            Some(Value::Null) => {
+                Err(StrategicError::Other("expected a []interface {}, but received a %!s(<nil>)".to_owned()))
+            }
             Some(other) => Err(StrategicError::Other(format!(
                 "expected a []interface {{}}, but received a {}",
                 go::type_name(other)
@@ -142,7 +161,7 @@ fn merge_ordered_lists(original: &mut Map<String, Value>, patch: &mut Map<String
         let present = list_at(original)?;
         let patched = list_at(patch)?;
         if patched.is_some() {
-            patch.shift_remove(name);
+            merged_lists.insert(name.to_owned());
         }
         let field = at.field(name);
         check_order(patched.as_deref().unwrap_or_default(), &order, field)?;
@@ -155,6 +174,9 @@ fn merge_ordered_lists(original: &mut Map<String, Value>, patch: &mut Map<String
         };
         let order = index(keys(&order, field));
         original.insert(name.to_owned(), Value::Array(in_order(merged, &order, &index(server_order), field)?));
+    }
+    if !merged_lists.is_empty() {
+        patch.retain(|name, _| !merged_lists.contains(name));
     }
     Ok(())
 }
@@ -195,7 +217,8 @@ fn merge_lists(original: Vec<Value>, patch: Vec<Value>, field: Field) -> Result<
             _ => {}
         }
     }
-    let (mut merged, patch) = if keyed { obey_directives(original, patch, field)? } else { (original, patch) };
+    let (mut merged, patch) =
+        if keyed { obey_directives(original, patch, field)? } else { (each_once(original), patch) };
     let server_order = index(keys(&merged, field));
     let patch_order = keys(&patch, field);
 
@@ -220,6 +243,13 @@ fn merge_lists(original: Vec<Value>, patch: Vec<Value>, field: Field) -> Result<
         }
     }
     in_order(merged, &index(patch_order), &server_order, field)
+}
+
+/// The scalars of a set, each where it stands first.
+fn each_once(mut items: Vec<Value>) -> Vec<Value> {
+    let mut seen = HashSet::with_capacity(items.len());
+    items.retain(|item| seen.insert(item.clone()));
+    items
 }
 
 /// Carries out the `$patch` items of a keyed list and takes them out of the patch.
@@ -352,5 +382,7 @@ fn no_key(item: &Value, field: Field) -> StrategicError {
     StrategicError::Other(format!("map: {} does not contain declared merge key: {key}", go::print(item)))
 }
 
+#[cfg(test)]
+mod random;
 #[cfg(test)]
 mod tests;

@@ -1,18 +1,23 @@
 //! PUT and PATCH: the optimistic loop around one change of one object.
 
+use std::borrow::Cow;
+
 use listwatch_meta::{FieldError, Key, ResourceVersion, Revision, Status};
 use listwatch_storage::{Decision, KeyValue};
 use listwatch_wire::media_type::{PatchType, Served, negotiate_patch};
 use serde_json::{Map, Value};
 
+use super::admission::{NoPriority, PriorityClass};
 use super::decode::{self, Expected, KindProblem, decode};
 use super::merge_keys::{self, At};
-use super::options::{FieldValidation, Options, apply_not_supported};
+use super::options::{FieldValidation, Options};
+use super::ownership::{self, Sent};
 use super::patch::ParsedPatch;
-use super::services::{self, Grant, Wanted};
+use super::services::{self, Grant, Unfilled, Wanted};
 use super::store::{self, Done, metadata, metadata_mut};
 use super::{Clock, WriteRequest, WriteResponse, admission, create, metadata as meta, prepare};
 use crate::backend::Backend;
+use crate::crd::strategy;
 use crate::registry::{Registry, Resource, Subresource};
 
 /// One object about to be changed, and how.
@@ -26,7 +31,20 @@ pub(super) struct Target<'a> {
     pub(super) dry_run: bool,
     /// The change is a patch: a result that cannot be decoded is the patch's fault.
     pub(super) patch: bool,
+    /// The field manager.
+    pub(super) manager: &'a str,
+    /// Who keeps account of who owns which field.
+    pub(super) account: Account,
     pub(super) clock: &'a Clock,
+}
+
+/// Who keeps account of who owns which field.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Account {
+    /// What a write changes goes over to its manager.
+    Update,
+    /// It is kept already in what is to be written.
+    Kept,
 }
 
 /// Why a decision was not made.
@@ -35,6 +53,26 @@ pub(super) enum Refusal {
     Status(Box<Status>),
     /// The service needs addresses or ports first.
     Wants(Wanted),
+    /// The class that the new pod names is to be looked up first.
+    WantsClass(String),
+}
+
+impl From<Unfilled> for Refusal {
+    fn from(missing: Unfilled) -> Self {
+        match missing {
+            Unfilled::Wants(wanted) => Refusal::Wants(wanted),
+            Unfilled::Status(status) => Refusal::Status(status),
+        }
+    }
+}
+
+impl From<NoPriority> for Refusal {
+    fn from(missing: NoPriority) -> Self {
+        match missing {
+            NoPriority::Unknown(class) => Refusal::WantsClass(class),
+            NoPriority::Refused(status) => Refusal::Status(status),
+        }
+    }
 }
 
 impl From<Status> for Refusal {
@@ -75,17 +113,25 @@ impl Target<'_> {
         mut make: impl FnMut(Option<Base<'_>>) -> Result<Map<String, Value>, Status>,
     ) -> Result<Done, Status> {
         let resource = self.resource;
-        let may_create = if create_absent {
-            match self.namespace.filter(|_| resource.namespaced) {
-                Some(namespace) => {
-                    admission::namespace_is_open(self.backend, self.registry, resource, namespace, self.name).await
+        let _creating = create_absent.then(|| resource.creating()).flatten();
+        let mut _inside = None;
+        let may_create =
+            if create_absent && let Err(status) = admission::definition_is_open(self.backend, resource, self.name) {
+                Err(status)
+            } else if create_absent {
+                match self.namespace.filter(|_| resource.namespaced) {
+                    Some(namespace) => {
+                        admission::namespace_is_open(self.backend, self.registry, resource, namespace, self.name)
+                            .await
+                            .map(|inside| _inside = inside)
+                    }
+                    None => Ok(()),
                 }
-                None => Ok(()),
-            }
-        } else {
-            Err(Status::not_found(resource.gr(), self.name))
-        };
+            } else {
+                Err(Status::not_found(resource.gr(), self.name))
+            };
         let mut grant = Grant::default();
+        let mut class = None;
         // The last state that was decided upon, and what it was to become.
         let mut before = Map::new();
         let mut after = Map::new();
@@ -95,29 +141,53 @@ impl Target<'_> {
                     check_uid(resource, key, uid.filter(|_| create_absent), "")?;
                     may_create.clone()?;
                     let mut object = make(None)?;
+                    let sent = Sent::of(resource, &object);
                     self.complete(&mut object)?;
+                    if self.account == Account::Update {
+                        ownership::account(self, None, &mut object, &sent);
+                    }
+                    self.keep(&mut object)?;
+                    admission::set_priority(resource, &mut object, self.name, class.as_ref())?;
                     prepare::create(resource, &mut object, &self.clock.uid(), &self.clock.now())?;
                     grant.fill(resource, &mut object, None)?;
+                    resource.to_stored(&mut object);
                     let value = store::encode(&object);
                     (before, after) = (Map::new(), object);
                     return Ok(Decision::Write { value, ttl: create::ttl(resource) });
                 };
-                let old = store::parse(found)?;
-                check_uid(resource, key, uid, meta::text(metadata(&old), "uid"))?;
-                let base = Base { object: &old, revision: found.modified };
+                let stored = Value::Object(store::parse(found)?);
+                let shown = match resource.read_stored(ownership::as_map(&stored)) {
+                    Cow::Borrowed(_) => None,
+                    Cow::Owned(tree) => Some(Value::Object(tree)),
+                };
+                let live = shown.as_ref().unwrap_or(&stored);
+                let old = ownership::as_map(live);
+                check_uid(resource, key, uid, meta::text(metadata(old), "uid"))?;
+                let base = Base { object: old, revision: found.modified };
                 let mut object = make(Some(base))?;
                 self.check_version(metadata(&object), found.modified)?;
+                let sent = Sent::of(resource, &object);
                 self.complete(&mut object)?;
-                prepare::update(resource, self.subresource, &mut object, &old)?;
-                grant.fill(resource, &mut object, Some(&old))?;
-                let decision = if prepare::completes_deletion(resource, &object, &old) {
+                if self.account == Account::Update {
+                    ownership::account(self, Some(live), &mut object, &sent);
+                }
+                self.keep(&mut object)?;
+                // What is judged is in one version, before and after.
+                let old = if resource.conversion.is_some() { ownership::as_map(&stored) } else { old };
+                prepare::update(resource, self.subresource, &mut object, old)?;
+                grant.fill(resource, &mut object, Some(old))?;
+                let settled = ownership::settle(old, &mut object);
+                let completes = prepare::completes_deletion(resource, &object, old);
+                resource.to_stored(&mut object);
+                let may_be_same = settled || shown.is_some() || resource.conversion.is_some();
+                let decision = if completes {
                     Decision::Delete
-                } else if object == old {
+                } else if may_be_same && object == *ownership::as_map(&stored) {
                     Decision::Nothing
                 } else {
                     Decision::Write { value: store::encode(&object), ttl: create::ttl(resource) }
                 };
-                (before, after) = (old, object);
+                (before, after) = (ownership::into_map(stored), object);
                 Ok(decision)
             };
             match store::run(self.backend, resource, key, self.dry_run, decide).await {
@@ -125,6 +195,16 @@ impl Target<'_> {
                     let more = wanted.claim(self.backend, self.registry, self.dry_run, self.clock).await;
                     match more {
                         Ok(more) => grant.add(more),
+                        Err(status) => {
+                            grant.release(self.backend).await;
+                            return Err(status);
+                        }
+                    }
+                }
+                Err(Refusal::WantsClass(name)) => {
+                    let of = (resource, self.name);
+                    match PriorityClass::look_up(self.backend, self.registry, &name, of).await {
+                        Ok(found) => class = Some(found),
                         Err(status) => {
                             grant.release(self.backend).await;
                             return Err(status);
@@ -153,13 +233,20 @@ impl Target<'_> {
     }
 
     fn complete(&self, object: &mut Map<String, Value>) -> Result<(), Status> {
-        prepare::complete(self.resource, object).map_err(|why| {
-            if self.patch {
-                not_decodable(object, &why)
-            } else {
-                decode::cannot_handle(object, Expected::of(self.resource), &why)
-            }
-        })
+        prepare::complete(self.resource, object).map_err(|why| self.undecodable(object, &why))
+    }
+
+    fn keep(&self, object: &mut Map<String, Value>) -> Result<(), Status> {
+        prepare::keep(self.resource, object).map_err(|why| self.undecodable(object, &why))
+    }
+
+    fn undecodable(&self, object: &mut Map<String, Value>, why: &str) -> Status {
+        if self.patch {
+            ownership::spell_out(object);
+            not_decodable(object, why)
+        } else {
+            decode::cannot_handle(object, Expected::of(self.resource), why)
+        }
     }
 
     /// The version a client claims must be the present one; none is fine where the kind allows it.
@@ -210,6 +297,9 @@ pub(super) async fn update(target: &Target<'_>, request: &WriteRequest<'_>) -> R
         create::place(resource, request.namespace, metadata)?;
         check_name(metadata, target.name)?;
         decoded.warnings.extend(meta::dedup_owners(metadata));
+        if strategy::is_definition(resource) && target.subresource.is_none() {
+            decoded.warnings.extend(strategy::warnings(&decoded.object));
+        }
         Ok(decoded)
     };
     let first = decode_again()?;
@@ -234,6 +324,9 @@ pub(super) async fn update(target: &Target<'_>, request: &WriteRequest<'_>) -> R
 pub(super) async fn patch(target: &Target<'_>, request: &WriteRequest<'_>) -> Result<WriteResponse, Status> {
     let resource = target.resource;
     let PatchRequest { patch_type, options } = patch_request(resource, request)?;
+    if patch_type == PatchType::Apply {
+        return ownership::apply(target, request, &options).await;
+    }
     let target = &Target { dry_run: options.dry_run, ..*target };
     let key = resource.key(request.namespace, target.name)?;
     let at = merge_keys::of_kind(&resource.group, &resource.kind);
@@ -248,6 +341,9 @@ pub(super) async fn patch(target: &Target<'_>, request: &WriteRequest<'_>) -> Re
         create::place(resource, request.namespace, metadata)?;
         check_name(metadata, target.name)?;
         warnings.extend(meta::dedup_owners(metadata));
+        if strategy::is_definition(resource) && target.subresource.is_none() {
+            warnings.extend(strategy::warnings(&object));
+        }
         Ok(object)
     };
     let done = target.change(&key, None, false, make).await?;
@@ -267,9 +363,6 @@ pub(super) struct PatchRequest {
 pub(super) fn patch_request(resource: &Resource, request: &WriteRequest<'_>) -> Result<PatchRequest, Status> {
     let served = if resource.custom { Served::CUSTOM_JSON } else { Served::BUILTIN_JSON };
     let patch_type = negotiate_patch(request.content_type, &served)?;
-    if patch_type == PatchType::Apply {
-        return Err(apply_not_supported(resource.custom));
-    }
     Ok(PatchRequest { patch_type, options: Options::parse_patch(patch_type, request.query)? })
 }
 
@@ -334,30 +427,78 @@ impl<'a> Patcher<'a> {
             None => ParsedPatch::parse(self.patch_type, self.body)?,
         };
         let kind_counts = parsed.patch.may_change_kind();
+        let looks_at_owners = parsed.patch.may_touch_owners();
+        if looks_at_owners {
+            ownership::spell_out(object);
+        }
         parsed.patch.apply(object, body.at)?;
+        // What the patch left alone is of the right shape, and no text to those who look at the rest.
+        let owners = match object.get_mut("metadata") {
+            Some(Value::Object(metadata)) if !looks_at_owners => metadata.shift_remove(ownership::MANAGED_FIELDS),
+            _ => None,
+        };
+        let found = self.check(object, &body, kind_counts, parsed.doubts);
+        let with_owners = |object: &mut Map<String, Value>| {
+            if let Some(owners) = owners {
+                metadata_mut(object).insert(ownership::MANAGED_FIELDS.to_owned(), owners);
+            }
+        };
+        match found {
+            Ok(doubts) => {
+                *object = decode::ordered(std::mem::take(object), body.expected)?;
+                with_owners(object);
+                Ok(doubts)
+            }
+            Err(Undecodable { shown, why }) => {
+                let mut shown = shown.unwrap_or_else(|| std::mem::take(object));
+                with_owners(&mut shown);
+                if !looks_at_owners {
+                    ownership::spell_out(&mut shown);
+                }
+                Err(not_decodable(&shown, &why))
+            }
+        }
+    }
+
+    /// Checks that a patched object is of its kind and makes it fit. Returns what is to be warned of.
+    fn check(
+        &self,
+        object: &mut Map<String, Value>,
+        body: &Body<'_>,
+        kind_counts: bool,
+        mut doubts: Vec<String>,
+    ) -> Result<Vec<String>, Undecodable> {
+        let undecodable = |why: String| Undecodable { shown: None, why };
         if kind_counts {
             match decode::kind_problem(body.registry, body.expected, object) {
                 None => {}
-                Some(KindProblem::Kind(why) | KindProblem::Version(why)) => return Err(not_decodable(object, &why)),
+                Some(KindProblem::Kind(why) | KindProblem::Version(why)) => return Err(undecodable(why)),
             }
         }
-        if let Some(metadata) = object.get("metadata")
-            && let Err(why) = meta::check_shape(body.expected.kind, metadata)
-        {
-            return Err(not_decodable(object, &why));
+        if let Some(metadata) = object.get("metadata") {
+            meta::check_shape(body.expected.kind, metadata).map_err(undecodable)?;
         }
-        let mut doubts = parsed.doubts;
         if let Some(Value::Object(metadata)) = object.get("metadata") {
             doubts.extend(meta::unknown_fields(metadata).map(|path| format!("unknown field {path:?}")));
         }
+        let patched =
+            (self.validation == FieldValidation::Strict && body.expected.may_change(object)).then(|| object.clone());
+        doubts.extend(decode::fit(object, body.expected).map_err(undecodable)?);
         match self.validation {
             FieldValidation::Ignore => doubts.clear(),
             FieldValidation::Strict if !doubts.is_empty() => {
-                return Err(not_decodable(object, &format!("strict decoding error: {}", doubts.join(", "))));
+                let why = format!("strict decoding error: {}", doubts.join(", "));
+                return Err(Undecodable { shown: patched, why });
             }
             FieldValidation::Warn | FieldValidation::Strict => {}
         }
-        *object = decode::ordered(std::mem::take(object), body.expected)?;
         Ok(doubts)
     }
+}
+
+/// Why a patched object is none of its kind.
+struct Undecodable {
+    /// What the client is shown; `None` for the object as it is now.
+    shown: Option<Map<String, Value>>,
+    why: String,
 }

@@ -9,7 +9,9 @@ use super::{Defaults, missing};
 pub(in crate::write) fn of(group: &str, kind: &str) -> Option<&'static Defaults> {
     Some(match (group, kind) {
         ("", "Endpoints") => &ENDPOINTS,
+        ("", "Event") => &EVENT,
         ("", "LimitRange") => &LIMIT_RANGE,
+        ("", "Node") => &NODE,
         ("", "PersistentVolume") => &PERSISTENT_VOLUME,
         ("", "PersistentVolumeClaim") => &PERSISTENT_VOLUME_CLAIM,
         ("", "Pod") => &POD,
@@ -19,7 +21,11 @@ pub(in crate::write) fn of(group: &str, kind: &str) -> Option<&'static Defaults>
         ("", "Service") => &SERVICE,
         ("admissionregistration.k8s.io", "MutatingWebhookConfiguration") => &MUTATING_WEBHOOKS,
         ("admissionregistration.k8s.io", "ValidatingWebhookConfiguration") => &VALIDATING_WEBHOOKS,
-        ("apiextensions.k8s.io", "CustomResourceDefinition") => &CUSTOM_RESOURCE_DEFINITION,
+        ("admissionregistration.k8s.io", "ValidatingAdmissionPolicyBinding" | "MutatingAdmissionPolicyBinding") => {
+            &POLICY_BINDING
+        }
+        ("admissionregistration.k8s.io", "ValidatingAdmissionPolicy" | "MutatingAdmissionPolicy") => &ADMISSION_POLICY,
+        ("apiregistration.k8s.io", "APIService") => &API_SERVICE,
         ("apps", "DaemonSet") => &DAEMON_SET,
         ("apps", "Deployment") => &DEPLOYMENT,
         ("apps", "ReplicaSet") => &REPLICA_SET,
@@ -28,10 +34,17 @@ pub(in crate::write) fn of(group: &str, kind: &str) -> Option<&'static Defaults>
         ("batch", "CronJob") => &CRON_JOB,
         ("batch", "Job") => &JOB,
         ("discovery.k8s.io", "EndpointSlice") => &ENDPOINT_SLICE,
+        ("flowcontrol.apiserver.k8s.io", "FlowSchema") => &FLOW_SCHEMA,
+        ("flowcontrol.apiserver.k8s.io", "PriorityLevelConfiguration") => &PRIORITY_LEVEL,
         ("networking.k8s.io", "IngressClass") => &INGRESS_CLASS,
         ("networking.k8s.io", "NetworkPolicy") => &NETWORK_POLICY,
         ("rbac.authorization.k8s.io", "ClusterRoleBinding" | "RoleBinding") => &ROLE_BINDING,
+        ("rbac.authorization.k8s.io", "ClusterRole" | "Role") => &ROLE,
+        ("resource.k8s.io", "ResourceClaim") => &RESOURCE_CLAIM,
+        ("resource.k8s.io", "ResourceClaimTemplate") => &RESOURCE_CLAIM_TEMPLATE,
+        ("resource.k8s.io", "ResourceSlice") => &RESOURCE_SLICE,
         ("scheduling.k8s.io", "PriorityClass") => &PRIORITY_CLASS,
+        ("storage.k8s.io", "CSINode") => &CSI_NODE,
         ("storage.k8s.io", "CSIDriver") => &CSI_DRIVER,
         ("storage.k8s.io", "StorageClass") => &STORAGE_CLASS,
         _ => return None,
@@ -60,6 +73,11 @@ pub(in crate::write) fn initial_status(group: &str, kind: &str) -> Option<Value>
     })
 }
 
+/// A member that is always shown.
+const NULL: super::Default = From(|_| Some(Value::Null));
+/// A text that is always shown.
+const BLANK: super::Default = From(|_| Some(Value::String(String::new())));
+
 const RBAC: &str = "rbac.authorization.k8s.io";
 
 // Pods and what holds their templates.
@@ -78,7 +96,8 @@ static HANDLER: Defaults = Defaults(&[("httpGet", If(&HTTP_GET))]);
 static LIFECYCLE: Defaults = Defaults(&[("postStart", If(&HANDLER)), ("preStop", If(&HANDLER))]);
 static PORT: Defaults = Defaults(&[("protocol", Text("TCP"))]);
 static FIELD_REF: Defaults = Defaults(&[("apiVersion", Text("v1"))]);
-static WITH_FIELD_REF: Defaults = Defaults(&[("fieldRef", If(&FIELD_REF))]);
+static RESOURCE_REF: Defaults = Defaults(&[("divisor", Text("0"))]);
+static WITH_FIELD_REF: Defaults = Defaults(&[("fieldRef", If(&FIELD_REF)), ("resourceFieldRef", If(&RESOURCE_REF))]);
 static ENV: Defaults = Defaults(&[("valueFrom", If(&WITH_FIELD_REF))]);
 static CONTAINER: Defaults = Defaults(&[
     ("ports", Each(&PORT)),
@@ -107,6 +126,15 @@ static CLAIM_SPEC: Defaults = Defaults(&[("volumeMode", Text("Filesystem"))]);
 static CLAIM_TEMPLATE: Defaults = Defaults(&[("spec", If(&CLAIM_SPEC))]);
 static EPHEMERAL: Defaults = Defaults(&[("volumeClaimTemplate", If(&CLAIM_TEMPLATE))]);
 static IMAGE_VOLUME: Defaults = Defaults(&[("pullPolicy", From(|image| Some(pull_policy(image.get("reference")))))]);
+static RBD: Defaults =
+    Defaults(&[("pool", Text("rbd")), ("user", Text("admin")), ("keyring", Text("/etc/ceph/keyring"))]);
+static AZURE_DISK: Defaults = Defaults(&[
+    ("cachingMode", Text("ReadWrite")),
+    ("fsType", Text("ext4")),
+    ("readOnly", Flag(false)),
+    ("kind", Text("Shared")),
+]);
+static SCALE_IO: Defaults = Defaults(&[("storageMode", Text("ThinProvisioned")), ("fsType", Text("xfs"))]);
 static VOLUME: Defaults = Defaults(&[
     ("emptyDir", From(|volume| (!volume.keys().any(|name| name != "name")).then(|| json!({})))),
     ("secret", If(&MODE)),
@@ -115,6 +143,9 @@ static VOLUME: Defaults = Defaults(&[
     ("projected", If(&PROJECTED)),
     ("hostPath", If(&HOST_PATH)),
     ("iscsi", If(&ISCSI)),
+    ("rbd", If(&RBD)),
+    ("azureDisk", If(&AZURE_DISK)),
+    ("scaleIO", If(&SCALE_IO)),
     ("ephemeral", If(&EPHEMERAL)),
     ("image", If(&IMAGE_VOLUME)),
 ]);
@@ -128,6 +159,7 @@ static POD_SPEC: Defaults = Defaults(&[
     ("dnsPolicy", Text("ClusterFirst")),
     ("securityContext", Empty),
     ("schedulerName", Text("default-scheduler")),
+    ("serviceAccount", Do(service_account)),
 ]);
 static TEMPLATE: Defaults = Defaults(&[("metadata", Empty), ("spec", In(&POD_SPEC))]);
 
@@ -137,10 +169,43 @@ static ONLY_PODS: Defaults = Defaults(&[
     ("initContainers", Each(&REQUESTS)),
     ("hostNetwork", Do(host_ports)),
     ("tolerations", Do(tolerate_failing_nodes)),
-    ("priority", From(|spec| missing(spec, "priorityClassName").then(|| json!(0)))),
+    ("priority", From(priority)),
     ("enableServiceLinks", Flag(true)),
-    ("preemptionPolicy", From(|spec| missing(spec, "priorityClassName").then(|| json!("PreemptLowerPriority")))),
+    ("preemptionPolicy", From(|spec| priority(spec).map(|_| json!("PreemptLowerPriority")))),
+    ("resources", Do(requests_of_pod)),
 ]);
+
+/// The priority of a pod without a class, and of the classes that every cluster has. Of others only
+/// their objects know.
+fn priority(spec: &Map<String, Value>) -> Option<Value> {
+    match spec.get("priorityClassName").and_then(Value::as_str).unwrap_or_default() {
+        "" => Some(json!(0)),
+        "system-cluster-critical" => Some(json!(2_000_000_000)),
+        "system-node-critical" => Some(json!(2_000_001_000)),
+        _ => None,
+    }
+}
+
+/// The account goes by two names.
+fn service_account(spec: &mut Map<String, Value>) {
+    for (from, to) in [("serviceAccountName", "serviceAccount"), ("serviceAccount", "serviceAccountName")] {
+        if let Some(Value::String(name)) = spec.get(from)
+            && !name.is_empty()
+        {
+            let name = name.clone();
+            spec.insert(to.to_owned(), Value::String(name));
+            return;
+        }
+    }
+}
+
+/// Requests of the pod as a whole that are not given are what its limits are.
+fn requests_of_pod(spec: &mut Map<String, Value>) {
+    if spec.contains_key("resources") {
+        requests_from_limits(spec);
+    }
+}
+
 static REQUESTS: Defaults = Defaults(&[("resources", Do(requests_from_limits))]);
 static POD: Defaults = Defaults(&[("spec", In(&POD_SPEC)), ("spec", In(&ONLY_PODS))]);
 static POD_TEMPLATE: Defaults = Defaults(&[("template", In(&TEMPLATE))]);
@@ -199,7 +264,10 @@ static CLAIM_IN_TEMPLATE: Defaults = Defaults(&[
     ("spec", In(&CLAIM_SPEC)),
     ("status", In(&CLAIM_STATUS)),
 ]);
+static ORDINALS: Defaults = Defaults(&[("start", Number(0))]);
 static STATEFUL_SET_SPEC: Defaults = Defaults(&[
+    ("serviceName", From(|_| Some(json!("")))),
+    ("ordinals", If(&ORDINALS)),
     ("replicas", Number(1)),
     ("template", In(&TEMPLATE)),
     ("volumeClaimTemplates", Each(&CLAIM_IN_TEMPLATE)),
@@ -210,7 +278,11 @@ static STATEFUL_SET_SPEC: Defaults = Defaults(&[
 ]);
 static STATEFUL_SET: Defaults = Defaults(&[("spec", In(&STATEFUL_SET_SPEC))]);
 
+static POD_CONDITION: Defaults = Defaults(&[("status", Text("True"))]);
+static FAILURE_RULE: Defaults = Defaults(&[("onPodConditions", Each(&POD_CONDITION))]);
+static FAILURE_POLICY: Defaults = Defaults(&[("rules", Each(&FAILURE_RULE))]);
 static JOB_SPEC: Defaults = Defaults(&[
+    ("podFailurePolicy", If(&FAILURE_POLICY)),
     ("completions", From(|spec| missing(spec, "parallelism").then(|| json!(1)))),
     ("parallelism", Number(1)),
     ("backoffLimit", From(|spec| Some(if missing(spec, "backoffLimitPerIndex") { json!(6) } else { json!(i32::MAX) }))),
@@ -225,7 +297,7 @@ static JOB_SPEC: Defaults = Defaults(&[
 ]);
 static JOB: Defaults = Defaults(&[("spec", In(&JOB_SPEC)), ("metadata", Do(labels_of_template))]);
 /// A job that does not exist yet keeps its choices open: only its pods are filled in.
-static FUTURE_JOB_SPEC: Defaults = Defaults(&[("template", In(&TEMPLATE))]);
+static FUTURE_JOB_SPEC: Defaults = Defaults(&[("podFailurePolicy", If(&FAILURE_POLICY)), ("template", In(&TEMPLATE))]);
 static JOB_TEMPLATE: Defaults = Defaults(&[("metadata", Empty), ("spec", In(&FUTURE_JOB_SPEC))]);
 static CRON_JOB_SPEC: Defaults = Defaults(&[
     ("concurrencyPolicy", Text("Allow")),
@@ -385,7 +457,13 @@ static SUBSET: Defaults = Defaults(&[("ports", Each(&PORT))]);
 static ENDPOINTS: Defaults = Defaults(&[("subsets", Each(&SUBSET))]);
 static SLICE_PORT: Defaults =
     Defaults(&[("name", From(|port| (!port.contains_key("name")).then(|| json!("")))), ("protocol", Text("TCP"))]);
-static ENDPOINT_SLICE: Defaults = Defaults(&[("ports", Each(&SLICE_PORT))]);
+static SLICE_ENDPOINT: Defaults = Defaults(&[("conditions", Empty)]);
+static ENDPOINT_SLICE: Defaults = Defaults(&[
+    ("endpoints", NULL),
+    ("endpoints", Each(&SLICE_ENDPOINT)),
+    ("ports", Each(&SLICE_PORT)),
+    ("ports", NULL),
+]);
 static POLICY_RULE: Defaults = Defaults(&[("ports", Each(&PORT))]);
 static NETWORK_POLICY_SPEC: Defaults = Defaults(&[
     ("ingress", Each(&POLICY_RULE)),
@@ -410,9 +488,82 @@ static PERSISTENT_VOLUME_SPEC: Defaults = Defaults(&[
     ("volumeMode", Text("Filesystem")),
     ("hostPath", If(&HOST_PATH)),
     ("iscsi", If(&ISCSI)),
+    ("rbd", If(&RBD)),
+    ("azureDisk", If(&AZURE_DISK)),
+    ("scaleIO", If(&SCALE_IO)),
 ]);
 static PERSISTENT_VOLUME: Defaults = Defaults(&[("spec", In(&PERSISTENT_VOLUME_SPEC))]);
-static PERSISTENT_VOLUME_CLAIM: Defaults = Defaults(&[("spec", In(&CLAIM_SPEC))]);
+static PERSISTENT_VOLUME_CLAIM: Defaults = Defaults(&[("spec", In(&CLAIM_SPEC)), ("spec", Do(data_sources))]);
+
+/// Where a claim's data comes from goes by two names, as long as it is in the claim's namespace.
+fn data_sources(claim: &mut Map<String, Value>) {
+    let Some(Value::Object(spec)) = claim.get_mut("spec") else { return };
+    for (from, to) in [("dataSource", "dataSourceRef"), ("dataSourceRef", "dataSource")] {
+        if let Some(source @ Value::Object(members)) = spec.get(from)
+            && missing(spec, to)
+            && missing(members, "namespace")
+        {
+            let source = source.clone();
+            spec.insert(to.to_owned(), source);
+            return;
+        }
+    }
+}
+
+static NODE_ENDPOINT: Defaults = Defaults(&[("Port", Number(0))]);
+static DAEMON_ENDPOINTS: Defaults = Defaults(&[("kubeletEndpoint", In(&NODE_ENDPOINT))]);
+static NODE_INFO: Defaults = Defaults(&[
+    ("machineID", BLANK),
+    ("systemUUID", BLANK),
+    ("bootID", BLANK),
+    ("kernelVersion", BLANK),
+    ("osImage", BLANK),
+    ("containerRuntimeVersion", BLANK),
+    ("kubeletVersion", BLANK),
+    ("kubeProxyVersion", BLANK),
+    ("operatingSystem", BLANK),
+    ("architecture", BLANK),
+]);
+static NODE_STATUS: Defaults = Defaults(&[
+    ("allocatable", Do(allocatable)),
+    ("daemonEndpoints", In(&DAEMON_ENDPOINTS)),
+    ("nodeInfo", In(&NODE_INFO)),
+]);
+static NODE_SPEC: Defaults = Defaults(&[("podCIDR", Do(pod_networks))]);
+static NODE: Defaults = Defaults(&[("spec", In(&NODE_SPEC)), ("status", In(&NODE_STATUS))]);
+
+/// What a node does not say to be reserved can be used.
+fn allocatable(status: &mut Map<String, Value>) {
+    let none = |value: Option<&Value>| value.and_then(Value::as_object).is_none_or(Map::is_empty);
+    if none(status.get("allocatable"))
+        && let Some(capacity) = status.get("capacity").filter(|capacity| !none(Some(capacity))).cloned()
+    {
+        status.insert("allocatable".to_owned(), capacity);
+    }
+}
+
+/// The first of several networks goes by a name of its own.
+fn pod_networks(spec: &mut Map<String, Value>) {
+    let first = spec.get("podCIDRs").and_then(|list| list.get(0)).cloned();
+    match (spec.get("podCIDR").filter(|cidr| **cidr != "").cloned(), first) {
+        (Some(single), None) => {
+            spec.insert("podCIDRs".to_owned(), json!([single]));
+        }
+        (None, Some(first)) => {
+            spec.insert("podCIDR".to_owned(), first);
+        }
+        _ => {}
+    }
+}
+
+static EVENT: Defaults = Defaults(&[
+    ("source", Empty),
+    ("firstTimestamp", NULL),
+    ("lastTimestamp", NULL),
+    ("eventTime", NULL),
+    ("reportingComponent", BLANK),
+    ("reportingInstance", BLANK),
+]);
 static STORAGE_CLASS: Defaults =
     Defaults(&[("reclaimPolicy", Text("Delete")), ("volumeBindingMode", Text("Immediate"))]);
 static CSI_DRIVER_SPEC: Defaults = Defaults(&[
@@ -435,6 +586,10 @@ static SUBJECT: Defaults = Defaults(&[(
     From(|subject| matches!(subject.get("kind").and_then(Value::as_str), Some("User" | "Group")).then(|| json!(RBAC))),
 )]);
 static ROLE_BINDING: Defaults = Defaults(&[("roleRef", If(&ROLE_REF)), ("subjects", Each(&SUBJECT))]);
+static ROLE: Defaults = Defaults(&[("rules", NULL)]);
+static CSI_NODE_DRIVER: Defaults = Defaults(&[("topologyKeys", NULL)]);
+static CSI_NODE_SPEC: Defaults = Defaults(&[("drivers", Each(&CSI_NODE_DRIVER))]);
+static CSI_NODE: Defaults = Defaults(&[("spec", If(&CSI_NODE_SPEC))]);
 static PRIORITY_CLASS: Defaults = Defaults(&[("preemptionPolicy", Text("PreemptLowerPriority"))]);
 
 static HORIZONTAL_POD_AUTOSCALER_SPEC: Defaults = Defaults(&[
@@ -482,10 +637,44 @@ static REINVOCATION: Defaults = Defaults(&[("reinvocationPolicy", Text("Never"))
 static VALIDATING_WEBHOOKS: Defaults = Defaults(&[("webhooks", Each(&WEBHOOK))]);
 static MUTATING_WEBHOOKS: Defaults = Defaults(&[("webhooks", Each(&WEBHOOK)), ("webhooks", Each(&REINVOCATION))]);
 
-static CRD_NAMES: Defaults = Defaults(&[
-    ("singular", From(|names| Some(json!(names.get("kind")?.as_str()?.to_lowercase())))),
-    ("listKind", From(|names| Some(json!(format!("{}List", names.get("kind")?.as_str()?))))),
+static MATCH: Defaults = Defaults(&[
+    ("matchPolicy", Text("Equivalent")),
+    ("namespaceSelector", Empty),
+    ("objectSelector", Empty),
+    ("resourceRules", Each(&RULE)),
+    ("excludeResourceRules", Each(&RULE)),
 ]);
-static CONVERSION: Defaults = Defaults(&[("strategy", Text("None"))]);
-static CRD_SPEC: Defaults = Defaults(&[("names", If(&CRD_NAMES)), ("conversion", In(&CONVERSION))]);
-static CUSTOM_RESOURCE_DEFINITION: Defaults = Defaults(&[("spec", In(&CRD_SPEC))]);
+static POLICY_SPEC: Defaults = Defaults(&[("failurePolicy", Text("Fail")), ("matchConstraints", If(&MATCH))]);
+static ADMISSION_POLICY: Defaults = Defaults(&[("spec", If(&POLICY_SPEC))]);
+static POLICY_BINDING_SPEC: Defaults = Defaults(&[("matchResources", If(&MATCH))]);
+static POLICY_BINDING: Defaults = Defaults(&[("spec", If(&POLICY_BINDING_SPEC))]);
+static API_SERVICE_SPEC: Defaults = Defaults(&[("service", If(&SERVICE_REFERENCE))]);
+static API_SERVICE: Defaults = Defaults(&[("spec", If(&API_SERVICE_SPEC))]);
+
+static DEVICE_REQUEST: Defaults = Defaults(&[
+    ("allocationMode", Text("ExactCount")),
+    ("count", From(|request| (request.get("allocationMode")? == "ExactCount").then(|| json!(1)))),
+]);
+static REQUEST: Defaults = Defaults(&[("exactly", If(&DEVICE_REQUEST)), ("firstAvailable", Each(&DEVICE_REQUEST))]);
+static DEVICES: Defaults = Defaults(&[("requests", Each(&REQUEST))]);
+static CLAIM_OF_DEVICES_SPEC: Defaults = Defaults(&[("devices", In(&DEVICES))]);
+static RESOURCE_CLAIM: Defaults = Defaults(&[("spec", If(&CLAIM_OF_DEVICES_SPEC))]);
+static CLAIM_OF_DEVICES: Defaults = Defaults(&[("metadata", Empty), ("spec", If(&CLAIM_OF_DEVICES_SPEC))]);
+static RESOURCE_CLAIM_TEMPLATE: Defaults = Defaults(&[("spec", If(&CLAIM_OF_DEVICES))]);
+static POOL: Defaults = Defaults(&[("generation", Number(0))]);
+static RESOURCE_SLICE_SPEC: Defaults = Defaults(&[("pool", If(&POOL))]);
+static RESOURCE_SLICE: Defaults = Defaults(&[("spec", If(&RESOURCE_SLICE_SPEC))]);
+
+static FLOW_SCHEMA_SPEC: Defaults = Defaults(&[("matchingPrecedence", Number(1000))]);
+static FLOW_SCHEMA: Defaults = Defaults(&[("spec", If(&FLOW_SCHEMA_SPEC))]);
+static QUEUING: Defaults =
+    Defaults(&[("queues", Number(64)), ("handSize", Number(8)), ("queueLengthLimit", Number(50))]);
+static LIMIT_RESPONSE: Defaults = Defaults(&[("queuing", If(&QUEUING))]);
+static LIMITED: Defaults = Defaults(&[
+    ("nominalConcurrencyShares", Number(30)),
+    ("lendablePercent", Number(0)),
+    ("limitResponse", If(&LIMIT_RESPONSE)),
+]);
+static EXEMPT: Defaults = Defaults(&[("nominalConcurrencyShares", Number(0)), ("lendablePercent", Number(0))]);
+static PRIORITY_LEVEL_SPEC: Defaults = Defaults(&[("limited", If(&LIMITED)), ("exempt", If(&EXEMPT))]);
+static PRIORITY_LEVEL: Defaults = Defaults(&[("spec", If(&PRIORITY_LEVEL_SPEC))]);

@@ -166,20 +166,21 @@ async fn a_namespace_is_terminating_until_its_finalizers_are_gone() {
             r#"403 {"kind":"Status","apiVersion":"v1","metadata":{},"status":"Failure","message":"configmaps \"f\" is forbidden: unable to create new content in namespace n because it is being terminated","reason":"Forbidden","details":{"name":"f","kind":"configmaps","causes":[{"reason":"NamespaceTerminating","message":"namespace n is being terminated","field":"metadata.namespace"}]},"code":403}"#,
         )
         .await;
-    // The main resource cannot finalize, the subresource can.
-    world.check(&patch(NAMESPACES, "n", MERGE), r#"{"spec":{"finalizers":null}}"#, &format!("200 {terminating}")).await;
+    // The main resource cannot finalize, the subresource can. Its writer gives up what it owned, though.
+    let disowned = namespace(5, deleting, held, r#"{"finalizers":["kubernetes"]}"#, "Terminating");
+    world.check(&patch(NAMESPACES, "n", MERGE), r#"{"spec":{"finalizers":null}}"#, &format!("200 {disowned}")).await;
     world
         .check(
             &put(NAMESPACES, "n/finalize"),
             r#"{"metadata":{"name":"n","finalizers":["a.b/c"]},"spec":{"finalizers":[]}}"#,
-            &format!("200 {}", namespace(5, deleting, held, "{}", "Terminating")),
+            &format!("200 {}", namespace(6, deleting, held, "{}", "Terminating")),
         )
         .await;
     world
         .check(
             &patch(NAMESPACES, "n", MERGE),
             r#"{"metadata":{"finalizers":[]}}"#,
-            &format!("200 {}", namespace(5, deleting, "", "{}", "Terminating")),
+            &format!("200 {}", namespace(6, deleting, "", "{}", "Terminating")),
         )
         .await;
     assert_eq!(world.stored("/namespaces/").await.len(), 1, "the namespace is gone with its last finalizer");
@@ -196,4 +197,26 @@ async fn some_namespaces_stay() {
             "namespaces \"default\" is forbidden: this namespace may not be deleted",
         )
         .await;
+}
+
+#[tokio::test]
+async fn who_deletes_a_job_is_told_that_its_pods_stay() {
+    const JOBS: &str = "/apis/batch/v1/namespaces/default/jobs";
+    let world = World::new().await;
+    let job = r#"{"metadata":{"name":"j"},"spec":{"template":{"spec":{"restartPolicy":"Never","containers":[{"name":"c","image":"i"}]}}}}"#;
+    let warning = "child pods are preserved by default when jobs are deleted; set propagationPolicy=Background to remove them or set propagationPolicy=Orphan to suppress this warning";
+    for (line, warned) in [
+        (format!("DELETE {JOBS}/j"), true),
+        (format!("DELETE {JOBS}"), true),
+        (format!("DELETE {JOBS}/j?propagationPolicy=Orphan"), false),
+        (format!("DELETE {JOBS}?propagationPolicy=Background"), false),
+        (format!("DELETE {JOBS}/j?orphanDependents=false"), false),
+    ] {
+        world.send(&post(JOBS), job).await.unwrap();
+        let warnings = world.send(&line, "").await.unwrap().warnings;
+        assert_eq!(warnings, Vec::from_iter(warned.then_some(warning)), "{line}");
+        let left = world.stored("/jobs/").await.concat();
+        assert_eq!(left.contains(r#""finalizers":["orphan"]"#), warned || line.contains("Orphan"), "{line}: {left}");
+        world.send(&format!("DELETE {JOBS}/j?propagationPolicy=Background"), "").await.ok();
+    }
 }

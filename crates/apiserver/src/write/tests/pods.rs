@@ -82,6 +82,113 @@ async fn an_eviction_is_a_delete() {
 }
 
 #[tokio::test]
+async fn a_pod_has_the_priority_of_its_class() {
+    let world = World::new().await;
+    let class = r#"{"metadata":{"name":"high"},"value":7,"preemptionPolicy":"Never"}"#;
+    world.send("POST /apis/scheduling.k8s.io/v1/priorityclasses", class).await.unwrap();
+    let pod = |name: &str, spec: &str| {
+        format!(r#"{{"metadata":{{"name":"{name}"}},"spec":{{"containers":[{{"name":"c","image":"i"}}],{spec}}}}}"#)
+    };
+    let answer = world.answer(&post(PODS), &pod("a", r#""priorityClassName":"high""#)).await;
+    assert!(answer.contains(r#""priority":7"#) && answer.contains(r#""preemptionPolicy":"Never""#), "{answer}");
+    let refuse = async |spec: &str, why: &str| {
+        let message = format!("pods \"b\" is forbidden: {why}");
+        world.refuse(&post(PODS), &pod("b", spec), 403, &message).await;
+    };
+    refuse(r#""priorityClassName":"nope""#, "no PriorityClass with name nope was found").await;
+    refuse(
+        r#""priority":5"#,
+        "the integer value of priority (5) must not be provided in pod spec; priority admission controller computed 0 from the given PriorityClass name",
+    )
+    .await;
+    refuse(
+        r#""priorityClassName":"high","preemptionPolicy":"PreemptLowerPriority""#,
+        "the string value of PreemptionPolicy (PreemptLowerPriority) must not be provided in pod spec; priority admission controller computed Never from the given PriorityClass name",
+    )
+    .await;
+    // A pod that is applied is a new one as well.
+    let apply = |name: &str| format!("PATCH {PODS}/{name}?fieldManager=test application/apply-patch+yaml");
+    let body = |spec: &str| pod("c", spec).replacen('{', r#"{"kind":"Pod","apiVersion":"v1","#, 1);
+    let answer = world.answer(&apply("c"), &body(r#""priorityClassName":"high""#)).await;
+    assert!(answer.starts_with("201 ") && answer.contains(r#""priority":7"#), "{answer}");
+    for (spec, why) in [
+        (r#""priorityClassName":"nope""#, "no PriorityClass with name nope was found"),
+        (
+            r#""priority":5"#,
+            "the integer value of priority (5) must not be provided in pod spec; priority admission controller computed 0 from the given PriorityClass name",
+        ),
+    ] {
+        let body = body(spec).replace(r#""name":"c"}"#, r#""name":"d"}"#);
+        world.refuse(&apply("d"), &body, 403, &format!("pods \"d\" is forbidden: {why}")).await;
+    }
+}
+
+#[tokio::test]
+async fn a_pod_is_resized_and_nothing_else() {
+    let world = World::new().await;
+    world.send(&post(PODS), POD).await.unwrap();
+    let sized = r#"{"spec":{"nodeName":"x","containers":[{"name":"c","image":"other","resources":{"limits":{"cpu":"2000m"}}},{"name":"more","image":"i"}]}}"#;
+    world.send(&patch(PODS, "p/resize", MERGE), sized).await.unwrap();
+    let stored = world.stored("/pods/").await.concat();
+    let resources = r#""resources":{"limits":{"cpu":"2"},"requests":{"cpu":"2"}}"#;
+    assert!(stored.contains(resources), "{stored}");
+    assert!(stored.contains("nginx:1") && !stored.contains("nodeName") && !stored.contains("more"), "{stored}");
+}
+
+const BUDGETS: &str = "/apis/policy/v1/namespaces/default/poddisruptionbudgets";
+
+async fn budget(world: &World, name: &str) {
+    let body = format!(
+        r#"{{"metadata":{{"name":"{name}"}},"spec":{{"minAvailable":1,"selector":{{"matchLabels":{{"a":"b"}}}}}}}}"#
+    );
+    world.send(&post(BUDGETS), &body).await.unwrap();
+}
+
+#[tokio::test]
+async fn a_budget_is_asked_before_a_running_pod_is_evicted() {
+    let world = World::new().await;
+    for name in ["p", "q"] {
+        let pod = format!(
+            r#"{{"metadata":{{"name":"{name}","labels":{{"a":"b"}}}},"spec":{{"containers":[{{"name":"c","image":"i"}}]}}}}"#
+        );
+        world.send(&post(PODS), &pod).await.unwrap();
+        let running = r#"{"status":{"phase":"Running","conditions":[{"type":"Ready","status":"True"}]}}"#;
+        world.send(&patch(PODS, &format!("{name}/status"), MERGE), running).await.unwrap();
+    }
+    budget(&world, "one").await;
+    let evict = |name: &str| (format!("POST {PODS}/{name}/eviction"), format!(r#"{{"metadata":{{"name":"{name}"}}}}"#));
+    let (line, body) = evict("p");
+    let refusal = |cause: &str, retry: &str| {
+        format!(
+            r#"429 {{"kind":"Status","apiVersion":"v1","metadata":{{}},"status":"Failure","message":"Cannot evict pod as it would violate the pod's disruption budget.","reason":"TooManyRequests","details":{{"causes":[{{"reason":"DisruptionBudget","message":"{cause}"}}]{retry}}},"code":429}}"#
+        )
+    };
+    let pending =
+        refusal("The disruption budget one is still being processed by the server.", r#","retryAfterSeconds":10"#);
+    world.check(&line, &body, &pending).await;
+    let status = r#"{"status":{"observedGeneration":1,"disruptionsAllowed":1,"currentHealthy":2,"desiredHealthy":1,"expectedPods":2}}"#;
+    world.send(&patch(BUDGETS, "one/status", MERGE), status).await.unwrap();
+    world.check(&line, &body, SUCCESS).await;
+    let stored = world.stored("/poddisruptionbudgets/").await.concat();
+    assert!(
+        stored.contains(r#""disruptionsAllowed":0"#) && stored.contains(r#""disruptedPods":{"p":"NOW"}"#),
+        "{stored}"
+    );
+    let (line, body) = evict("q");
+    let why = refusal("The disruption budget one does not allow evicting pods currently", "");
+    world.check(&line, &body, &why).await;
+    budget(&world, "two").await;
+    world
+        .refuse(
+            &line,
+            &body,
+            500,
+            "This pod has more than one PodDisruptionBudget, which the eviction subresource does not support.",
+        )
+        .await;
+}
+
+#[tokio::test]
 async fn a_running_pod_hardly_changes() {
     let world = World::new().await;
     world.send(&post(PODS), POD).await.unwrap();

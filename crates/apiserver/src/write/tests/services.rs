@@ -76,7 +76,7 @@ async fn addresses_that_cannot_be() {
     .await;
     refuse(
         "other",
-        r#"{"clusterIP":"1.2.3.4"}"#,
+        r#"{"clusterIP":"1.2.3.4","ports":[{"port":80}]}"#,
         "Service \"other\" is invalid: spec.clusterIPs: Invalid value: [\"1.2.3.4\"]: failed to allocate IP 1.2.3.4: the provided network does not match the current range",
     )
     .await;
@@ -93,7 +93,7 @@ async fn addresses_that_cannot_be() {
 #[tokio::test]
 async fn a_claim_without_an_owner_is_taken_over() {
     let world = World::new().await;
-    let chosen = r#"{"clusterIP":"10.96.0.10"}"#;
+    let chosen = r#"{"clusterIP":"10.96.0.10","ports":[{"port":80}]}"#;
     world.send(&post(SERVICES), &body("s", chosen)).await.unwrap();
     let key = Key::from_path("/services/specs/default/s").unwrap();
     let (found, _) = world.backend.storage().get(&key).await.unwrap();

@@ -1,0 +1,177 @@
+//! Which objects of a custom resource are valid: what its schema says, and what `/scale` needs.
+//!
+//! Rules and texts: `apiextensions-apiserver/pkg/registry/customresource/{strategy,validator}.go`.
+
+use listwatch_meta::FieldError;
+use serde_json::{Map, Value};
+
+use crate::registry::{Resource, Subresource};
+
+/// What is wrong with a new object; nothing with one that is built in.
+pub(crate) fn create(resource: &Resource, object: &mut Map<String, Value>) -> Vec<FieldError> {
+    let Some(form) = &resource.form else { return Vec::new() };
+    let mut errors = Vec::new();
+    if let Some(schema) = form.schema() {
+        errors.extend(schema.validate(object));
+    }
+    insert(&mut errors, scale(resource, object, &[Part::Spec, Part::Status]));
+    errors
+}
+
+/// What a Scale lacks stands before the word that rules were not asked because of such errors.
+fn insert(errors: &mut Vec<FieldError>, more: Vec<FieldError>) {
+    let last = errors.last().is_some_and(|error| error.field == "<nil>");
+    let at = errors.len() - usize::from(last);
+    errors.splice(at..at, more);
+}
+
+/// What is wrong with a changed object; nothing with one that is built in. What was wrong before and
+/// did not change is let through.
+pub(crate) fn update(
+    resource: &Resource,
+    subresource: Option<&Subresource>,
+    object: &mut Map<String, Value>,
+    old: &Map<String, Value>,
+) -> Vec<FieldError> {
+    let Some(form) = &resource.form else { return Vec::new() };
+    let mut errors = Vec::new();
+    let of_status = matches!(subresource, Some(Subresource::Status));
+    if let Some(schema) = form.schema() {
+        errors.extend(match of_status {
+            true => schema.validate_status(object, old),
+            false => schema.validate_update(object, old),
+        });
+    }
+    insert(&mut errors, scale(resource, object, if of_status { &[Part::Status] } else { &[Part::Spec, Part::Status] }));
+    errors
+}
+
+/// A half of what a Scale shows.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Part {
+    Spec,
+    Status,
+}
+
+fn scale(resource: &Resource, object: &Map<String, Value>, parts: &[Part]) -> Vec<FieldError> {
+    let Some(Subresource::Scale { spec_replicas, status_replicas, selector }) = resource.subresource("scale") else {
+        return Vec::new();
+    };
+    let mut errors = Vec::new();
+    for part in parts {
+        match part {
+            Part::Spec => errors.extend(replicas(object, spec_replicas)),
+            Part::Status => {
+                errors.extend(replicas(object, status_replicas));
+                let path = selector.as_deref().unwrap_or_default();
+                if !path.is_empty() {
+                    let problem = match find(object, path) {
+                        Ok(None | Some(Value::String(_))) => None,
+                        Ok(Some(other)) => Some(wrong_type(path, other, "string")),
+                        Err(why) => Some(why),
+                    };
+                    errors.extend(problem.map(|why| FieldError::invalid(format!(".{path}"), "\"\"", why)));
+                }
+            }
+        }
+    }
+    errors
+}
+
+fn replicas(object: &Map<String, Value>, path: &str) -> Option<FieldError> {
+    let field = format!(".{path}");
+    let found = match find(object, path) {
+        Ok(found) => found?,
+        Err(why) => return Some(FieldError::invalid(field, 0, why)),
+    };
+    let Some(replicas) = found.as_i64() else {
+        return Some(FieldError::invalid(field, 0, wrong_type(path, found, "int64")));
+    };
+    if replicas < 0 {
+        Some(FieldError::invalid(field, replicas, "should be a non-negative integer"))
+    } else if replicas > i64::from(i32::MAX) {
+        Some(FieldError::invalid(field, replicas, format_args!("should be less than or equal to {}", i32::MAX)))
+    } else {
+        None
+    }
+}
+
+/// The value at a dotted path; `None` when nothing is there.
+///
+/// # Errors
+/// What Go says when something on the way is no object.
+fn find<'a>(object: &'a Map<String, Value>, path: &str) -> Result<Option<&'a Value>, String> {
+    let mut members = object;
+    let mut walked = String::new();
+    let (parents, last) = path.rsplit_once('.').map_or((None, path), |(parents, last)| (Some(parents), last));
+    for step in parents.into_iter().flat_map(|parents| parents.split('.')) {
+        walked = if walked.is_empty() { step.to_owned() } else { format!("{walked}.{step}") };
+        members = match members.get(step) {
+            None => return Ok(None),
+            Some(Value::Object(found)) => found,
+            Some(other) => return Err(wrong_type(&walked, other, "map[string]interface {}")),
+        };
+    }
+    Ok(members.get(last))
+}
+
+/// What Go's accessor of nested fields says about a value of another type.
+fn wrong_type(path: &str, found: &Value, wanted: &str) -> String {
+    let (shown, kind) = match found {
+        Value::Null => ("<nil>".to_owned(), "<nil>"),
+        Value::Bool(flag) => (flag.to_string(), "bool"),
+        Value::Number(number) if number.is_i64() => (number.to_string(), "int64"),
+        Value::Number(number) => (number.to_string(), "float64"),
+        Value::String(text) => (text.clone(), "string"),
+        Value::Array(_) => (found.to_string(), "[]interface {}"),
+        Value::Object(_) => (found.to_string(), "map[string]interface {}"),
+    };
+    format!(".{path} accessor error: {shown} is of the type {kind}, expected {wanted}")
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn check(spec: Value, expected: &[&str]) {
+        let mut resource = Resource::clone(crate::registry::Registry::builtin().find("", "v1", "pods").unwrap());
+        resource.subresources = vec![Subresource::Scale {
+            spec_replicas: "spec.replicas".to_owned(),
+            status_replicas: "status.replicas".to_owned(),
+            selector: Some("status.selector".to_owned()),
+        }];
+        let Value::Object(object) = json!({"spec": spec, "status": {"selector": 7}}) else { unreachable!("an object") };
+        let found: Vec<String> =
+            scale(&resource, &object, &[Part::Spec, Part::Status]).iter().map(ToString::to_string).collect();
+        assert_eq!(found[..found.len() - 1], *expected);
+        assert_eq!(
+            found[found.len() - 1],
+            ".status.selector: Invalid value: \"\": .status.selector accessor error: 7 is of the type int64, expected string"
+        );
+    }
+
+    #[test]
+    fn a_scale_must_find_its_values() {
+        check(json!({}), &[]);
+        check(json!({"replicas": 3}), &[]);
+        check(json!({"replicas": -1}), &[".spec.replicas: Invalid value: -1: should be a non-negative integer"]);
+        check(
+            json!({"replicas": 3_000_000_000_u64}),
+            &[".spec.replicas: Invalid value: 3000000000: should be less than or equal to 2147483647"],
+        );
+        check(
+            json!({"replicas": "x"}),
+            &[
+                ".spec.replicas: Invalid value: 0: .spec.replicas accessor error: x is of the type string, expected int64",
+            ],
+        );
+        check(
+            json!("all"),
+            &[
+                ".spec.replicas: Invalid value: 0: .spec accessor error: all is of the type string, expected map[string]interface {}",
+            ],
+        );
+    }
+}

@@ -1,0 +1,235 @@
+//! What the server makes of a definition that is written: defaults, and what only it may set.
+//!
+//! Rules: `apiextensions-apiserver` v1 defaults, `registry/customresourcedefinition/{strategy,etcd}.go`.
+
+use serde::Deserialize as _;
+use serde_json::{Map, Value, json};
+
+use super::catalog::condition;
+use super::definition::{Definition, FINALIZER};
+use super::status::set_condition;
+use super::{GROUP, PLURAL};
+use crate::registry::Resource;
+use crate::write::go;
+
+/// Members of a definition, the Go struct in which each is, and the type it must have.
+const TEXTS: [(&str, &str, &str); 11] = [
+    ("spec", "CustomResourceDefinition", "v1.CustomResourceDefinitionSpec"),
+    ("spec.group", "CustomResourceDefinitionSpec", "string"),
+    ("spec.scope", "CustomResourceDefinitionSpec", "string"),
+    ("spec.names", "CustomResourceDefinitionSpec", "v1.CustomResourceDefinitionNames"),
+    ("spec.names.plural", "CustomResourceDefinitionNames", "string"),
+    ("spec.names.singular", "CustomResourceDefinitionNames", "string"),
+    ("spec.names.kind", "CustomResourceDefinitionNames", "string"),
+    ("spec.names.listKind", "CustomResourceDefinitionNames", "string"),
+    ("spec.names.shortNames", "CustomResourceDefinitionNames", "[]string"),
+    ("spec.names.categories", "CustomResourceDefinitionNames", "[]string"),
+    ("spec.versions", "CustomResourceDefinitionSpec", "[]v1.CustomResourceDefinitionVersion"),
+];
+/// The port of a webhook's service when none is given.
+const WEBHOOK_PORT: u16 = 443;
+
+/// Is this the resource of definitions?
+pub(crate) fn is_definition(resource: &Resource) -> bool {
+    !resource.custom && resource.group == GROUP && resource.plural == PLURAL
+}
+
+/// Fills in what is filled in while a definition is decoded.
+pub(crate) fn default(definition: &mut Map<String, Value>) {
+    let Some(Value::Object(spec)) = definition.get_mut("spec") else { return };
+    drop_nulls(spec);
+    if let Some(Value::Object(names)) = spec.get_mut("names") {
+        drop_nulls(names);
+        let kind = names.get("kind").and_then(Value::as_str).unwrap_or_default().to_owned();
+        let is_empty =
+            |names: &Map<String, Value>, name: &str| names.get(name).and_then(Value::as_str).is_none_or(str::is_empty);
+        if is_empty(names, "singular") && !kind.is_empty() {
+            names.insert("singular".to_owned(), json!(kind.to_lowercase()));
+        }
+        if is_empty(names, "listKind") && !kind.is_empty() {
+            names.insert("listKind".to_owned(), json!(format!("{kind}List")));
+        }
+    }
+    for version in spec.get_mut("versions").and_then(Value::as_array_mut).into_iter().flatten() {
+        if let Value::Object(version) = version {
+            drop_nulls(version);
+        }
+    }
+    let conversion = spec.entry("conversion").or_insert_with(|| json!({"strategy": "None"}));
+    if let Some(Value::Object(service)) = conversion.pointer_mut("/webhook/clientConfig/service")
+        && service.get("port").is_none_or(Value::is_null)
+    {
+        service.insert("port".to_owned(), json!(WEBHOOK_PORT));
+    }
+    // Its zero value is not written.
+    if spec.get("preserveUnknownFields") == Some(&Value::Bool(false)) {
+        spec.shift_remove("preserveUnknownFields");
+    }
+    let storage = storage_version(definition);
+    if let (Some(storage), Some(Value::Object(status))) = (storage, definition.get_mut("status"))
+        && status.get("storedVersions").and_then(Value::as_array).is_none_or(Vec::is_empty)
+    {
+        status.insert("storedVersions".to_owned(), json!([storage]));
+    }
+}
+
+/// Checks that the members that the server reads have the types that they should have.
+///
+/// # Errors
+/// What a decoder says.
+pub(crate) fn check_types(definition: &Map<String, Value>) -> Result<(), String> {
+    for (pointer, strukt, kind) in TEXTS {
+        let mut steps = pointer.split('.');
+        let first = definition.get(steps.next().unwrap_or_default());
+        let found = steps.fold(first, |value, step| value.and_then(|value| value.get(step)));
+        match found {
+            None | Some(Value::Null) => {}
+            Some(Value::String(_)) if kind == "string" => {}
+            Some(Value::Array(_)) if kind.starts_with("[]") => {}
+            Some(Value::Object(_)) if kind.starts_with("v1.") => {}
+            Some(other) => {
+                let found = go::json_kind(other);
+                return Err(format!(
+                    "json: cannot unmarshal {found} into Go struct field {strukt}.{pointer} of type {kind}"
+                ));
+            }
+        }
+    }
+    Definition::deserialize(definition).map(drop).map_err(|error| format!("json: {error}"))
+}
+
+/// What the author of a definition is told besides.
+pub(crate) fn warnings(definition: &Map<String, Value>) -> Vec<String> {
+    let Ok(read) = Definition::deserialize(definition) else { return Vec::new() };
+    let unserved: Vec<&str> = read
+        .spec
+        .versions
+        .iter()
+        .filter(|version| version.served && read.needs_webhook(version))
+        .map(|version| version.name.as_str())
+        .collect();
+    if unserved.is_empty() {
+        return Vec::new();
+    }
+    vec![format!("conversion by webhook is not supported by this server: not served: {}", unserved.join(", "))]
+}
+
+/// A `null` is what is not there. Schemas are left alone: in their defaults and enumerations a null
+/// means something.
+fn drop_nulls(members: &mut Map<String, Value>) {
+    members.retain(|_, value| !value.is_null());
+}
+
+fn storage_version(definition: &Map<String, Value>) -> Option<String> {
+    let versions = definition.get("spec")?.get("versions")?.as_array()?;
+    let storage = versions.iter().find(|version| version.get("storage") == Some(&Value::Bool(true)))?;
+    storage.get("name")?.as_str().map(str::to_owned)
+}
+
+/// Gives a new definition the status it begins with.
+pub(crate) fn create(definition: &mut Map<String, Value>) {
+    let stored = storage_version(definition);
+    definition.shift_remove("status");
+    let status = json!({
+        "conditions": null,
+        "acceptedNames": {"plural": "", "kind": ""},
+        "storedVersions": stored.map_or(Value::Null, |stored| json!([stored])),
+    });
+    definition.insert("status".to_owned(), status);
+}
+
+/// A changed definition remembers each version in which objects may be stored.
+pub(crate) fn update(definition: &mut Map<String, Value>) {
+    let Some(storage) = storage_version(definition) else { return };
+    let status = definition.entry("status").or_insert_with(|| json!({}));
+    if let Value::Object(status) = status {
+        let stored = status.entry("storedVersions").or_insert(Value::Null);
+        if !stored.is_array() {
+            *stored = json!([]);
+        }
+        if let Value::Array(stored) = stored
+            && !stored.contains(&json!(storage))
+        {
+            stored.push(json!(storage));
+        }
+    }
+}
+
+/// Marks a definition that is being deleted: it stays until its objects are gone. False when it was
+/// marked before.
+pub(crate) fn mark_deleted(definition: &mut Map<String, Value>, now: &str) -> bool {
+    let Some(Value::Object(metadata)) = definition.get_mut("metadata") else { return false };
+    if metadata.get("deletionTimestamp").is_some_and(|time| !time.is_null()) {
+        return false;
+    }
+    metadata.insert("deletionTimestamp".to_owned(), json!(now));
+    let finalizers = metadata.entry("finalizers").or_insert_with(|| json!([]));
+    if let Value::Array(finalizers) = finalizers
+        && !finalizers.contains(&json!(FINALIZER))
+    {
+        finalizers.push(json!(FINALIZER));
+    }
+    let text = "CustomResourceDefinition marked for deletion; CustomResource deletion will begin soon";
+    set_condition(definition, &condition("Terminating", true, "InstanceDeletionPending", text), now);
+    true
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn map(value: Value) -> Map<String, Value> {
+        match value {
+            Value::Object(map) => map,
+            other => panic!("{other} is no object"),
+        }
+    }
+
+    #[test]
+    fn names_and_conversion_have_defaults() {
+        let mut definition = map(json!({"spec": {
+            "names": {"plural": "widgets", "kind": "Widget", "categories": null},
+            "versions": [{"name": "v1", "storage": true, "subresources": null,
+                "schema": {"openAPIV3Schema": {"default": {"a": null}}}}],
+        }}));
+        default(&mut definition);
+        assert_eq!(
+            Value::Object(definition),
+            json!({"spec": {
+                "names": {"plural": "widgets", "kind": "Widget", "singular": "widget", "listKind": "WidgetList"},
+                "versions": [{"name": "v1", "storage": true, "schema": {"openAPIV3Schema": {"default": {"a": null}}}}],
+                "conversion": {"strategy": "None"},
+            }})
+        );
+    }
+
+    #[test]
+    fn wrong_types_are_told() {
+        let group = map(json!({"spec": {"group": 5}}));
+        let text =
+            "json: cannot unmarshal number into Go struct field CustomResourceDefinitionSpec.spec.group of type string";
+        assert_eq!(check_types(&group), Err(text.to_owned()));
+        assert!(check_types(&map(json!({"spec": {"versions": [{"name": 5}]}}))).is_err());
+        assert_eq!(check_types(&map(json!({"spec": {"group": null}}))), Ok(()));
+    }
+
+    #[test]
+    fn stored_versions_are_remembered() {
+        let mut definition = map(json!({"spec": {"versions": [{"name": "v1", "storage": true}]}}));
+        create(&mut definition);
+        assert_eq!(definition["status"]["storedVersions"], json!(["v1"]));
+        definition["spec"]["versions"] = json!([{"name": "v1"}, {"name": "v2", "storage": true}]);
+        update(&mut definition);
+        update(&mut definition);
+        assert_eq!(definition["status"]["storedVersions"], json!(["v1", "v2"]));
+    }
+
+    #[test]
+    fn a_deletion_is_marked_once() {
+        let mut definition = map(json!({"metadata": {"name": "a", "finalizers": ["x/y"]}}));
+        assert!(mark_deleted(&mut definition, "t1") && !mark_deleted(&mut definition, "t2"));
+        assert_eq!(definition["metadata"]["deletionTimestamp"], "t1");
+        assert_eq!(definition["metadata"]["finalizers"], json!(["x/y", FINALIZER]));
+        assert_eq!(definition["status"]["conditions"][0]["reason"], "InstanceDeletionPending");
+    }
+}

@@ -1,0 +1,234 @@
+//! One definition, and what is wrong with it after one change.
+
+use serde_json::json;
+
+use super::*;
+
+fn definition() -> Value {
+    json!({
+        "metadata": {"name": "widgets.example.com"},
+        "spec": {
+            "group": "example.com", "scope": "Namespaced",
+            "names": {"plural": "widgets", "singular": "widget", "kind": "Widget", "listKind": "WidgetList"},
+            "conversion": {"strategy": "None"},
+            "versions": [{"name": "v1", "served": true, "storage": true, "schema": {"openAPIV3Schema": {
+                "type": "object",
+                "properties": {"spec": {"type": "object", "properties": {
+                    "size": {"type": "string"}, "items": {"type": "array", "items": {"type": "string"}}}}},
+            }}}],
+        },
+        "status": {"storedVersions": ["v1"], "acceptedNames": {"plural": "", "kind": ""}, "conditions": null},
+    })
+}
+
+fn map(value: Value) -> Map<String, Value> {
+    match value {
+        Value::Object(map) => map,
+        other => panic!("{other} is no object"),
+    }
+}
+
+fn texts(errors: &[FieldError]) -> Vec<String> {
+    errors.iter().map(ToString::to_string).collect()
+}
+
+/// Sets what a JSON pointer leads to, and compares what is wrong then.
+fn check(pointer: &str, value: Value, expected: &[&str]) {
+    let mut changed = definition();
+    set(&mut changed, pointer, value);
+    assert_eq!(texts(&create(&map(changed))), expected, "{pointer}");
+}
+
+fn set(definition: &mut Value, pointer: &str, value: Value) {
+    let (parent, name) = pointer.rsplit_once('/').unwrap();
+    definition.pointer_mut(parent).unwrap()[name] = value;
+}
+
+const LABEL: &str = "a DNS-1035 label must consist of lower case alphanumeric characters or '-', start with an alphabetic character, and end with an alphanumeric character (e.g. 'my-name',  or 'abc-123', regex used for validation is '[a-z]([-a-z0-9]*[a-z0-9])?')";
+
+#[test]
+fn a_definition_is_valid() {
+    check("/spec/scope", json!("Cluster"), &[]);
+    check("/spec/names/shortNames", json!(["w", "wd"]), &[]);
+}
+
+#[test]
+fn names_follow_rules() {
+    check(
+        "/metadata/name",
+        json!("wrong"),
+        &[r#"metadata.name: Invalid value: "wrong": must be spec.names.plural+"."+spec.group"#],
+    );
+    check("/spec/names/kind", json!(""), &["spec.names.kind: Required value"]);
+    check(
+        "/spec/names/kind",
+        json!("Wid_get"),
+        &[&format!(
+            "spec.names.kind: Invalid value: \"Wid_get\": may have mixed case, but should otherwise match: {LABEL}"
+        )],
+    );
+    check(
+        "/spec/names/listKind",
+        json!("Widget"),
+        &[r#"spec.names.listKind: Invalid value: "Widget": kind and listKind may not be the same"#],
+    );
+    check(
+        "/spec/names/shortNames",
+        json!(["W"]),
+        &[&format!("spec.names.shortNames[0]: Invalid value: \"W\": {LABEL}")],
+    );
+    check(
+        "/spec/group",
+        json!("example"),
+        &[
+            r#"metadata.name: Invalid value: "widgets.example.com": must be spec.names.plural+"."+spec.group"#,
+            r#"spec.group: Invalid value: "example": should be a domain with at least one dot"#,
+        ],
+    );
+    check(
+        "/spec/scope",
+        json!("Galaxy"),
+        &[r#"spec.scope: Unsupported value: "Galaxy": supported values: "Cluster", "Namespaced""#],
+    );
+}
+
+#[test]
+fn exactly_one_version_is_stored_and_each_has_a_name_of_its_own() {
+    let found = |versions: Value| {
+        let mut changed = definition();
+        changed["spec"]["versions"] = versions;
+        texts(&create(&map(changed)))
+            .into_iter()
+            .map(|text| text.rsplit(": ").next().unwrap().to_owned())
+            .collect::<Vec<_>>()
+    };
+    let version = |name: &str, storage: bool| json!({"name": name, "served": true, "storage": storage, "schema": {"openAPIV3Schema": {"type": "object"}}});
+    assert_eq!(found(json!([version("v1", true), version("v2", false)])), [""; 0]);
+    assert_eq!(
+        found(json!([version("v1", true), version("v2", true)])),
+        ["must have exactly one version marked as storage version", "must have the storage version v2"]
+    );
+    assert_eq!(found(json!([version("v1", true), version("v1", false)])), ["must contain unique version names"]);
+    assert_eq!(
+        found(json!([{"name": "v1", "served": true, "storage": true}])),
+        ["spec.versions[0].schema.openAPIV3Schema: Required value"].map(|text| text.rsplit(": ").next().unwrap())
+    );
+}
+
+#[test]
+fn what_all_versions_share_is_found_above_them() {
+    check(
+        "/spec/versions/0/subresources",
+        json!({"scale": {"specReplicasPath": "spec.n", "statusReplicasPath": ".spec.n"}}),
+        &[
+            r#"spec.subresources.scale.specReplicasPath: Invalid value: "spec.n": must be a simple json path starting with ."#,
+            r#"spec.subresources.scale.statusReplicasPath: Invalid value: ".spec.n": should be a json path under .status"#,
+        ],
+    );
+    check(
+        "/spec/versions/0/additionalPrinterColumns",
+        json!([{"name": "Size", "type": "text", "jsonPath": "spec.size"}]),
+        &[
+            r#"spec.additionalPrinterColumns[0].type: Invalid value: "text": must be one of boolean,date,integer,number,string"#,
+            r#"spec.additionalPrinterColumns[0].JSONPath: Invalid value: "spec.size": must be a simple json path starting with ."#,
+        ],
+    );
+}
+
+#[test]
+fn selectable_fields_are_scalars_of_the_schema() {
+    check("/spec/versions/0/selectableFields", json!([{"jsonPath": ".spec.size"}]), &[]);
+    let scalar = "must point to a field of type string, boolean or integer. Enum string fields and strings with formats are allowed.";
+    check(
+        "/spec/versions/0/selectableFields",
+        json!([{"jsonPath": ".spec.items"}, {"jsonPath": ".spec.nope"}, {"jsonPath": ".spec.size"}, {"jsonPath": ".spec.size"}]),
+        &[
+            &format!("spec.selectableFields[0].jsonPath: Invalid value: \".spec.items\": {scalar}"),
+            r#"spec.selectableFields[1].jsonPath: Invalid value: ".spec.nope": is an invalid path: does not refer to a valid field"#,
+            r#"spec.selectableFields[3].jsonPath: Duplicate value: ".spec.size""#,
+        ],
+    );
+}
+
+#[test]
+fn deprecation_warnings_are_short_and_printable() {
+    check(
+        "/spec/versions/0/deprecationWarning",
+        json!("old"),
+        &[r#"spec.versions[0].deprecationWarning: Invalid value: "old": can only be set for deprecated versions"#],
+    );
+}
+
+#[test]
+fn webhooks_say_whom_to_call() {
+    let webhook = |client: Value, reviews: Value| {
+        json!({"strategy": "Webhook", "webhook": {
+        "conversionReviewVersions": reviews, "clientConfig": client}})
+    };
+    let service = || json!({"service": {"name": "a", "namespace": "b"}});
+    check("/spec/conversion", webhook(service(), json!(["v1"])), &[]);
+    check(
+        "/spec/conversion",
+        webhook(json!({}), json!(["v2"])),
+        &[
+            "spec.conversion.webhookClientConfig: Required value: exactly one of url or service is required",
+            r#"spec.conversion.conversionReviewVersions: Invalid value: ["v2"]: must include at least one of v1, v1beta1"#,
+        ],
+    );
+    check(
+        "/spec/conversion",
+        json!({"strategy": "None", "webhook": {"conversionReviewVersions": ["v1"], "clientConfig": service()}}),
+        &[
+            "spec.conversion.webhookClientConfig: Forbidden: should not be set when strategy is not set to Webhook",
+            "spec.conversion.conversionReviewVersions: Forbidden: should not be set when strategy is not set to Webhook",
+        ],
+    );
+}
+
+#[test]
+fn versions_are_shown_as_go_shows_them() {
+    check(
+        "/spec/versions/0/storage",
+        json!(false),
+        &[
+            r#"spec.versions: Invalid value: [{"Name":"v1","Served":true,"Storage":false,"Deprecated":false,"DeprecationWarning":null,"Schema":null,"Subresources":null,"AdditionalPrinterColumns":null,"SelectableFields":null}]: must have exactly one version marked as storage version"#,
+        ],
+    );
+}
+
+#[test]
+fn communities_approve_their_groups() {
+    let mut changed = definition();
+    changed["metadata"]["name"] = json!("widgets.x.k8s.io");
+    changed["spec"]["group"] = json!("x.k8s.io");
+    assert_eq!(
+        texts(&create(&map(changed.clone()))),
+        [
+            r#"metadata.annotations[api-approved.kubernetes.io]: Required value: protected groups must have approval annotation "api-approved.kubernetes.io", see https://github.com/kubernetes/enhancements/pull/1111"#
+        ]
+    );
+    changed["metadata"]["annotations"] = json!({"api-approved.kubernetes.io": "unapproved, a test"});
+    assert_eq!(texts(&create(&map(changed))), [""; 0]);
+}
+
+#[test]
+fn what_objects_depend_on_does_not_change() {
+    let old = definition();
+    let mut established = old.clone();
+    established["status"]["conditions"] = json!([{"type": "Established", "status": "True"}]);
+    let mut changed = old.clone();
+    changed["spec"]["scope"] = json!("Cluster");
+    assert_eq!(texts(&update(&map(changed.clone()), &map(old.clone()))), [""; 0], "nothing is stored yet");
+    assert_eq!(
+        texts(&update(&map(changed), &map(established))),
+        [r#"spec.scope: Invalid value: "Cluster": field is immutable"#]
+    );
+    let mut dropped = old.clone();
+    dropped["spec"]["versions"][0]["name"] = json!("v2");
+    let text = texts(&update(&map(dropped), &map(old)));
+    assert!(
+        text.iter().any(|text| text
+            .starts_with("status.storedVersions[0]: Invalid value: \"v1\": missing from spec.versions; v1 was")),
+        "{text:?}"
+    );
+}

@@ -1,0 +1,298 @@
+//! Random histories: writers create, refer, delete in every way and let go while two collectors run.
+//! When the writers have stopped and the collectors rest, the history is judged by promises that need
+//! no graph: each is a look at the whole store as it was at one revision.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use proptest::prelude::*;
+
+use super::*;
+
+/// Config maps `m0`…; few, so that everything refers to everything.
+const NAMES: usize = 6;
+
+#[derive(Clone, Debug)]
+enum Step {
+    Create {
+        name: usize,
+        owners: Vec<(usize, bool)>,
+        held: bool,
+    },
+    Refer {
+        name: usize,
+        owners: Vec<(usize, bool)>,
+    },
+    Delete {
+        name: usize,
+        policy: &'static str,
+    },
+    LetGo {
+        name: usize,
+    },
+    /// The collectors get so many milliseconds.
+    Pause(u64),
+}
+
+fn steps() -> impl Strategy<Value = Vec<Step>> {
+    let name = || 0..NAMES;
+    let owners = || prop::collection::vec((0..NAMES, any::<bool>()), 0..3);
+    let step = prop_oneof![
+        6 => (name(), owners(), prop::bool::weighted(0.2))
+            .prop_map(|(name, owners, held)| Step::Create { name, owners, held }),
+        3 => (name(), owners()).prop_map(|(name, owners)| Step::Refer { name, owners }),
+        4 => (name(), prop_oneof![Just("Background"), Just("Foreground"), Just("Orphan")])
+            .prop_map(|(name, policy)| Step::Delete { name, policy }),
+        2 => name().prop_map(|name| Step::LetGo { name }),
+        2 => prop_oneof![Just(0_u64), Just(1), Just(200)].prop_map(Step::Pause),
+    ];
+    prop::collection::vec(step, 1..60)
+}
+
+/// An object as the promises see it.
+#[derive(Clone, Debug)]
+struct Seen {
+    uid: String,
+    deleted: bool,
+    foreground: bool,
+    orphan: bool,
+    held: bool,
+    /// Uids, and whether the owner has to wait.
+    owners: Vec<(String, bool)>,
+}
+
+impl Seen {
+    fn of(value: &[u8]) -> Seen {
+        let facts = Facts::read(value).unwrap();
+        let held = std::str::from_utf8(value).unwrap().contains("x.io/hold");
+        Seen {
+            uid: facts.uid,
+            deleted: facts.deleted,
+            foreground: facts.foreground,
+            orphan: facts.orphan,
+            held,
+            owners: facts.owners.into_iter().map(|owner| (owner.uid, owner.blocks)).collect(),
+        }
+    }
+}
+
+type State = BTreeMap<String, Seen>;
+
+fn by_uid<'a>(state: &'a State, uid: &str) -> Option<&'a Seen> {
+    state.values().find(|seen| seen.uid == uid)
+}
+
+/// Does `from` wait, over dependents that block and are deleted in the foreground, for `wanted`?
+fn waits_for(state: &State, from: &str, wanted: &str, seen: &mut Vec<String>) -> bool {
+    if from == wanted {
+        return true;
+    }
+    if seen.iter().any(|uid| uid == from) || !by_uid(state, from).is_some_and(|seen| seen.deleted && seen.foreground) {
+        return false;
+    }
+    seen.push(from.to_owned());
+    let blockers: Vec<String> = state
+        .values()
+        .filter(|other| other.owners.iter().any(|(uid, blocks)| uid == from && *blocks))
+        .map(|other| other.uid.clone())
+        .collect();
+    blockers.iter().any(|uid| waits_for(state, uid, wanted, seen))
+}
+
+async fn perform(world: &World, step: &Step) {
+    let path = |name: usize| format!("/api/v1/namespaces/a/configmaps/m{name}");
+    let refer = async |owners: &[(usize, bool)]| {
+        let mut list: Vec<Value> = Vec::new();
+        for (owner, blocks) in owners {
+            if world.stored(&format!("{MAPS}/m{owner}")).await.is_some() {
+                list.push(world.owner(&format!("{MAPS}/m{owner}"), *blocks).await);
+            }
+        }
+        // Twice the same owner is another test's business.
+        list.dedup_by_key(|owner| owner["uid"].clone());
+        list
+    };
+    // Refusals (it exists already, it does not exist) are part of life.
+    let _ = match step {
+        Step::Create { name, owners, held } => {
+            let finalizers = if *held { json!(["x.io/hold"]) } else { Value::Null };
+            let metadata =
+                json!({"name": format!("m{name}"), "ownerReferences": refer(owners).await, "finalizers": finalizers});
+            world.write("POST /api/v1/namespaces/a/configmaps", json!({"metadata": metadata})).await
+        }
+        Step::Refer { name, owners } => {
+            let body = json!({"metadata": {"ownerReferences": refer(owners).await}});
+            world.write(&format!("PATCH {}", path(*name)), body).await
+        }
+        Step::Delete { name, policy } => {
+            world.write(&format!("DELETE {}", path(*name)), json!({"propagationPolicy": policy})).await
+        }
+        Step::LetGo { name } => {
+            let Some(object) = world.stored(&format!("{MAPS}/m{name}")).await else { return };
+            let finalizers = object["metadata"]["finalizers"].as_array().cloned().unwrap_or_default();
+            let kept: Vec<Value> = finalizers.into_iter().filter(|name| name != "x.io/hold").collect();
+            let version = &object["metadata"]["resourceVersion"];
+            let body = json!({"metadata": {"finalizers": kept, "resourceVersion": version}});
+            world.write(&format!("PATCH {}", path(*name)), body).await
+        }
+        Step::Pause(millis) => {
+            tokio::time::sleep(Duration::from_millis(*millis)).await;
+            Ok(())
+        }
+    };
+}
+
+async fn everything_that_happened(world: &World) -> Vec<StoreEvent> {
+    let end = world.backend.storage().current_revision().await.unwrap();
+    let mut watch = world.backend.storage().watch(KeyRange::resource("configmaps"), Revision::ZERO).await.unwrap();
+    let mut events = Vec::new();
+    watch.request_progress();
+    while let Some(item) = watch.next().await {
+        match item {
+            WatchItem::Event(event) => events.push(event),
+            WatchItem::Progress(at) if at >= end => break,
+            WatchItem::Progress(_) => watch.request_progress(),
+            other => panic!("the memory store has forgotten: {other:?}"),
+        }
+    }
+    events
+}
+
+/// What writers have asked for, by uid.
+#[derive(Default)]
+struct Asked {
+    /// They have deleted it.
+    deleted: Vec<String>,
+    /// They have changed their mind about how it goes.
+    again: Vec<String>,
+}
+
+/// Those that wait for each other in this state, each pair both ways.
+fn rings(state: &State) -> Vec<(String, String)> {
+    let waiting: Vec<&str> =
+        state.values().filter(|seen| seen.deleted && seen.foreground).map(|seen| seen.uid.as_str()).collect();
+    let waits = |from: &str, wanted: &str| waits_for(state, from, wanted, &mut Vec::new());
+    let mut rings = Vec::new();
+    for one in &waiting {
+        for other in &waiting {
+            if one != other && waits(one, other) && waits(other, one) {
+                rings.push(((*one).to_owned(), (*other).to_owned()));
+            }
+        }
+    }
+    rings
+}
+
+/// Judges one history.
+fn judge_history(events: &[StoreEvent], asked: &Asked) {
+    let mut state = State::new();
+    // When each was marked: what refers to it later comes too late to be waited for.
+    let mut marked: BTreeMap<String, (u64, State)> = BTreeMap::new();
+    // Who once waited for each other: the collectors break such a ring where they find it, two of them
+    // perhaps at two places, and then none of its members waits for the others any more.
+    let mut ringed: BTreeSet<(String, String)> = BTreeSet::new();
+    let has = |list: &[String], uid: &str| list.iter().any(|listed| listed == uid);
+    for event in events {
+        let (key, revision) = (event.key().to_string(), event.revision().get());
+        let before = state.get(&key).cloned();
+        let after = match event {
+            StoreEvent::Put { current, .. } => Some(Seen::of(&current.value)),
+            StoreEvent::Delete { .. } => None,
+        };
+        if let Some(before) = &before {
+            let goes = after.as_ref().is_none_or(|after| after.deleted) && !before.deleted;
+            if goes && !has(&asked.deleted, &before.uid) {
+                let living = before
+                    .owners
+                    .iter()
+                    .find(|(uid, _)| by_uid(&state, uid).is_some_and(|owner| !(owner.deleted && owner.foreground)));
+                assert!(
+                    living.is_none(),
+                    "an object with a living owner was deleted: {key} of {living:?} at {revision}"
+                );
+                assert!(!before.owners.is_empty(), "an object that nobody owned was deleted: {key} at {revision}");
+            }
+            let ended = after.as_ref().is_none_or(|after| after.uid == before.uid && !after.foreground);
+            let steady = !has(&asked.again, &before.uid);
+            if ended && steady && before.deleted && before.foreground {
+                let (_, then) = &marked[&before.uid];
+                for other in state.values() {
+                    let blocks = |seen: &Seen| seen.owners.iter().any(|(uid, blocks)| *uid == before.uid && *blocks);
+                    let knew = by_uid(then, &other.uid).is_some_and(blocks);
+                    if knew && blocks(other) {
+                        let of_a_ring = ringed.contains(&(before.uid.clone(), other.uid.clone()));
+                        assert!(
+                            of_a_ring || waits_for(&state, &other.uid, &before.uid, &mut Vec::new()),
+                            "foreground order: {key} went at {revision} before a dependent that blocked it: {other:?}"
+                        );
+                    }
+                }
+            }
+            let let_go = after.as_ref().is_none_or(|after| after.uid == before.uid && !after.orphan);
+            if let_go && steady && before.deleted && before.orphan {
+                let (_, then) = &marked[&before.uid];
+                for other in state.values() {
+                    let refers = |seen: &Seen| seen.owners.iter().any(|(uid, _)| *uid == before.uid);
+                    let knew = by_uid(then, &other.uid).is_some_and(refers);
+                    assert!(
+                        !(knew && refers(other)) || other.uid == before.uid,
+                        "{key} went before it was forgotten by {other:?}"
+                    );
+                }
+            }
+        }
+        match after {
+            Some(after) => {
+                if after.deleted && !marked.contains_key(&after.uid) {
+                    marked.insert(after.uid.clone(), (revision, state.clone()));
+                }
+                state.insert(key, after);
+            }
+            None => {
+                state.remove(&key);
+            }
+        }
+        ringed.extend(rings(&state));
+    }
+    for (key, seen) in &state {
+        let absent = |uid: &str| by_uid(&state, uid).is_none();
+        if !seen.owners.is_empty() && !seen.deleted {
+            assert!(!seen.owners.iter().all(|(uid, _)| absent(uid)), "garbage: all owners of {key} are gone: {seen:?}");
+        }
+        if seen.deleted && !seen.held {
+            let waits = seen.foreground
+                && state.values().any(|other| {
+                    other.uid != seen.uid && other.owners.iter().any(|(uid, blocks)| *uid == seen.uid && *blocks)
+                });
+            assert!(waits, "nothing holds {key} up, and it is still there: {seen:?}");
+        }
+    }
+}
+
+async fn history(steps: Vec<Step>) {
+    let world = World::new(2).await;
+    let mut asked = Asked::default();
+    for step in &steps {
+        if let Step::Delete { name, .. } = step
+            && let Some(object) = world.stored(&format!("{MAPS}/m{name}")).await
+        {
+            let uid = object["metadata"]["uid"].as_str().unwrap().to_owned();
+            match object["metadata"]["deletionTimestamp"].is_null() {
+                true => asked.deleted.push(uid),
+                false => asked.again.push(uid),
+            }
+        }
+        perform(&world, step).await;
+    }
+    tokio::time::sleep(REST).await;
+    judge_history(&everything_that_happened(&world).await, &asked);
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 64, ..ProptestConfig::default() })]
+
+    #[test]
+    fn garbage_goes_and_nothing_else_does(steps in steps()) {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().start_paused(true).build().unwrap();
+        runtime.block_on(history(steps));
+    }
+}

@@ -1,0 +1,69 @@
+//! What the documents say in words: short sentences of our own about kinds and the fields that
+//! people ask `kubectl explain` about most. `descriptions.txt` has them, one a line:
+//!
+//! ```text
+//! Pod: Containers that run together on one node.      a type
+//! PodSpec.containers: What runs.                      a field of that type
+//! .metadata: Name, labels, owners and so on.          a field of any type that has no line of its own
+//! ```
+
+use std::collections::HashMap;
+use std::sync::OnceLock;
+
+const TEXT: &str = include_str!("descriptions.txt");
+
+fn lines() -> &'static HashMap<&'static str, &'static str> {
+    static LINES: OnceLock<HashMap<&str, &str>> = OnceLock::new();
+    LINES.get_or_init(|| TEXT.lines().filter_map(|line| line.split_once(": ")).collect())
+}
+
+/// What a type is, by its name without package; `None` where nobody has said.
+pub(super) fn of_type(name: &str) -> Option<&'static str> {
+    lines().get(name).copied()
+}
+
+/// What a field is; `None` where nobody has said.
+pub(super) fn of_field(of: &str, name: &str) -> Option<&'static str> {
+    let find = |key: String| lines().get(key.as_str()).copied();
+    find(format!("{of}.{name}")).or_else(|| find(format!(".{name}")))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::HashSet;
+
+    use listwatch_wire::protobuf::schema;
+
+    use super::*;
+    use crate::facts;
+
+    #[test]
+    fn a_description_is_of_something_and_is_a_sentence() {
+        let (mut types, mut fields) = (HashSet::new(), HashSet::new());
+        let mut open: Vec<schema::Id> = schema::kinds().map(|(_, _, id)| id).collect();
+        while let Some(id) = open.pop() {
+            let name = id.message().name();
+            for field in facts::members(id) {
+                fields.insert(format!("{name}.{}", field.name()));
+                fields.insert(format!(".{}", field.name()));
+                if let schema::Type::Message(of) | schema::Type::PropsOrArray(of) = field.of()
+                    && types.insert(of as usize)
+                {
+                    open.push(of);
+                }
+            }
+            fields.insert(name.to_owned());
+        }
+        for name in ["Patch", "Time", "MicroTime", "Quantity", "IntOrString", "FieldsV1", "RawExtension", "JSON"] {
+            fields.insert(name.to_owned());
+        }
+        fields.extend([".apiVersion".to_owned(), ".kind".to_owned()]);
+        let mut seen = HashSet::new();
+        for line in TEXT.lines() {
+            let (of, text) = line.split_once(": ").unwrap_or_else(|| panic!("no name in front: {line}"));
+            assert!(fields.contains(of), "{of} is nothing that is served");
+            assert!(seen.insert(of), "{of} is described twice");
+            assert!(text.ends_with('.') && text.chars().next().is_some_and(char::is_uppercase), "no sentence: {line}");
+        }
+    }
+}

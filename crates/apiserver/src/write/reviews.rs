@@ -1,0 +1,230 @@
+//! Reviews: questions about the asker and about who may do what, put as a POST of an object that is
+//! answered and not stored (`pkg/registry/authentication`, `pkg/registry/authorization`).
+//!
+//! What is answered follows from [`crate::Auth`]: whoever is let in may do everything. A subject that
+//! could not be asked for (another user of a SubjectAccessReview) is judged by its groups: members of
+//! `system:masters` may do everything, and so may the administrator by name, and service accounts.
+
+use listwatch_meta::{FieldError, Status};
+use serde_json::{Map, Value, json};
+
+use super::decode::{Expected, decode};
+use super::options::Options;
+use super::store::{metadata, metadata_mut};
+use super::{Clock, WriteBody, WriteRequest, WriteResponse, create, metadata as meta};
+use crate::auth::{ADMIN, Auth, User};
+use crate::backend::Backend;
+use crate::tokens::{self, Verdict};
+
+/// Answers a review that a user asks for.
+///
+/// # Errors
+/// What a create of the kind is refused with: 400 for a body that is no such review, 422 for one that
+/// asks nothing or two things at once.
+pub(crate) async fn review(
+    backend: &Backend,
+    auth: &Auth,
+    user: &User,
+    request: &WriteRequest<'_>,
+) -> Result<WriteResponse, Status> {
+    let resource = &**request.resource;
+    let options = Options::parse("CreateOptions", request.query)?;
+    let expected = Expected::of(resource);
+    let decoded = decode(&backend.registry(), expected, request.content_type, &request.body, options.field_validation)?;
+    let mut object = decoded.object;
+    create::place(resource, request.namespace, metadata_mut(&mut object))?;
+    let metadata = std::mem::take(metadata_mut(&mut object));
+    *metadata_mut(&mut object) = meta::canonical(metadata);
+    let clock = Clock::default();
+    let token = match resource.kind.as_str() {
+        "TokenReview" => {
+            let spec = object.get("spec");
+            let audiences = spec.and_then(|spec| spec.get("audiences")).and_then(Value::as_array);
+            let audiences = audiences.into_iter().flatten().filter_map(|name| Some(name.as_str()?.to_owned()));
+            let (token, audiences) = (text(spec, "token"), audiences.collect::<Vec<String>>());
+            match tokens::judge(backend, token, &audiences, clock.time().unix_timestamp()).await {
+                Verdict::Unknown if auth.allows(Some(token)) => {
+                    Verdict::Known { user: User::admin().clone(), audiences }
+                }
+                verdict => verdict,
+            }
+        }
+        _ => Verdict::Unknown,
+    };
+    answer(&resource.kind, user, token, &mut object, &clock.now())?;
+    let body = serde_json::to_vec(&object).map_err(Status::internal)?;
+    Ok(WriteResponse { code: 201, body: WriteBody::Json(body.into()), warnings: decoded.warnings })
+}
+
+/// Puts the answer into the review; `token` is what is thought of the one that it asks about.
+fn answer(kind: &str, user: &User, token: Verdict, object: &mut Map<String, Value>, now: &str) -> Result<(), Status> {
+    let status = match kind {
+        "SelfSubjectReview" => {
+            // What is asked is who asks; nothing of the body counts.
+            object.insert("metadata".to_owned(), json!({"creationTimestamp": now}));
+            object.shift_remove("spec");
+            json!({"userInfo": user})
+        }
+        "TokenReview" => {
+            if text(object.get("spec"), "token").is_empty() {
+                return Err(Status::bad_request("token is required for TokenReview in authentication"));
+            }
+            match token {
+                Verdict::Known { user, audiences } if audiences.is_empty() => {
+                    json!({"authenticated": true, "user": user})
+                }
+                Verdict::Known { user, audiences } => {
+                    json!({"authenticated": true, "user": user, "audiences": audiences})
+                }
+                Verdict::Unknown | Verdict::Refused => json!({"user": {}, "error": "invalid bearer token"}),
+            }
+        }
+        "SelfSubjectRulesReview" => {
+            if text(object.get("spec"), "namespace").is_empty() {
+                return Err(Status::bad_request("no namespace on request"));
+            }
+            object.insert("spec".to_owned(), json!({}));
+            json!({
+                "resourceRules": [{"verbs": ["*"], "apiGroups": ["*"], "resources": ["*"]}],
+                "nonResourceRules": [{"verbs": ["*"], "nonResourceURLs": ["*"]}],
+                "incomplete": false,
+            })
+        }
+        _ => {
+            check_attributes(kind, object)?;
+            let allowed = kind == "SelfSubjectAccessReview" || may_do_everything(object.get("spec"));
+            json!({"allowed": allowed})
+        }
+    };
+    object.entry("spec").or_insert_with(|| json!({}));
+    if kind == "SelfSubjectReview" {
+        object.shift_remove("spec");
+    }
+    object.insert("status".to_owned(), status);
+    Ok(())
+}
+
+fn text<'a>(spec: Option<&'a Value>, field: &str) -> &'a str {
+    spec.and_then(|spec| spec.get(field)).and_then(Value::as_str).unwrap_or_default()
+}
+
+fn may_do_everything(spec: Option<&Value>) -> bool {
+    let groups = spec.and_then(|spec| spec.get("groups")).and_then(Value::as_array);
+    let user = text(spec, "user");
+    groups.into_iter().flatten().any(|group| group == "system:masters")
+        || user == ADMIN
+        || user.starts_with("system:serviceaccount:")
+}
+
+/// Exactly one thing has to be asked, of somebody (`pkg/apis/authorization/validation`).
+fn check_attributes(kind: &str, object: &Map<String, Value>) -> Result<(), Status> {
+    let spec = object.get("spec");
+    let given = |field: &str| spec.and_then(|spec| spec.get(field)).filter(|value| !value.is_null());
+    let (resource, path) = (given("resourceAttributes"), given("nonResourceAttributes"));
+    let mut errors = Vec::new();
+    match (resource, path) {
+        (Some(_), Some(path)) => {
+            // The fields are printed as Go has them.
+            let shown = json!({"Path": text(Some(path), "path"), "Verb": text(Some(path), "verb")});
+            let why = "cannot be specified in combination with resourceAttributes";
+            errors.push(FieldError::invalid("spec.nonResourceAttributes", shown, why));
+        }
+        (None, None) => {
+            let why = "exactly one of nonResourceAttributes or resourceAttributes must be specified";
+            errors.push(FieldError::invalid("spec.resourceAttributes", Value::Null, why));
+        }
+        _ => {}
+    }
+    let groups = given("groups").and_then(Value::as_array).is_some_and(|groups| !groups.is_empty());
+    if kind != "SelfSubjectAccessReview" && text(spec, "user").is_empty() && !groups {
+        errors.push(FieldError::invalid("spec.user", "\"\"", "at least one of user or group must be specified"));
+    }
+    if kind == "LocalSubjectAccessReview" {
+        let asked = text(resource, "namespace");
+        if asked != meta::text(metadata(object), "namespace") {
+            let shown = json!(asked);
+            errors.push(FieldError::invalid(
+                "spec.resourceAttributes.namespace",
+                shown,
+                "must match metadata.namespace",
+            ));
+        }
+        if path.is_some() {
+            let why = "disallowed on this kind of request";
+            errors.push(FieldError::invalid("spec.nonResourceAttributes", path.unwrap_or(&Value::Null), why));
+        }
+    }
+    match errors.is_empty() {
+        true => Ok(()),
+        // kube-apiserver forgets the kind here.
+        false => Err(Status::invalid("authorization.k8s.io", "", "", &errors)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn check(kind: &str, body: Value, expected: Result<Value, &str>) {
+        let Value::Object(mut object) = body else { panic!("not an object") };
+        let token = match text(object.get("spec"), "token") {
+            "secret" => Verdict::Known { user: User::admin().clone(), audiences: Vec::new() },
+            _ => Verdict::Unknown,
+        };
+        let found = answer(kind, User::admin(), token, &mut object, "NOW").map(|()| Value::Object(object));
+        assert_eq!(found.map_err(|status| status.message), expected.map_err(str::to_owned));
+    }
+
+    #[test]
+    fn reviews_are_answered_as_kube_apiserver_answers_its_masters() {
+        let user = json!({"username": "admin", "groups": ["system:masters", "system:authenticated"]});
+        check(
+            "SelfSubjectReview",
+            json!({"metadata": {"name": "x"}}),
+            Ok(json!({"metadata": {"creationTimestamp": "NOW"}, "status": {"userInfo": user}})),
+        );
+        let spec = json!({"token": "secret"});
+        check(
+            "TokenReview",
+            json!({"spec": spec}),
+            Ok(json!({"spec": spec, "status": {"authenticated": true, "user": user}})),
+        );
+        let spec = json!({"token": "guess"});
+        let refused = json!({"user": {}, "error": "invalid bearer token"});
+        check("TokenReview", json!({"spec": spec}), Ok(json!({"spec": spec, "status": refused})));
+        check("TokenReview", json!({}), Err("token is required for TokenReview in authentication"));
+        check("SelfSubjectRulesReview", json!({"spec": {}}), Err("no namespace on request"));
+
+        let resource = json!({"verb": "get", "resource": "pods"});
+        let spec = json!({"resourceAttributes": resource});
+        check("SelfSubjectAccessReview", json!({"spec": spec}), Ok(json!({"spec": spec, "status": {"allowed": true}})));
+        for (user, groups, allowed) in
+            [("bob", json!([]), false), ("bob", json!(["system:masters"]), true), ("admin", json!([]), true)]
+        {
+            let spec = json!({"resourceAttributes": resource, "user": user, "groups": groups});
+            let expected = json!({"spec": spec, "status": {"allowed": allowed}});
+            check("SubjectAccessReview", json!({"spec": spec}), Ok(expected));
+        }
+        check(
+            "SelfSubjectAccessReview",
+            json!({"spec": {}}),
+            Err(
+                ".authorization.k8s.io \"\" is invalid: spec.resourceAttributes: Invalid value: null: exactly one of nonResourceAttributes or resourceAttributes must be specified",
+            ),
+        );
+        check(
+            "SubjectAccessReview",
+            json!({"spec": {"user": "", "resourceAttributes": resource, "nonResourceAttributes": {"path": "/x", "verb": "get"}}}),
+            Err(
+                ".authorization.k8s.io \"\" is invalid: [spec.nonResourceAttributes: Invalid value: {\"Path\":\"/x\",\"Verb\":\"get\"}: cannot be specified in combination with resourceAttributes, spec.user: Invalid value: \"\": at least one of user or group must be specified]",
+            ),
+        );
+        check(
+            "LocalSubjectAccessReview",
+            json!({"metadata": {"namespace": "a"}, "spec": {"user": "bob", "resourceAttributes": resource}}),
+            Err(
+                ".authorization.k8s.io \"\" is invalid: spec.resourceAttributes.namespace: Invalid value: \"\": must match metadata.namespace",
+            ),
+        );
+    }
+}

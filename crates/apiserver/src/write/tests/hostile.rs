@@ -1,0 +1,156 @@
+//! Bodies of about 3 MiB in the shapes that cost most: each must be answered about as fast as any
+//! other body of its size.
+//!
+//! The bound is generous, since these run unoptimised on busy machines; work that grows with the
+//! square of a body takes minutes.
+
+use std::fmt::Write as _;
+use std::time::{Duration, Instant};
+
+use listwatch_wire::media_type::PatchType;
+use serde_json::json;
+
+use super::patch::ParsedPatch;
+use super::*;
+
+/// One request may take this long.
+const ANSWER_TIME_MAX: Duration = Duration::from_secs(60);
+
+/// Does work within [`ANSWER_TIME_MAX`].
+fn in_time<T>(what: &str, work: impl FnOnce() -> T) -> T {
+    let start = Instant::now();
+    let done = work();
+    assert!(start.elapsed() < ANSWER_TIME_MAX, "{what} took {:?}", start.elapsed());
+    done
+}
+
+/// Sends a request within [`ANSWER_TIME_MAX`] and gives the code of the answer.
+async fn code(world: &World, line: &str, body: &str) -> u16 {
+    assert!(body.len() < 3 * 1024 * 1024, "{line}: a body of {} bytes", body.len());
+    let start = Instant::now();
+    let answer = world.send(line, body).await;
+    let took = start.elapsed();
+    assert!(took < ANSWER_TIME_MAX, "{line} with {} bytes took {took:?}", body.len());
+    answer.map_or_else(|status| status.code, |response| response.code)
+}
+
+/// `count` texts joined with commas.
+fn each(count: usize, item: impl Fn(&mut String, usize)) -> String {
+    let mut out = String::new();
+    for number in 0..count {
+        if number > 0 {
+            out.push(',');
+        }
+        item(&mut out, number);
+    }
+    out
+}
+
+#[tokio::test]
+async fn many_owners_and_finalizers() {
+    let world = World::new().await;
+    let owners = each(190_000, |out, n| write!(out, r#"{{"uid":"{n}"}}"#).unwrap());
+    let body = format!(r#"{{"metadata":{{"name":"o","ownerReferences":[{owners}]}}}}"#);
+    assert_eq!(code(&world, &format!("POST {MAPS}"), &body).await, 422);
+    // Each one is a controller too many.
+    let owners = each(30_000, |out, n| {
+        write!(out, r#"{{"apiVersion":"v1","kind":"K","name":"n","uid":"{n}","controller":true}}"#).unwrap();
+    });
+    let body = format!(r#"{{"metadata":{{"name":"o","ownerReferences":[{owners}]}}}}"#);
+    assert_eq!(code(&world, &format!("POST {MAPS}"), &body).await, 422);
+
+    let finalizers = |from: usize| -> Map<String, Value> {
+        let names: Vec<String> = (from..from + 150_000).map(|n| format!("x.io/{n}")).collect();
+        let Value::Object(map) = json!({"deletionTimestamp": NOW, "finalizers": names}) else { unreachable!() };
+        map
+    };
+    let mut errors = validate::Errors::default();
+    in_time("finalizers", || metadata::validate_update(&finalizers(100_000), &finalizers(0), &mut errors));
+    assert_eq!(errors.len(), 1);
+}
+
+#[test]
+fn many_removals() {
+    let text = each(110_000, |out, n| write!(out, r#""{n}":"""#).unwrap());
+    let members: Map<String, Value> = serde_json::from_str(&format!("{{{text}}}")).unwrap();
+    let patched = |patch_type: PatchType, patch: String| {
+        let mut object = members.clone();
+        in_time("a patch", || {
+            let parsed = ParsedPatch::parse(patch_type, patch.as_bytes()).unwrap();
+            parsed.patch.apply(&mut object, merge_keys::At::Unknown).unwrap();
+        });
+        object.len()
+    };
+    let nulls = each(110_000, |out, n| write!(out, r#""{n}":null"#).unwrap());
+    assert_eq!(patched(PatchType::Merge, format!("{{{nulls}}}")), 0);
+    assert_eq!(patched(PatchType::StrategicMerge, format!("{{{nulls}}}")), 0);
+    // A directive of its own in place of a member takes the member away.
+    let gone = each(110_000, |out, n| write!(out, r#""{n}":{{"$patch":"delete"}}"#).unwrap());
+    assert_eq!(patched(PatchType::StrategicMerge, format!("{{{gone}}}")), 0);
+    let orders = each(110_000, |out, n| write!(out, r#""$setElementOrder/x{n}":[]"#).unwrap());
+    assert_eq!(patched(PatchType::StrategicMerge, format!("{{{orders}}}")), 110_000);
+    let lists = each(55_000, |out, n| write!(out, r#""$setElementOrder/x{n}":[1],"x{n}":[1]"#).unwrap());
+    assert_eq!(patched(PatchType::StrategicMerge, format!("{{{lists}}}")), 165_000);
+}
+
+#[tokio::test]
+async fn members_in_descending_order() {
+    let world = World::new().await;
+    let body = |count: usize| {
+        let members = each(count, |out, n| write!(out, r#""{:06}":"x""#, count - n).unwrap());
+        format!(r#"{{"metadata":{{"name":"d"}},"data":{{{members}}}}}"#)
+    };
+    // Too large to be stored, which is seen when its account is written.
+    assert_eq!(code(&world, &format!("POST {MAPS}?fieldManager=a"), &body(200_000)).await, 413);
+    assert_eq!(code(&world, &format!("POST {MAPS}?fieldManager=a"), &body(20_000)).await, 201);
+    assert_eq!(code(&world, &format!("PUT {MAPS}/d?fieldManager=b"), &body(20_000)).await, 200);
+    let applied = format!(r#"{{"apiVersion":"v1","kind":"ConfigMap",{}"#, &body(20_000)[1..]);
+    let line = format!("PATCH {MAPS}/d?fieldManager=c application/apply-patch+yaml");
+    assert_eq!(code(&world, &line, &applied).await, 200);
+}
+
+#[tokio::test]
+async fn members_that_stand_twice_below_a_long_name() {
+    let world = World::new().await;
+    let twice = each(200_000, |out, n| write!(out, r#""{}":1"#, n % 2).unwrap());
+    let body = format!(r#"{{"metadata":{{"name":"t"}},"{}":{{{twice}}}}}"#, "x".repeat(1_500_000));
+    assert_eq!(code(&world, &format!("POST {MAPS}?fieldValidation=Warn"), &body).await, 201);
+}
+
+#[tokio::test]
+async fn many_errors() {
+    let world = World::new().await;
+    let containers = vec!["{}"; 300_000].join(",");
+    let body = format!(r#"{{"metadata":{{"name":"p"}},"spec":{{"containers":[{containers}]}}}}"#);
+    let start = Instant::now();
+    let Err(status) = world.send("POST /api/v1/namespaces/default/pods", &body).await else { panic!("it is invalid") };
+    assert!(start.elapsed() < ANSWER_TIME_MAX);
+    let causes = status.details.unwrap().causes.len();
+    assert_eq!((status.code, causes), (422, listwatch_schema::limits::FIELD_ERRORS_MAX), "{}", status.message.len());
+}
+
+#[tokio::test]
+async fn a_body_that_takes_too_much_memory() {
+    let world = World::new().await;
+    let body = format!(r#"{{"metadata":{{"name":"z"}},"x":[{}]}}"#, vec!["0"; 1_500_000].join(","));
+    let message = "takes more than 67108864 bytes of memory";
+    let answer = world.answer(&format!("POST {MAPS}"), &body).await;
+    assert!(answer.starts_with("400 ") && answer.contains(message), "{answer}");
+    // Each copy takes four bytes of JSON, and far more of memory.
+    let lists = vec!["[]"; 100_000].join(",");
+    let copies: Vec<String> = (0..100).map(|n| format!(r#"{{"op":"copy","from":"/x","path":"/y{n}"}}"#)).collect();
+    let patch = format!(r#"[{{"op":"add","path":"/x","value":[{lists}]}},{}]"#, copies.join(","));
+    assert_eq!(world.send(&format!("POST {MAPS}"), r#"{"metadata":{"name":"z"}}"#).await.unwrap().code, 201);
+    assert_eq!(code(&world, &format!("PATCH {MAPS}/z application/json-patch+json"), &patch).await, 422);
+}
+
+#[tokio::test]
+async fn many_claim_templates() {
+    let world = World::new().await;
+    let volumes = each(40_000, |out, n| write!(out, r#"{{"name":"v{n}"}}"#).unwrap());
+    let claims = each(40_000, |out, n| write!(out, r#"{{"metadata":{{"name":"c{n}"}}}}"#).unwrap());
+    let body = format!(
+        r#"{{"metadata":{{"name":"s"}},"spec":{{"template":{{"spec":{{"volumes":[{volumes}]}}}},"volumeClaimTemplates":[{claims}]}}}}"#
+    );
+    assert_eq!(code(&world, "POST /apis/apps/v1/namespaces/default/statefulsets", &body).await, 422);
+}

@@ -1,0 +1,177 @@
+//! `/token` of service accounts: a POST of a TokenRequest, answered with a token
+//! (`pkg/registry/core/serviceaccount/storage/token.go`). Nothing is stored.
+
+use listwatch_meta::{FieldError, GroupResource, Status};
+use serde_json::{Map, Value, json};
+use time::Duration;
+
+use super::decode::Expected;
+use super::pods::{Posted, body};
+use super::store::{self, metadata};
+use super::update::Target;
+use super::{WriteBody, WriteRequest, WriteResponse, metadata as meta, timestamp};
+use crate::tokens::{About, Claims, ISSUER, Named, username};
+
+const GROUP: &str = "authentication.k8s.io";
+const KIND: &str = "TokenRequest";
+const REQUEST: Expected<'static> = Expected { group: GROUP, version: "v1", kind: KIND, custom: false, form: None };
+/// The name under which conflicts go: the kind stands where the resource should.
+const REQUESTS: GroupResource<'_> = GroupResource { group: GROUP, resource: KIND };
+
+/// How long a token lasts that does not say so, in seconds.
+const EXPIRATION_SECONDS: i64 = 3600;
+/// No token is asked for for less than this, in seconds.
+const EXPIRATION_SECONDS_MIN: i64 = 600;
+/// No token is asked for for longer than this, in seconds.
+const EXPIRATION_SECONDS_MAX: i64 = 1 << 32;
+
+/// POST of a TokenRequest: a token of the service account.
+///
+/// # Errors
+/// 404 when the account, or what the token is to be bound to, is not there; 409 when it is another one; 422
+/// for a request of another account, or of a time that is too short or too long; 400 when it cannot be
+/// bound like that.
+pub(super) async fn issue(target: &Target<'_>, request: &WriteRequest<'_>) -> Result<WriteResponse, Status> {
+    let Posted { object: asked, mut warnings, .. } = body(target, request, REQUEST)?;
+    let namespace = target.namespace.unwrap_or_default();
+    let given = meta::text(metadata(&asked), "name");
+    if !given.is_empty() && given != target.name {
+        let why = "must match the service account name if specified";
+        let error = FieldError::invalid("metadata.name", json!(given), why);
+        return Err(Status::invalid(GROUP, KIND, target.name, &[error]));
+    }
+    let account = found(target, "serviceaccounts", Some(namespace), target.name).await?;
+    let uid = meta::text(metadata(&account), "uid");
+    let asked_uid = meta::text(metadata(&asked), "uid");
+    if !asked_uid.is_empty() && asked_uid != uid {
+        let why = format_args!(
+            "the UID in the token request ({asked_uid}) does not match the UID of the service account ({uid})"
+        );
+        return Err(Status::conflict(REQUESTS, target.name, why));
+    }
+    let nothing = Map::new();
+    let spec = asked.get("spec").and_then(Value::as_object).unwrap_or(&nothing);
+    let seconds = spec.get("expirationSeconds").and_then(Value::as_i64).unwrap_or(EXPIRATION_SECONDS);
+    let refused = |why: &str| {
+        let error = FieldError::invalid("spec.expirationSeconds", seconds, why);
+        Err(Status::invalid(GROUP, KIND, "", &[error]))
+    };
+    if seconds < EXPIRATION_SECONDS_MIN {
+        return refused("may not specify a duration less than 10 minutes");
+    }
+    if seconds > EXPIRATION_SECONDS_MAX {
+        return refused("may not specify a duration larger than 2^32 seconds");
+    }
+    let audiences = spec.get("audiences").and_then(Value::as_array).map(Vec::as_slice).unwrap_or_default();
+    let mut audiences: Vec<String> = audiences.iter().filter_map(|name| Some(name.as_str()?.to_owned())).collect();
+    if audiences.is_empty() {
+        audiences.push(ISSUER.to_owned());
+    }
+
+    let now = target.clock.time();
+    let serviceaccount = Named { name: target.name.to_owned(), uid: uid.to_owned() };
+    let mut about = About { namespace: namespace.to_owned(), node: None, pod: None, secret: None, serviceaccount };
+    let bound = spec.get("boundObjectRef").and_then(Value::as_object);
+    if let Some(reference) = bound {
+        bind(target, namespace, reference, &mut about).await?;
+    }
+    let issued = now.unix_timestamp();
+    let claims = Claims {
+        aud: audiences.clone(),
+        exp: issued.saturating_add(seconds),
+        iat: issued,
+        iss: ISSUER.to_owned(),
+        jti: target.clock.uid(),
+        about,
+        nbf: issued,
+        sub: username(namespace, target.name),
+    };
+    let mut answered = json!({"audiences": audiences, "expirationSeconds": seconds});
+    if let Some(reference) = bound {
+        answered["boundObjectRef"] = Value::Object(reference.clone());
+    }
+    let answer = json!({
+        "kind": KIND,
+        "apiVersion": format!("{GROUP}/v1"),
+        "metadata": {"name": target.name, "namespace": namespace, "uid": uid, "creationTimestamp": timestamp(now)},
+        "spec": answered,
+        "status": {
+            "token": target.backend.tokens().sign(target.backend.storage(), &claims).await?,
+            "expirationTimestamp": timestamp(now.saturating_add(Duration::seconds(seconds))),
+        },
+    });
+    warnings.dedup();
+    let json = serde_json::to_vec(&answer).map_err(Status::internal)?;
+    Ok(WriteResponse { code: 201, body: WriteBody::Json(json.into()), warnings })
+}
+
+/// Binds a token to an object: it ends with it.
+async fn bind(
+    target: &Target<'_>,
+    namespace: &str,
+    reference: &Map<String, Value>,
+    about: &mut About,
+) -> Result<(), Status> {
+    let [api_version, kind, name] = ["apiVersion", "kind", "name"].map(|field| meta::text(reference, field));
+    let (plural, place) = match (api_version, kind) {
+        ("v1", "Pod") => ("pods", Some(namespace)),
+        ("v1", "Secret") => ("secrets", Some(namespace)),
+        ("v1", "Node") => ("nodes", None),
+        _ => {
+            let version = if api_version.contains('/') { api_version.to_owned() } else { format!("/{api_version}") };
+            let why = format!("cannot bind token to object of type {version}, Kind={kind}");
+            return Err(Status::bad_request(why));
+        }
+    };
+    let object = found(target, plural, place, name).await?;
+    let uid = meta::text(metadata(&object), "uid");
+    if kind == "Pod" {
+        let of_pod = |field: &str| object.get("spec").and_then(|spec| spec.get(field)?.as_str()).unwrap_or_default();
+        if of_pod("serviceAccountName") != target.name {
+            return Err(Status::bad_request(format!(
+                "cannot bind token for serviceaccount {:?} to pod running with different serviceaccount name.",
+                target.name
+            )));
+        }
+        let node = of_pod("nodeName");
+        if !node.is_empty() {
+            let uid = match found(target, "nodes", None, node).await {
+                Ok(node) => meta::text(metadata(&node), "uid").to_owned(),
+                Err(status) if status.code == 404 => String::new(),
+                Err(status) => return Err(status),
+            };
+            about.node = Some(Named { name: node.to_owned(), uid });
+        }
+    }
+    let wanted = meta::text(reference, "uid");
+    if !wanted.is_empty() && wanted != uid {
+        let why = format_args!(
+            "the UID in the bound object reference ({wanted}) does not match the UID in record. The object might have been deleted and then recreated"
+        );
+        return Err(Status::conflict(GroupResource { group: "", resource: kind }, name, why));
+    }
+    let named = Some(Named { name: name.to_owned(), uid: uid.to_owned() });
+    match kind {
+        "Pod" => about.pod = named,
+        "Secret" => about.secret = named,
+        _ => about.node = named,
+    }
+    Ok(())
+}
+
+/// An object of a core kind.
+///
+/// # Errors
+/// 404 when it is not there.
+async fn found(
+    target: &Target<'_>,
+    plural: &str,
+    namespace: Option<&str>,
+    name: &str,
+) -> Result<Map<String, Value>, Status> {
+    let resource = target.registry.find("", "v1", plural).ok_or_else(Status::no_such_resource)?;
+    let key = resource.key(namespace, name)?;
+    let read = target.backend.storage().get(&key).await;
+    let (found, _) = read.map_err(|error| store::read_failed(&error, resource.gr()))?;
+    store::parse(&found.ok_or_else(|| Status::not_found(resource.gr(), name))?)
+}

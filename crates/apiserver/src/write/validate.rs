@@ -1,0 +1,341 @@
+//! What built-in kinds demand of their fields, as tables over one engine, with kube-apiserver's texts
+//! (`pkg/apis/*/validation` of v1.36, each seen at a real server).
+//!
+//! ```text
+//!  of("apps", "Deployment") ─▶ [Below("spec", [NotNegative("replicas"), Check(selector), …])]
+//! ```
+//!
+//! The tables hold what a client leans on: required fields, enumerations, ranges, names, what may not
+//! stand together. They are not all that kube-apiserver checks, so what they let through may still be
+//! refused there; what they refuse, kube-apiserver refuses too. Objects of custom kinds are checked by
+//! their schemas instead.
+
+mod access;
+mod events;
+mod network;
+mod pods;
+mod storage;
+mod workloads;
+
+use std::ops::{Deref, DerefMut};
+
+use listwatch_meta::FieldError;
+use listwatch_schema::limits::FIELD_ERRORS_MAX;
+use serde_json::{Map, Value};
+
+use super::names;
+use crate::registry::NameRule;
+
+type Object = Map<String, Value>;
+type Rules = &'static [Rule];
+
+/// What is wrong with an object: [`FIELD_ERRORS_MAX`] errors at most. The object is refused all the
+/// same; what is wrong beyond them is left out.
+#[derive(Debug, Default)]
+pub(super) struct Errors(Vec<FieldError>);
+
+impl Errors {
+    /// Adds an error, where there is room for one.
+    pub(super) fn push(&mut self, error: FieldError) {
+        if self.0.len() < FIELD_ERRORS_MAX {
+            self.0.push(error);
+        }
+    }
+
+    /// Adds errors, as far as there is room.
+    pub(super) fn extend(&mut self, errors: impl IntoIterator<Item = FieldError>) {
+        let room = FIELD_ERRORS_MAX.saturating_sub(self.0.len());
+        self.0.extend(errors.into_iter().take(room));
+    }
+}
+
+impl Deref for Errors {
+    type Target = Vec<FieldError>;
+
+    fn deref(&self) -> &Self::Target {
+        &self.0
+    }
+}
+
+impl DerefMut for Errors {
+    fn deref_mut(&mut self) -> &mut Self::Target {
+        &mut self.0
+    }
+}
+
+/// What is demanded of one member of an object. A member that is `null` is as good as absent.
+enum Rule {
+    /// It is there and not empty; the second text is the detail.
+    Required(&'static str, &'static str),
+    /// When it is there: one of these, in the order in which the answer lists them.
+    OneOf(&'static str, &'static [&'static str]),
+    /// When it is there: not below zero.
+    NotNegative(&'static str),
+    /// When it is there: from the first to the second number.
+    Within(&'static str, i64, i64),
+    /// When it is there: a name.
+    Name(&'static str, NameRule),
+    /// When it is there: labels.
+    Labels(&'static str),
+    /// The rules hold for the member; for an empty object where it is absent.
+    Below(&'static str, Rules),
+    /// The rules hold for every item of the list.
+    Each(&'static str, Rules),
+    /// No two items of the list have the same text here.
+    Unique(&'static str, &'static str),
+    /// Whatever the function says; it is given the object and where that stands, with a dot behind.
+    Check(fn(&Object, &str, &mut Errors)),
+}
+
+/// Finds what is wrong with an object of a built-in kind.
+pub(super) fn validate(group: &str, kind: &str, object: &Object, errors: &mut Errors) {
+    run(of(group, kind), object, "", errors);
+}
+
+/// Finds what is wrong with a new object alone; an update mends it silently.
+pub(super) fn validate_new(group: &str, kind: &str, object: &Object, errors: &mut Errors) {
+    if (group, kind) == ("", "Service") {
+        run(network::NEW_SERVICE, object, "", errors);
+    }
+}
+
+/// Finds what is wrong with an object that was sent in the second version of its kind, besides what is
+/// wrong in either; `old` is what it is to replace, in the version in which both are stored.
+pub(super) fn validate_by_second_version(
+    group: &str,
+    kind: &str,
+    object: &Object,
+    old: Option<&Object>,
+    errors: &mut Errors,
+) {
+    if (group, kind) == ("", "Event") {
+        match old {
+            None => events::created(object, errors),
+            Some(old) => events::updated(object, old, errors),
+        }
+    }
+}
+
+fn of(group: &str, kind: &str) -> Rules {
+    match (group, kind) {
+        ("", "Event") => events::EVENT,
+        ("", "Pod") => pods::POD,
+        ("", "ReplicationController") => workloads::REPLICATION_CONTROLLER,
+        ("apps", "Deployment") => workloads::DEPLOYMENT,
+        ("apps", "ReplicaSet") => workloads::REPLICA_SET,
+        ("apps", "DaemonSet") => workloads::DAEMON_SET,
+        ("apps", "StatefulSet") => workloads::STATEFUL_SET,
+        ("batch", "Job") => workloads::JOB,
+        ("batch", "CronJob") => workloads::CRON_JOB,
+        ("autoscaling", "HorizontalPodAutoscaler") => workloads::AUTOSCALER,
+        ("policy", "PodDisruptionBudget") => workloads::BUDGET,
+        ("", "Service") => network::SERVICE,
+        ("networking.k8s.io", "Ingress") => network::INGRESS,
+        ("networking.k8s.io", "IngressClass") => network::INGRESS_CLASS,
+        ("networking.k8s.io", "NetworkPolicy") => network::NETWORK_POLICY,
+        ("discovery.k8s.io", "EndpointSlice") => network::ENDPOINT_SLICE,
+        ("", "ConfigMap") => storage::CONFIG_MAP,
+        ("", "Secret") => storage::SECRET,
+        ("", "PersistentVolumeClaim") => storage::CLAIM,
+        ("", "PersistentVolume") => storage::VOLUME,
+        ("storage.k8s.io", "StorageClass") => storage::CLASS,
+        ("rbac.authorization.k8s.io", "Role") => access::ROLE,
+        ("rbac.authorization.k8s.io", "ClusterRole") => access::CLUSTER_ROLE,
+        ("rbac.authorization.k8s.io", "RoleBinding") => access::ROLE_BINDING,
+        ("rbac.authorization.k8s.io", "ClusterRoleBinding") => access::CLUSTER_ROLE_BINDING,
+        ("admissionregistration.k8s.io", "ValidatingWebhookConfiguration") => access::VALIDATING_WEBHOOKS,
+        ("admissionregistration.k8s.io", "MutatingWebhookConfiguration") => access::MUTATING_WEBHOOKS,
+        ("scheduling.k8s.io", "PriorityClass") => access::PRIORITY_CLASS,
+        ("coordination.k8s.io", "Lease") => access::LEASE,
+        ("node.k8s.io", "RuntimeClass") => access::RUNTIME_CLASS,
+        _ => &[],
+    }
+}
+
+fn run(rules: Rules, object: &Object, at: &str, errors: &mut Errors) {
+    for rule in rules {
+        match rule {
+            Rule::Required(name, detail) => {
+                if is_empty(object.get(*name)) {
+                    errors.push(FieldError::required(format!("{at}{name}"), detail));
+                }
+            }
+            Rule::OneOf(name, supported) => one_of(object, name, at, supported, errors),
+            Rule::NotNegative(name) => not_negative(object, name, at, errors),
+            Rule::Within(name, first, last) => {
+                if let Some(number) = number(object, name) {
+                    within(number, (*first, *last), format!("{at}{name}"), errors);
+                }
+            }
+            Rule::Name(name, rule) => named(text(object, name), *rule, &format!("{at}{name}"), errors),
+            Rule::Labels(name) => {
+                if let Some(Value::Object(labels)) = object.get(*name) {
+                    super::metadata::validate_labels(labels, &format!("{at}{name}"), errors);
+                }
+            }
+            Rule::Below(name, rules) => run(rules, child(object, name), &format!("{at}{name}."), errors),
+            Rule::Each(name, rules) => {
+                for (position, item) in objects(object, name) {
+                    run(rules, item, &format!("{at}{name}[{position}]."), errors);
+                }
+            }
+            Rule::Unique(list, name) => unique(object, list, name, at, errors),
+            Rule::Check(check) => check(object, at, errors),
+        }
+    }
+}
+
+fn is_empty(value: Option<&Value>) -> bool {
+    match value {
+        None | Some(Value::Null) => true,
+        Some(Value::String(text)) => text.is_empty(),
+        Some(Value::Array(items)) => items.is_empty(),
+        Some(Value::Object(members)) => members.is_empty(),
+        Some(Value::Number(number)) => number.as_i64() == Some(0),
+        Some(Value::Bool(_)) => false,
+    }
+}
+
+/// The member, when it is given at all.
+fn given<'a>(object: &'a Object, name: &str) -> Option<&'a Value> {
+    object.get(name).filter(|value| !value.is_null())
+}
+
+fn text<'a>(object: &'a Object, name: &str) -> &'a str {
+    object.get(name).and_then(Value::as_str).unwrap_or_default()
+}
+
+fn number(object: &Object, name: &str) -> Option<i64> {
+    object.get(name).and_then(Value::as_i64)
+}
+
+/// A member that is an object; an empty one where it is not.
+fn child<'a>(object: &'a Object, name: &str) -> &'a Object {
+    static EMPTY: std::sync::LazyLock<Object> = std::sync::LazyLock::new(Map::new);
+    object.get(name).and_then(Value::as_object).unwrap_or(&EMPTY)
+}
+
+fn items<'a>(object: &'a Object, name: &str) -> &'a [Value] {
+    object.get(name).and_then(Value::as_array).map(Vec::as_slice).unwrap_or_default()
+}
+
+/// The objects in a list, with their positions.
+fn objects<'a>(object: &'a Object, name: &str) -> impl Iterator<Item = (usize, &'a Object)> {
+    items(object, name).iter().enumerate().filter_map(|(position, item)| Some((position, item.as_object()?)))
+}
+
+fn one_of(object: &Object, name: &str, at: &str, supported: &[&str], errors: &mut Errors) {
+    let value = text(object, name);
+    if !value.is_empty() && !supported.contains(&value) {
+        errors.push(FieldError::not_supported(format!("{at}{name}"), value, supported));
+    }
+}
+
+fn not_negative(object: &Object, name: &str, at: &str, errors: &mut Errors) {
+    if let Some(number) = number(object, name).filter(|number| *number < 0) {
+        errors.push(FieldError::invalid(format!("{at}{name}"), number, "must be greater than or equal to 0"));
+    }
+}
+
+fn within(number: i64, (first, last): (i64, i64), field: String, errors: &mut Errors) {
+    if number < first || number > last {
+        let why = format_args!("must be between {first} and {last}, inclusive");
+        errors.push(FieldError::invalid(field, number, why));
+    }
+}
+
+/// A name, where one is given.
+fn named(name: &str, rule: NameRule, field: &str, errors: &mut Errors) {
+    if !name.is_empty() {
+        for problem in names::problems(rule, name, false) {
+            errors.push(FieldError::invalid(field, quoted(name), problem));
+        }
+    }
+}
+
+fn unique(object: &Object, list: &str, name: &str, at: &str, errors: &mut Errors) {
+    let mut seen = std::collections::HashSet::new();
+    for (position, item) in objects(object, list) {
+        let value = text(item, name);
+        if !value.is_empty() && !seen.insert(value) {
+            errors.push(FieldError::duplicate(format!("{at}{list}[{position}].{name}"), quoted(value)));
+        }
+    }
+}
+
+/// A text as an error shows it.
+fn quoted(text: &str) -> Value {
+    Value::String(text.to_owned())
+}
+
+/// The name of a port (`IsValidPortName`): up to 15 of small letters, digits and dashes.
+fn port_name(name: &str, field: &str, errors: &mut Errors) {
+    let mut wrong = |why: &str| errors.push(FieldError::invalid(field, quoted(name), why));
+    let bytes = name.as_bytes();
+    if bytes.len() > 15 {
+        wrong("must be no more than 15 characters");
+    }
+    if !bytes.iter().all(|byte| byte.is_ascii_lowercase() || byte.is_ascii_digit() || *byte == b'-') {
+        wrong("must contain only alpha-numeric characters (a-z, 0-9), and hyphens (-)");
+    }
+    if !bytes.iter().any(u8::is_ascii_lowercase) {
+        wrong("must contain at least one letter (a-z)");
+    }
+    if name.contains("--") {
+        wrong("must not contain consecutive hyphens");
+    }
+    if name.starts_with('-') || name.ends_with('-') {
+        wrong("must not begin or end with a hyphen");
+    }
+}
+
+/// A number or a percentage (`IntOrString`).
+fn int_or_percent(object: &Object, name: &str, at: &str, errors: &mut Errors) {
+    match object.get(name) {
+        Some(Value::String(text)) => {
+            let digits = text
+                .strip_suffix('%')
+                .filter(|digits| !digits.is_empty() && digits.bytes().all(|byte| byte.is_ascii_digit()));
+            if digits.is_none() {
+                let why = "a valid percent string must be a numeric string followed by an ending '%' (e.g. '1%',  or '93%', regex used for validation is '[0-9]+%')";
+                errors.push(FieldError::invalid(format!("{at}{name}"), quoted(text), why));
+            }
+        }
+        _ => not_negative(object, name, at, errors),
+    }
+}
+
+/// A label selector.
+fn selector(object: &Object, name: &str, at: &str, errors: &mut Errors) {
+    let Some(Value::Object(selector)) = object.get(name) else { return };
+    let field = format!("{at}{name}");
+    if let Some(Value::Object(labels)) = selector.get("matchLabels") {
+        super::metadata::validate_labels(labels, &format!("{field}.matchLabels"), errors);
+    }
+    for (position, requirement) in objects(selector, "matchExpressions") {
+        let field = format!("{field}.matchExpressions[{position}]");
+        let none = items(requirement, "values").is_empty();
+        match text(requirement, "operator") {
+            "In" | "NotIn" if none => {
+                let why = "must be specified when `operator` is 'In' or 'NotIn'";
+                errors.push(FieldError::required(format!("{field}.values"), why));
+            }
+            "Exists" | "DoesNotExist" if !none => {
+                let why = "may not be specified when `operator` is 'Exists' or 'DoesNotExist'";
+                errors.push(FieldError::forbidden(format!("{field}.values"), why));
+            }
+            "In" | "NotIn" | "Exists" | "DoesNotExist" => {}
+            other => {
+                let why = "not a valid selector operator";
+                errors.push(FieldError::invalid(format!("{field}.operator"), quoted(other), why));
+            }
+        }
+        let key = text(requirement, "key");
+        if let Err(why) = listwatch_meta::selector::validate_qualified_name(key) {
+            errors.push(FieldError::invalid(format!("{field}.key"), quoted(key), why));
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;
