@@ -29,6 +29,7 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
             Notice::State(state) => eprintln!("# {}", state.describe(Instant::now())),
             Notice::Problem(_) => {} // the state that follows says it
             Notice::Skipped { reason, key } => eprintln!("# passed over {key}: {reason:?}"),
+            Notice::Quarantined { key, entry } => eprintln!("# cannot be read: {key} {entry:?}"),
         }
     }
 }

@@ -8,33 +8,28 @@ use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
 use async_trait::async_trait;
-use base64::Engine as _;
 use bytes::{Bytes, BytesMut};
 use futures_core::Stream;
-use http::header::{ACCEPT, AUTHORIZATION, HeaderValue, RETRY_AFTER, USER_AGENT};
+use http::header::{ACCEPT, ACCEPT_ENCODING, AUTHORIZATION, HeaderValue, RETRY_AFTER, USER_AGENT};
 use http::{Request, Response, StatusCode, Uri};
 use http_body::Body;
 use http_body_util::{BodyExt, Empty};
 use listwatch_meta::{ListOptions, Status};
 use listwatch_wire::event::{EventError, JsonEvents, ReadEventError};
 use listwatch_wire::{FrameError, ListDecoder, print_list_options};
-use tokio::sync::Mutex;
-use tokio::time::Instant;
 
-use crate::config::{Auth, Config, ConfigError};
+use crate::config::{Config, ConfigError};
+use crate::credentials::Credentials;
 use crate::list_watch::{ListItem, ListStream, ListWatch, WatchStream, WatchedEvent};
 use crate::object::{RawObject, TypeName};
 use crate::problem::Problem;
 use crate::resource::{ApiResource, Scope};
-use crate::transport::{BoxBody, HttpTransport, Transport, disconnected};
-
-/// How long a token from a file is used before the file is read again.
-pub const TOKEN_LIFE: Duration = Duration::from_secs(60);
+use crate::transport::{BoxBody, HttpTransport, Transport, decompressed, disconnected};
 
 /// Largest body of a small document (discovery, an error) in bytes; more is refused.
 pub const DOCUMENT_LIMIT_BYTES: usize = 8 * 1024 * 1024;
 
-/// How long a small document may take.
+/// How long the server may take to answer with a small document, and to send it.
 pub const DOCUMENT_WAIT: Duration = Duration::from_secs(30);
 
 const AGENT: &str = concat!("listwatch/", env!("CARGO_PKG_VERSION"));
@@ -49,14 +44,10 @@ struct Inner {
     transport: Box<dyn Transport>,
     /// What stands in front of every path; empty, or `/k8s/clusters/x`.
     prefix: String,
-    auth: Credential,
+    auth: Credentials,
     namespace: String,
-}
-
-enum Credential {
-    None,
-    Fixed(HeaderValue),
-    File { path: std::path::PathBuf, read: Mutex<Option<(HeaderValue, Instant)>> },
+    /// Ask for lists as gzip.
+    compression: bool,
 }
 
 impl fmt::Debug for Client {
@@ -72,10 +63,16 @@ impl Client {
     /// [`ConfigError`] when address, certificates or credentials cannot be used.
     pub fn new(config: Config) -> Result<Self, ConfigError> {
         let prefix = config.server.path().trim_end_matches('/').to_owned();
-        let auth = Credential::new(config.auth)?;
-        let transport = HttpTransport::new(&config.server, config.tls)?;
+        let auth = Credentials::new(config.auth, &config.server, &config.tls, &config.transport)?;
+        let transport = HttpTransport::new(&config.server, config.tls, config.transport)?;
         Ok(Client {
-            inner: Arc::new(Inner { transport: Box::new(transport), prefix, auth, namespace: config.namespace }),
+            inner: Arc::new(Inner {
+                transport: Box::new(transport),
+                prefix,
+                auth,
+                namespace: config.namespace,
+                compression: config.compression,
+            }),
         })
     }
 
@@ -85,8 +82,9 @@ impl Client {
         let inner = Inner {
             transport: Box::new(transport),
             prefix: String::new(),
-            auth: Credential::None,
+            auth: Credentials::none(),
             namespace: namespace.to_owned(),
+            compression: false,
         };
         Client { inner: Arc::new(inner) }
     }
@@ -103,30 +101,67 @@ impl Client {
             path: resource.collection_path(scope),
             label_selector: String::new(),
             field_selector: String::new(),
+            metadata_only: false,
         }
     }
 
-    /// GETs a path with its query and hands out the response if the server agreed.
+    /// GETs a path with its query and hands out the response if the server agreed. When it did not
+    /// believe credentials that can be renewed, they are, and it is asked once more.
     ///
     /// # Errors
-    /// [`Problem::Refused`] with the server's `Status` for every HTTP status but 2xx, and
-    /// [`Problem::Disconnected`].
+    /// [`Problem::Refused`] with the server's `Status` for every HTTP status but 2xx,
+    /// [`Problem::Disconnected`], and [`Problem::Misconfigured`] when there are no usable
+    /// credentials.
     pub async fn get(&self, path_and_query: &str) -> Result<Response<BoxBody>, Problem> {
+        self.fetch(path_and_query, JSON, false, None).await
+    }
+
+    /// As [`Client::get`]; `compressed` asks for gzip. What comes is handed out as it was meant. The
+    /// limit is the server's: what credentials take, a login perhaps, does not count.
+    async fn fetch(
+        &self,
+        path_and_query: &str,
+        accept: &'static str,
+        compressed: bool,
+        limit: Option<Duration>,
+    ) -> Result<Response<BoxBody>, Problem> {
         let uri = Uri::try_from(format!("{}{path_and_query}", self.inner.prefix)).map_err(|error| {
             Problem::Misconfigured { why: format!("the path {path_and_query:?} is no path: {error}") }
         })?;
-        let mut request = Request::new(Empty::new());
-        *request.uri_mut() = uri;
-        request.headers_mut().insert(ACCEPT, HeaderValue::from_static("application/json"));
-        request.headers_mut().insert(USER_AGENT, HeaderValue::from_static(AGENT));
-        if let Some(credential) = self.inner.auth.header().await? {
-            request.headers_mut().insert(AUTHORIZATION, credential);
+        let mut renewed = false;
+        loop {
+            let session = self.inner.auth.session().await?;
+            let mut request = Request::new(Empty::new());
+            *request.uri_mut() = uri.clone();
+            let headers = request.headers_mut();
+            headers.insert(ACCEPT, HeaderValue::from_static(accept));
+            headers.insert(USER_AGENT, HeaderValue::from_static(AGENT));
+            if compressed {
+                headers.insert(ACCEPT_ENCODING, HeaderValue::from_static("gzip"));
+            }
+            if let Some(credential) = session.header.clone() {
+                headers.insert(AUTHORIZATION, credential);
+            }
+            let sending = match &session.transport {
+                Some(transport) => transport.send(request),
+                None => self.inner.transport.send(request),
+            };
+            let response = match limit {
+                Some(limit) => {
+                    tokio::time::timeout(limit, sending).await.unwrap_or(Err(Problem::Silent { waited: limit }))?
+                }
+                None => sending.await?,
+            };
+            let response = decompressed(response);
+            if response.status().is_success() {
+                return Ok(response);
+            }
+            let unknown = response.status() == StatusCode::UNAUTHORIZED;
+            if unknown && !std::mem::replace(&mut renewed, true) && self.inner.auth.refused(&session).await {
+                continue;
+            }
+            return Err(refusal(response).await);
         }
-        let response = self.inner.transport.send(request).await?;
-        if response.status().is_success() {
-            return Ok(response);
-        }
-        Err(refusal(response).await)
     }
 
     /// GETs a small JSON document.
@@ -135,56 +170,9 @@ impl Client {
     /// As [`Client::get`]; [`Problem::Malformed`] above [`DOCUMENT_LIMIT_BYTES`];
     /// [`Problem::Silent`] after [`DOCUMENT_WAIT`].
     pub async fn get_document(&self, path_and_query: &str) -> Result<Bytes, Problem> {
-        let read = async {
-            let response = self.get(path_and_query).await?;
-            collect(response.into_body()).await
-        };
+        let response = self.fetch(path_and_query, JSON, false, Some(DOCUMENT_WAIT)).await?;
         let waited = Problem::Silent { waited: DOCUMENT_WAIT };
-        tokio::time::timeout(DOCUMENT_WAIT, read).await.unwrap_or(Err(waited))
-    }
-}
-
-impl Credential {
-    fn new(auth: Auth) -> Result<Self, ConfigError> {
-        let header = |text: String, what: &str| {
-            let mut value = HeaderValue::try_from(text).map_err(|_| ConfigError::Invalid {
-                what: what.to_owned(),
-                why: "holds characters that a header cannot carry".to_owned(),
-            })?;
-            value.set_sensitive(true);
-            Ok(Credential::Fixed(value))
-        };
-        match auth {
-            Auth::None => Ok(Credential::None),
-            Auth::Token(token) => header(format!("Bearer {token}"), "the token"),
-            Auth::Basic { username, password } => {
-                let pair = base64::engine::general_purpose::STANDARD.encode(format!("{username}:{password}"));
-                header(format!("Basic {pair}"), "the password")
-            }
-            Auth::TokenFile(path) => Ok(Credential::File { path, read: Mutex::new(None) }),
-        }
-    }
-
-    async fn header(&self) -> Result<Option<HeaderValue>, Problem> {
-        let (path, read) = match self {
-            Credential::None => return Ok(None),
-            Credential::Fixed(value) => return Ok(Some(value.clone())),
-            Credential::File { path, read } => (path, read),
-        };
-        let mut read = read.lock().await;
-        if let Some((value, at)) = &*read
-            && at.elapsed() < TOKEN_LIFE
-        {
-            return Ok(Some(value.clone()));
-        }
-        let unusable =
-            |why: String| Problem::Misconfigured { why: format!("the token file {}: {why}", path.display()) };
-        let token = tokio::fs::read_to_string(path).await.map_err(|error| unusable(error.to_string()))?;
-        let mut value = HeaderValue::try_from(format!("Bearer {}", token.trim()))
-            .map_err(|_| unusable("holds characters that a header cannot carry".to_owned()))?;
-        value.set_sensitive(true);
-        *read = Some((value.clone(), Instant::now()));
-        Ok(Some(value))
+        tokio::time::timeout(DOCUMENT_WAIT, collect(response.into_body())).await.unwrap_or(Err(waited))
     }
 }
 
@@ -229,6 +217,15 @@ async fn collect(mut body: BoxBody) -> Result<Bytes, Problem> {
     Ok(document.freeze())
 }
 
+/// What is asked for where nothing else is.
+const JSON: &str = "application/json";
+
+/// What a watch is asked for where only metadata is wanted.
+const PARTIAL_METADATA: &str = "application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1";
+
+/// What a list is asked for there.
+const PARTIAL_METADATA_LIST: &str = "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1";
+
 /// Lists and watches one resource in one scope over HTTP, as JSON.
 #[derive(Clone, Debug)]
 pub struct HttpListWatch {
@@ -236,9 +233,19 @@ pub struct HttpListWatch {
     path: String,
     label_selector: String,
     field_selector: String,
+    metadata_only: bool,
 }
 
 impl HttpListWatch {
+    /// Only the metadata of objects, cut by the server: what comes is of the kind
+    /// `PartialObjectMetadata` of `meta.k8s.io/v1`, whatever the resource. A reflector that is told
+    /// the resource's own type would pass it over.
+    #[must_use]
+    pub fn metadata_only(mut self) -> Self {
+        self.metadata_only = true;
+        self
+    }
+
     /// Only objects whose labels match.
     #[must_use]
     pub fn labels(mut self, selector: &str) -> Self {
@@ -253,23 +260,30 @@ impl HttpListWatch {
         self
     }
 
-    async fn open(&self, mut options: ListOptions) -> Result<BoxBody, Problem> {
+    async fn open(
+        &self,
+        mut options: ListOptions,
+        partial: &'static str,
+        compressed: bool,
+    ) -> Result<BoxBody, Problem> {
         self.label_selector.clone_into(&mut options.label_selector);
         self.field_selector.clone_into(&mut options.field_selector);
         let target = format!("{}?{}", self.path, print_list_options(&options));
-        Ok(self.client.get(&target).await?.into_body())
+        let accept = if self.metadata_only { partial } else { JSON };
+        Ok(self.client.fetch(&target, accept, compressed, None).await?.into_body())
     }
 }
 
 #[async_trait]
 impl ListWatch for HttpListWatch {
     async fn list(&self, options: ListOptions) -> Result<ListStream, Problem> {
-        let body = self.open(options).await?;
+        let body = self.open(options, PARTIAL_METADATA_LIST, self.client.inner.compression).await?;
         Ok(Box::pin(ListBodyStream::new(body)))
     }
 
     async fn watch(&self, options: ListOptions) -> Result<WatchStream, Problem> {
-        let body = self.open(options).await?;
+        // Events are small and are wanted at once.
+        let body = self.open(options, PARTIAL_METADATA, false).await?;
         Ok(Box::pin(WatchBodyStream::new(body)))
     }
 }

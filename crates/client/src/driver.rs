@@ -1,5 +1,5 @@
-//! The shell around the [`Reflector`]: [`Reflection`] runs it over a [`ListWatch`] and keeps the
-//! [`Store`].
+//! The shell around the [`Reflector`]: [`Reflection`] runs it over a [`ListWatch`], decodes what
+//! comes through a [`DeltaFifo`], and keeps the [`Store`].
 //!
 //! It is pulled: nothing is read from the network unless somebody waits in [`Reflection::next`],
 //! so a slow consumer slows the server's stream and no queue grows in between. Nothing is spawned;
@@ -8,7 +8,7 @@
 use std::collections::VecDeque;
 use std::future::{Future, poll_fn};
 use std::pin::Pin;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::task::Poll;
 
 use listwatch_meta::{Change as EventChange, Status};
@@ -17,18 +17,28 @@ use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
 use tokio::time::Instant;
 
+use crate::decode::{Decode, KeepJson};
+use crate::delta_fifo::{DeltaFifo, FifoConfig, Pushed, Quarantined};
+use crate::indexer::{Change, Index, IndexValue, Indexer, Snapshot, Store};
 use crate::list_watch::{ListItem, ListStream, ListWatch, WatchStream, WatchedEvent};
-use crate::object::{ObjectKey, RawObject};
+use crate::object::{Object, ObjectKey, RawObject};
 use crate::problem::Problem;
 use crate::reflector::{Action, Moment, Reflector, ReflectorConfig, ReflectorState, SkipReason, Verdict};
-use crate::store::{Change, Store, StoreWriter};
+use crate::stored::Stored;
+
+/// How many deltas are applied to the store before it is published, at most. A whole state is
+/// applied at once, whatever its size.
+pub const APPLY_BATCH: usize = 1_000;
+
+/// How many objects of a resync are told at once. In between, what the server sends comes first.
+pub const RESYNC_BATCH: usize = 256;
 
 /// What [`Reflection::next`] tells.
 #[derive(Clone, Debug)]
-pub enum Notice {
+pub enum Notice<S: Stored = Object> {
     /// The store changed, in this order; readers see it already. Never empty. As many changes as
     /// came together; after a list, everything that differs.
-    Changes(Vec<Change>),
+    Changes(Vec<Change<S>>),
     /// A whole state was put in place. The first one makes the copy synced; its changes came
     /// before.
     Synced,
@@ -43,20 +53,52 @@ pub enum Notice {
         /// Which one, as far as it can be told.
         key: ObjectKey,
     },
+    /// An object could not be decoded. The store keeps its last good state, and the rest goes on;
+    /// [`Snapshot::quarantined`](crate::Snapshot::quarantined) knows it until a good version
+    /// comes, or its deletion.
+    Quarantined {
+        /// Which one.
+        key: ObjectKey,
+        /// Which version, and why.
+        entry: Arc<Quarantined>,
+    },
 }
 
 /// A running reflector. See the [module](self).
-pub struct Reflection<L> {
+pub struct Reflection<L, D: Decode = KeepJson> {
     list_watch: Arc<L>,
     reflector: Reflector,
-    writer: StoreWriter,
+    fifo: DeltaFifo<D>,
+    indexer: Indexer<D::Stored>,
     exchange: Exchange,
-    notices: VecDeque<Notice>,
+    /// What is to be told, each with the state that belongs to it.
+    notices: VecDeque<Told<D::Stored>>,
+    /// The state as of the notice that was told last.
+    told_snapshot: Arc<Snapshot<D::Stored>>,
+    health: Health,
     random: StdRng,
     /// The state that was told last.
     told: ReflectorState,
     told_problem: Option<Problem>,
 }
+
+/// A reader of the state of a [`Reflection`]'s reflector. Cheap to clone.
+#[derive(Clone, Debug)]
+pub struct Health(Arc<Mutex<ReflectorState>>);
+
+impl Health {
+    /// The state as of now: why the copy is not current, if it is not.
+    pub fn state(&self) -> ReflectorState {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    fn set(&self, state: ReflectorState) {
+        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = state;
+    }
+}
+
+/// A notice with the published state it belongs to.
+pub(crate) type Told<S> = (Notice<S>, Arc<Snapshot<S>>);
 
 type Asking<T> = Pin<Box<dyn Future<Output = Result<T, Problem>> + Send>>;
 
@@ -78,32 +120,119 @@ enum Input {
 }
 
 impl<L: ListWatch> Reflection<L> {
-    /// A reflector over this resource, with the operating system's randomness for its jitter.
+    /// A reflector over this resource that keeps objects as their bytes, with the operating
+    /// system's randomness for its jitter.
     pub fn new(list_watch: L, config: ReflectorConfig) -> Self {
-        Reflection::with_random(list_watch, config, StdRng::from_os_rng())
+        Reflection::with_decoder(list_watch, config, KeepJson)
     }
 
     /// As [`Reflection::new`], reproducible: the jitter follows from the seed.
     pub fn with_seed(list_watch: L, config: ReflectorConfig, seed: u64) -> Self {
-        Reflection::with_random(list_watch, config, StdRng::seed_from_u64(seed))
+        Reflection::new(list_watch, config).seeded(seed)
     }
+}
 
-    fn with_random(list_watch: L, config: ReflectorConfig, random: StdRng) -> Self {
+impl<L: ListWatch, D: Decode> Reflection<L, D> {
+    /// A reflector over this resource that keeps what `decoder` makes of its objects.
+    pub fn with_decoder(list_watch: L, config: ReflectorConfig, decoder: D) -> Self {
+        let indexer = Indexer::new();
         Reflection {
             list_watch: Arc::new(list_watch),
             reflector: Reflector::new(config),
-            writer: StoreWriter::new(),
+            fifo: DeltaFifo::new(decoder, FifoConfig::default()),
+            told_snapshot: indexer.reader().snapshot(),
+            health: Health(Arc::new(Mutex::new(ReflectorState::Starting))),
+            indexer,
             exchange: Exchange::Idle,
             notices: VecDeque::new(),
-            random,
+            random: StdRng::from_os_rng(),
             told: ReflectorState::Starting,
             told_problem: None,
         }
     }
 
+    /// With a jitter that follows from this seed.
+    #[must_use]
+    pub fn seeded(mut self, seed: u64) -> Self {
+        self.random = StdRng::seed_from_u64(seed);
+        self
+    }
+
+    /// With a queue that behaves like this.
+    #[must_use]
+    pub fn queued(mut self, config: FifoConfig) -> Self {
+        self.fifo.set_config(config);
+        self
+    }
+
     /// A reader of the local copy; usable from anywhere, at any time.
-    pub fn store(&self) -> Store {
-        self.writer.reader()
+    pub fn store(&self) -> Store<D::Stored> {
+        self.indexer.reader()
+    }
+
+    /// Adds an index to the store: see [`Indexer::add_index`].
+    pub fn add_index<V, I>(&mut self, function: impl Fn(&D::Stored) -> I + Send + Sync + 'static) -> Index<D::Stored, V>
+    where
+        V: IndexValue,
+        I: IntoIterator<Item = V>,
+    {
+        self.indexer.add_index(function)
+    }
+
+    /// Adds the label index to the store: see [`Indexer::add_label_index`].
+    pub fn add_label_index(&mut self) {
+        self.indexer.add_label_index();
+    }
+
+    /// Tells every object once more, as [`Change::Updated`] with [`Origin::Resync`], in key order
+    /// and in parts of [`RESYNC_BATCH`], each when the server has nothing to say; and tries to
+    /// decode what is in quarantine once more. The server is not asked anything.
+    ///
+    /// [`Origin::Resync`]: crate::Origin::Resync
+    pub fn resync(&mut self) {
+        self.fifo.retry_quarantined(self.indexer.current());
+        self.fifo.resync();
+    }
+
+    /// The state that belongs to the notice which [`Reflection::next`] returned last: what its
+    /// changes led to, and nothing that came after them. The [`Store`] may be further.
+    pub fn told(&self) -> &Arc<Snapshot<D::Stored>> {
+        &self.told_snapshot
+    }
+
+    /// A reader of the reflector's state, kept up to date while a list is read, not only when a
+    /// notice is given; usable from anywhere.
+    pub fn health(&self) -> Health {
+        self.health.clone()
+    }
+
+    /// Gives up what is open towards the server, for a reflection that will not be asked for a while.
+    /// The copy stays; when [`Reflection::next`] is called again it goes on from the version it has,
+    /// after the first step of the backoff, and reports the difference if that version is gone.
+    pub fn suspend(&mut self) {
+        if self.told == ReflectorState::Starting {
+            return;
+        }
+        self.exchange = Exchange::Idle;
+        let at = self.moment();
+        self.reflector.handle_problem(at, Problem::Disconnected { why: "suspended".to_owned() });
+        self.act();
+        self.drain_all();
+        self.tell();
+    }
+
+    /// Everything that would be told without asking the network for more.
+    pub(crate) fn take_notices(&mut self) -> Vec<Told<D::Stored>> {
+        let notices = std::mem::take(&mut self.notices);
+        if let Some((_, snapshot)) = notices.back() {
+            self.told_snapshot = snapshot.clone();
+        }
+        notices.into()
+    }
+
+    /// The store's writer.
+    pub(crate) fn indexer_mut(&mut self) -> &mut Indexer<D::Stored> {
+        &mut self.indexer
     }
 
     /// The reflector's state machine, for its questions.
@@ -113,11 +242,13 @@ impl<L: ListWatch> Reflection<L> {
 
     /// What happened next. Runs for ever: a server that is away is waited for. Cancel-safe:
     /// dropping the future loses nothing.
-    pub async fn next(&mut self) -> Notice {
+    pub async fn next(&mut self) -> Notice<D::Stored> {
         loop {
-            if let Some(notice) = self.notices.pop_front() {
+            if let Some((notice, snapshot)) = self.notices.pop_front() {
+                self.told_snapshot = snapshot;
                 return notice;
             }
+            let resyncing = self.fifo.is_resyncing() || !self.fifo.is_empty();
             let input = if self.told == ReflectorState::Starting {
                 let at = self.moment();
                 self.reflector.handle_start(at);
@@ -140,14 +271,18 @@ impl<L: ListWatch> Reflection<L> {
                         self.reflector.handle_timeout(at);
                         None
                     }
+                    () = std::future::ready(()), if resyncing => {
+                        self.drain(RESYNC_BATCH);
+                        continue;
+                    }
                 }
             };
-            let mut changes = Vec::new();
             if let Some(input) = input {
-                self.handle(input, &mut changes);
+                self.handle(input);
             }
-            self.act(&mut changes);
-            self.tell(changes);
+            self.act();
+            self.drain_all();
+            self.tell();
         }
     }
 
@@ -155,7 +290,7 @@ impl<L: ListWatch> Reflection<L> {
         Moment { now: Instant::now().into_std(), random: self.random.random() }
     }
 
-    fn handle(&mut self, input: Input, changes: &mut Vec<Change>) {
+    fn handle(&mut self, input: Input) {
         let at = self.moment();
         match input {
             Input::ListOpened(Ok(stream)) => self.exchange = Exchange::List(stream),
@@ -164,7 +299,7 @@ impl<L: ListWatch> Reflection<L> {
                 self.reflector.handle_watch_open(at);
             }
             Input::ListItem(Some(Ok(item))) => self.handle_list_item(at, item),
-            Input::Events(Some(Ok(events))) => self.handle_events(at, events, changes),
+            Input::Events(Some(Ok(events))) => self.handle_events(at, events),
             Input::Events(None) => {
                 self.exchange = Exchange::Idle;
                 self.reflector.handle_stream_end(at);
@@ -189,12 +324,13 @@ impl<L: ListWatch> Reflection<L> {
             ListItem::Type(type_name) => self.reflector.handle_list_type(&type_name),
             ListItem::Objects(objects) => {
                 if let Some(type_name) = self.reflector.item_type() {
-                    self.writer.set_type_name(type_name);
+                    self.fifo.set_type_name(type_name);
                 }
                 for object in objects {
                     match self.reflector.handle_item(at, &object.metadata()) {
                         Verdict::Skip(reason) => self.skip(reason, &object),
-                        _ => self.writer.collect(EventChange::Added, &object),
+                        Verdict::Collect => self.collect(EventChange::Added, &object),
+                        Verdict::Apply | Verdict::Bookmark | Verdict::Ignore => {}
                     }
                 }
             }
@@ -205,7 +341,7 @@ impl<L: ListWatch> Reflection<L> {
         }
     }
 
-    fn handle_events(&mut self, at: Moment, events: Vec<WatchedEvent>, changes: &mut Vec<Change>) {
+    fn handle_events(&mut self, at: Moment, events: Vec<WatchedEvent>) {
         for WatchedEvent { kind, object } in events {
             let change = match kind {
                 EventKind::Error => {
@@ -224,34 +360,37 @@ impl<L: ListWatch> Reflection<L> {
             };
             match (self.reflector.handle_event(at, kind, &object.metadata()), change) {
                 (Verdict::Apply, Some(change)) => {
-                    let applied = self.writer.apply(change, &object, changes);
-                    tracing::trace!(?kind, ?applied, object = %key_of(&object), "an event");
+                    let pushed = self.fifo.push(self.indexer.current(), change, &object);
+                    tracing::trace!(?kind, ?pushed, object = %key_of(&object), "an event");
+                    self.note(pushed, &object);
+                    if !self.fifo.has_room() {
+                        self.drain_all();
+                    }
                 }
-                (Verdict::Collect, Some(change)) => self.writer.collect(change, &object),
+                (Verdict::Collect, Some(change)) => self.collect(change, &object),
                 (Verdict::Skip(reason), _) => self.skip(reason, &object),
                 _ => {}
             }
             // The end of the initial events puts a state in place before the next event.
-            if !self.act(changes) {
+            if !self.act() {
                 break;
             }
         }
-        let version = self.reflector.version();
         if self.reflector.is_synced() {
-            self.writer.set_version(version);
+            self.fifo.push_version(self.reflector.version());
         }
     }
 
     /// Does what the reflector wants; false when the exchange that was open is given up.
-    fn act(&mut self, changes: &mut Vec<Change>) -> bool {
+    fn act(&mut self) -> bool {
         let mut open = true;
         while let Some(action) = self.reflector.poll_action() {
             match action {
-                Action::Begin => self.writer.begin_replace(),
+                Action::Begin => self.fifo.begin_replace(self.indexer.current()),
                 Action::Commit { version } => {
-                    self.writer.commit_replace(&version, changes);
-                    self.tell_changes(std::mem::take(changes));
-                    self.notices.push_back(Notice::Synced);
+                    self.fifo.commit_replace(&version);
+                    self.drain_all();
+                    self.push(Notice::Synced);
                 }
                 Action::List(options) => {
                     tracing::debug!(?options, "listing");
@@ -274,29 +413,60 @@ impl<L: ListWatch> Reflection<L> {
         open
     }
 
-    fn skip(&mut self, reason: SkipReason, object: &RawObject) {
-        self.notices.push_back(Notice::Skipped { reason, key: key_of(object) });
+    fn collect(&mut self, change: EventChange, object: &RawObject) {
+        let pushed = self.fifo.collect(change, object);
+        self.note(pushed, object);
     }
 
-    fn tell_changes(&mut self, changes: Vec<Change>) {
-        self.writer.publish();
-        if !changes.is_empty() {
-            self.notices.push_back(Notice::Changes(changes));
+    fn note(&mut self, pushed: Pushed, object: &RawObject) {
+        if let Pushed::Quarantined(entry) = pushed {
+            self.push(Notice::Quarantined { key: key_of(object), entry });
         }
     }
 
-    fn tell(&mut self, changes: Vec<Change>) {
-        self.tell_changes(changes);
+    /// Brings what is queued into the store.
+    fn drain_all(&mut self) {
+        while !self.fifo.is_empty() {
+            self.drain(APPLY_BATCH);
+        }
+    }
+
+    /// Brings one batch into the store, shows it to the readers, and tells what it changed.
+    fn drain(&mut self, max: usize) {
+        let mut changes = Vec::new();
+        for delta in self.fifo.pop_batch(self.indexer.current(), max) {
+            self.indexer.apply(delta, &mut changes);
+        }
+        self.fifo.finish_batch();
+        self.indexer.publish();
+        if !changes.is_empty() {
+            self.push(Notice::Changes(changes));
+        }
+    }
+
+    fn skip(&mut self, reason: SkipReason, object: &RawObject) {
+        self.push(Notice::Skipped { reason, key: key_of(object) });
+    }
+
+    fn tell(&mut self) {
         let problem = self.reflector.last_problem();
         if problem != self.told_problem.as_ref() {
             self.told_problem = problem.cloned();
-            self.notices.extend(self.told_problem.clone().map(Notice::Problem));
+            if let Some(problem) = self.told_problem.clone() {
+                self.push(Notice::Problem(problem));
+            }
         }
         let state = self.reflector.state();
         if std::mem::discriminant(&state) != std::mem::discriminant(&self.told) || is_another_try(&state, &self.told) {
             self.told = state.clone();
-            self.notices.push_back(Notice::State(state));
+            self.push(Notice::State(state.clone()));
         }
+        self.health.set(state);
+    }
+
+    /// A notice waits with the published state it belongs to.
+    fn push(&mut self, notice: Notice<D::Stored>) {
+        self.notices.push_back((notice, self.indexer.published()));
     }
 }
 

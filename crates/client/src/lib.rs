@@ -1,17 +1,24 @@
 //! The client half of list-watch: keep a local copy of a resource true.
 //!
 //! ```text
-//!   server ══HTTP══▶ Client ──ListWatch──▶ Reflection ──Change──▶ your code
+//!   server ══HTTP══▶ Client ──ListWatch──▶ Reflection ──Change──▶ SharedInformer ──Event──▶ your handlers
 //!                    transport, config      │ Reflector   what to ask for, what to believe (pure)
-//!                    discover               │ StoreWriter the copy
+//!                    discover               │ DeltaFifo   what is new, decoded once, in order (pure)
+//!                                           │ Indexer     the copy
 //!                                           └─▶ Store     snapshots, for any number of readers
 //! ```
 //!
 //! In that order: [`Client`] reaches a server (any kube-apiserver, or ours, also in the same
 //! process); [`ListWatch`] is the pair of calls everything above lives on; [`Reflector`] is the
-//! state machine that lists, watches, resumes and lists again; [`Reflection`] runs it and keeps the
-//! [`Store`]. Nothing is parsed but an object's metadata, nothing is spawned, and nothing is read
-//! from the network faster than somebody asks for it.
+//! state machine that lists, watches, resumes and lists again; [`DeltaFifo`] finds out what is new
+//! and decodes it ([`decode`]: bytes, some fields of them, or Rust types); [`Indexer`] keeps the
+//! copy, with indexes; [`Reflection`] runs the three. Nothing is parsed but what a decoder asks for,
+//! nothing is spawned so far, and nothing is read from the network faster than somebody asks for it.
+//!
+//! Code that is alone with its copy takes the changes from the [`Reflection`]. For more than one
+//! there is the [`SharedInformer`] ([`informer`]): it runs the reflection in a task and tells any
+//! number of handlers, each at its own pace; a [`SharedInformerFactory`] makes one for each thing
+//! that is watched.
 //!
 //! What is promised: after a copy is synced it is never older than it was, never misses a change
 //! without reporting the difference (deletes included, with the last known state), reports nothing
@@ -65,25 +72,43 @@
 pub mod backoff;
 mod client;
 pub mod config;
+pub mod controller;
+mod credentials;
+pub mod decode;
+pub mod delta_fifo;
 mod discover;
 pub mod driver;
+pub mod indexer;
+pub mod informer;
 mod list_watch;
 mod object;
 pub mod pager;
 mod problem;
+mod projection;
 pub mod reflector;
 mod resource;
-mod store;
+mod shard;
+mod stored;
 pub mod transport;
+pub mod work_queue;
 
 pub use backoff::{Backoff, BackoffPolicy};
-pub use client::{Client, DOCUMENT_LIMIT_BYTES, DOCUMENT_WAIT, HttpListWatch, TOKEN_LIFE};
+pub use client::{Client, DOCUMENT_LIMIT_BYTES, DOCUMENT_WAIT, HttpListWatch};
 pub use config::{Config, ConfigError, Kubeconfig};
+pub use controller::{Controller, ControllerConfig, ControllerHandle, Outcome, Reconcile, Request};
+pub use credentials::{EXPIRY_MARGIN, FAILURE_MEMORY, TOKEN_LIFE};
+pub use decode::{Decode, DecodeError, Json, KeepJson, Project, decode_with};
+pub use delta_fifo::{Compaction, Delta, DeltaFifo, FifoConfig, Pushed, Quarantined};
 pub use discover::DiscoverError;
-pub use driver::{Notice, Reflection};
+pub use driver::{Health, Notice, Reflection};
+pub use indexer::{Applied, Change, Index, IndexValue, Indexer, Origin, OwnWrites, Snapshot, Store, WaitError};
+pub use informer::{InformerConfig, SharedInformer, SharedInformerFactory};
 pub use list_watch::{ListItem, ListStream, ListWatch, WatchStream, WatchedEvent};
 pub use object::{Object, ObjectKey, RawObject, TypeName, compare_versions};
 pub use problem::Problem;
+pub use projection::Projection;
 pub use reflector::{FirstRead, Reflector, ReflectorConfig, ReflectorState};
 pub use resource::{ApiGroup, ApiResource, ResourceName, Scope, parse_group_list, parse_resource_list};
-pub use store::{Applied, Change, Origin, Snapshot, Store, StoreWriter};
+pub use shard::{ShardListWatch, Unsharded};
+pub use stored::{Stored, Typed};
+pub use work_queue::{QueueConfig, WorkItem, WorkQueue};

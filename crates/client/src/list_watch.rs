@@ -6,6 +6,7 @@
 //! clients outgrow their memory.
 
 use std::pin::Pin;
+use std::sync::Arc;
 
 use async_trait::async_trait;
 use futures_core::Stream;
@@ -57,4 +58,15 @@ pub trait ListWatch: Send + Sync + 'static {
     /// # Errors
     /// What the server or the network answered instead of a stream.
     async fn watch(&self, options: ListOptions) -> Result<WatchStream, Problem>;
+}
+
+#[async_trait]
+impl<L: ListWatch + ?Sized> ListWatch for Arc<L> {
+    async fn list(&self, options: ListOptions) -> Result<ListStream, Problem> {
+        (**self).list(options).await
+    }
+
+    async fn watch(&self, options: ListOptions) -> Result<WatchStream, Problem> {
+        (**self).watch(options).await
+    }
 }

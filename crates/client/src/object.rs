@@ -8,7 +8,7 @@
 use std::borrow::{Borrow, Cow};
 use std::cmp::Ordering;
 use std::fmt;
-use std::sync::Arc;
+use std::sync::{Arc, LazyLock};
 
 use bytes::{BufMut, Bytes, BytesMut};
 use listwatch_meta::scan::{Malformed, Span};
@@ -33,6 +33,17 @@ impl ObjectKey {
         // A namespace is a DNS label; a caller's monster is cut to what fits, never a panic.
         let name_at = u32::try_from(namespace.len() + 1).unwrap_or(0);
         ObjectKey { text: text.into(), name_at }
+    }
+
+    /// A key before every other.
+    pub(crate) fn first() -> Self {
+        static FIRST: LazyLock<ObjectKey> = LazyLock::new(|| ObjectKey { text: "".into(), name_at: 0 });
+        FIRST.clone()
+    }
+
+    /// Where this key is in memory; the same for its clones, for as long as one of them lives.
+    pub(crate) fn address(&self) -> usize {
+        Arc::as_ptr(&self.text).addr()
     }
 
     /// `namespace/name` or `name`.

@@ -37,6 +37,7 @@
 //!   not begin in the past.
 
 use std::collections::VecDeque;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use listwatch_meta::{ListOptions, ResourceVersion};
@@ -69,6 +70,43 @@ pub const CHECK_LIMIT: u32 = 3;
 
 /// How long a server is remembered not to know WatchList.
 pub const WATCH_LIST_MEMORY: Duration = Duration::from_secs(30 * 60);
+
+/// A server that sends bookmarks is taken to be gone after this many of its own intervals without
+/// a word, where that is sooner than [`ReflectorConfig::idle_limit`].
+pub const BOOKMARKS_MISSED: u32 = 3;
+
+/// The shortest silence that counts as missed bookmarks, however often they come.
+pub const BOOKMARK_WAIT_MIN: Duration = Duration::from_secs(30);
+
+/// What is known of one server, by everybody who watches it. Clones share it, and so do the clones
+/// of a [`ReflectorConfig`]: what one reflector learns, the next one need not ask.
+#[derive(Clone, Debug, Default)]
+pub struct ServerMemory {
+    watch_list_refused_until: Arc<Mutex<Option<Instant>>>,
+}
+
+impl ServerMemory {
+    /// Nothing is known.
+    pub fn new() -> Self {
+        ServerMemory::default()
+    }
+
+    /// True while the server is remembered not to know WatchList.
+    pub fn refuses_watch_list(&self, now: Instant) -> bool {
+        self.refused().is_some_and(|until| now < until)
+    }
+
+    /// The server refused a WatchList, or left out its end: for [`WATCH_LIST_MEMORY`] nobody asks
+    /// again.
+    pub fn remember_refusal(&self, now: Instant) {
+        *self.refused() = Some(now + WATCH_LIST_MEMORY);
+    }
+
+    fn refused(&self) -> MutexGuard<'_, Option<Instant>> {
+        // Nothing panics while it is held, and a torn instant there is none.
+        self.watch_list_refused_until.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
 
 /// What a first list may show.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -107,6 +145,8 @@ pub struct ReflectorConfig {
     /// The type of the resource's objects, where it is known (discovery tells). Events of another
     /// type are passed over.
     pub type_name: Option<TypeName>,
+    /// What is known of the server. Reflectors of one server share it, those of another do not.
+    pub server: ServerMemory,
 }
 
 impl Default for ReflectorConfig {
@@ -122,6 +162,7 @@ impl Default for ReflectorConfig {
             check_server: true,
             backoff: BackoffPolicy::default(),
             type_name: None,
+            server: ServerMemory::new(),
         }
     }
 }
@@ -267,8 +308,8 @@ pub struct Reflector {
     version_unavailable: bool,
     /// A list of "whatever is at hand" came in pages: this server has no watch cache to spare.
     paged: bool,
-    /// Until when this server is taken to know no WatchList.
-    watch_list_refused_until: Option<Instant>,
+    /// How far apart this server's bookmarks are at most, as far as was seen.
+    bookmark_interval: Option<Duration>,
     /// Watches in a row that brought nothing.
     fruitless: u32,
     /// The server may not be the one it was: a stream broke or ended early.
@@ -283,7 +324,6 @@ pub struct Reflector {
 }
 
 #[derive(Debug)]
-#[expect(clippy::large_enum_variant, reason = "a reflector has one")]
 enum Phase {
     Starting,
     Listing(Listing),
@@ -344,6 +384,8 @@ struct Watching {
     events: u64,
     since: Instant,
     heard: Instant,
+    /// The last bookmark of this watch.
+    bookmark: Option<Instant>,
     /// What the server was asked for.
     timeout: Duration,
 }
@@ -362,7 +404,7 @@ impl Reflector {
             version: String::new(),
             version_unavailable: false,
             paged: false,
-            watch_list_refused_until: None,
+            bookmark_interval: None,
             fruitless: 0,
             doubtful: false,
             synced: false,
@@ -504,8 +546,14 @@ impl Reflector {
                         let timeout = initial.timeout;
                         self.learn_type(metadata);
                         self.commit(metadata.resource_version.clone().into_owned());
-                        self.phase =
-                            Phase::Watching(Watching { open: true, events: 0, since: at.now, heard: at.now, timeout });
+                        self.phase = Phase::Watching(Watching {
+                            open: true,
+                            events: 0,
+                            since: at.now,
+                            heard: at.now,
+                            bookmark: None,
+                            timeout,
+                        });
                     }
                     return Verdict::Bookmark;
                 }
@@ -524,6 +572,12 @@ impl Reflector {
                     return Verdict::Skip(SkipReason::Unidentified);
                 }
                 watching.events += 1;
+                if kind == EventKind::Bookmark
+                    && let Some(before) = watching.bookmark.replace(at.now)
+                {
+                    let interval = at.now.saturating_duration_since(before);
+                    self.bookmark_interval = self.bookmark_interval.max(Some(interval));
+                }
                 // The place to resume from never goes back, even if a server's order does.
                 if compare_versions(&metadata.resource_version, &self.version).is_none_or(|order| order.is_gt()) {
                     metadata.resource_version.as_ref().clone_into(&mut self.version);
@@ -606,12 +660,16 @@ impl Reflector {
                 self.handle_problem(at, problem);
             }
             Phase::Initial(_) => {
-                self.watch_list_refused_until = Some(at.now + WATCH_LIST_MEMORY);
+                self.config.server.remember_refusal(at.now);
                 self.problem = Some(Problem::NoInitialEventsEnd);
                 self.list(at);
             }
-            // Idle is no failure: the place is known, and a fresh connection is cheap insurance.
-            Phase::Watching(_) => self.watch(at),
+            // Idle is no failure: the place is known, and a fresh connection is cheap insurance. If
+            // it was for want of bookmarks, they may be further apart than was seen.
+            Phase::Watching(_) => {
+                self.bookmark_interval = self.bookmark_interval.map(|interval| interval.saturating_mul(2));
+                self.watch(at);
+            }
             Phase::Waiting { .. } => {
                 let Phase::Waiting { then, .. } = std::mem::replace(&mut self.phase, Phase::Starting) else { return };
                 match then {
@@ -649,7 +707,8 @@ impl Reflector {
             Phase::Initial(initial) => initial.heard + self.config.request_wait,
             Phase::Watching(watching) if watching.open => {
                 let end = watching.since + watching.timeout + OVERTIME;
-                self.config.idle_limit.map_or(end, |idle| end.min(watching.heard + idle))
+                let silence = [self.config.idle_limit, self.bookmark_wait()].into_iter().flatten().min();
+                silence.map_or(end, |silence| end.min(watching.heard + silence))
             }
             Phase::Watching(watching) => watching.heard + self.config.request_wait,
             Phase::Waiting { until, .. } => *until,
@@ -661,7 +720,7 @@ impl Reflector {
     /// Gets the whole state, the best way this server knows.
     fn refresh(&mut self, at: Moment) {
         self.fruitless = 0;
-        let refused = self.watch_list_refused_until.is_some_and(|until| at.now < until);
+        let refused = self.config.server.refuses_watch_list(at.now);
         if self.config.watch_list && !refused { self.initial_events(at, 0) } else { self.list(at) }
     }
 
@@ -727,6 +786,7 @@ impl Reflector {
             events: 0,
             since: at.now,
             heard: at.now,
+            bookmark: None,
             timeout: asked_timeout(&options),
         });
         self.actions.push_back(Action::Watch(options));
@@ -741,6 +801,12 @@ impl Reflector {
             timeout_seconds: Some(i64::try_from(timeout.as_secs()).unwrap_or(i64::MAX)),
             ..ListOptions::default()
         }
+    }
+
+    /// After how long without a word a server that sends bookmarks has missed too many.
+    fn bookmark_wait(&self) -> Option<Duration> {
+        let interval = self.bookmark_interval?;
+        Some(interval.saturating_mul(BOOKMARKS_MISSED).max(BOOKMARK_WAIT_MIN))
     }
 
     fn commit(&mut self, version: String) {
@@ -809,7 +875,7 @@ impl Reflector {
         } else {
             // A server that does not know the parameters refuses them, in one of these ways.
             if problem.status().is_some_and(|status| matches!(status.code, 400 | 405 | 406 | 422)) {
-                self.watch_list_refused_until = Some(at.now + WATCH_LIST_MEMORY);
+                self.config.server.remember_refusal(at.now);
             }
             self.problem = Some(problem);
             self.list(at);

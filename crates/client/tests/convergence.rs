@@ -1,17 +1,27 @@
-//! Reflector and store against a model of a server that misbehaves: streams are cut, versions
-//! expire, requests fail, states come from lagging caches, markers are swallowed. The promises:
+//! Reflector, delta queue and indexer against a model of a server that misbehaves: streams are cut,
+//! versions expire, requests fail, states come from lagging caches, markers are swallowed, objects
+//! cannot be decoded, and the consumer takes its time. The promises:
 //!
 //! - *converging*: when the faults stop, the copy equals the server;
 //! - *complete*: what happened since the last list was reported event by event, none missing;
 //! - *unique*: nothing is reported twice;
-//! - *no time travel*: of one object, no older state follows a newer one.
+//! - *no time travel*: of one object, no older state follows a newer one;
+//! - *once*: no version is decoded twice, unless a state that was being collected was given up;
+//! - *quarantined*: what cannot be decoded is named, and nothing else is;
+//! - *indexed*: an index says what a look at every object says.
+//!
+//! For each promise a bug is planted, to see that the checker finds it.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use listwatch_client::reflector::{Action, FirstRead, Moment, Reflector, ReflectorConfig, ReflectorState, Verdict};
-use listwatch_client::{Change, Origin, Problem, RawObject, StoreWriter};
+use listwatch_client::{
+    Change, Compaction, Decode, DecodeError, Delta, DeltaFifo, FifoConfig, Index, Indexer, ObjectKey, Origin, Problem,
+    RawObject, Stored as _, TypeName, Typed,
+};
 use listwatch_meta::{Change as EventChange, ListOptions, Status};
 use listwatch_wire::{EventKind, ListMeta};
 use proptest::prelude::*;
@@ -22,6 +32,40 @@ type State = BTreeMap<String, Item>;
 struct Item {
     uid: u64,
     version: u64,
+    /// It can be decoded.
+    good: bool,
+}
+
+/// Keeps the version as a number; counts what it is asked for.
+#[derive(Clone, Default)]
+struct Versions(Arc<Mutex<BTreeMap<(String, String), usize>>>);
+
+impl Decode for Versions {
+    type Stored = Typed<u64>;
+
+    fn decode(&self, raw: &RawObject, key: ObjectKey, _: Option<&TypeName>) -> Result<Typed<u64>, DecodeError> {
+        let version = raw.metadata().resource_version.into_owned();
+        *self.0.lock().unwrap().entry((key.to_string(), version.clone())).or_default() += 1;
+        let good = raw.json().ends_with(b"true}");
+        let version = version.parse().map_err(DecodeError::new)?;
+        if good { Ok(Typed::new(raw, version)) } else { Err(DecodeError::new("no good")) }
+    }
+}
+
+/// A bug that is planted.
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Plant {
+    None,
+    /// The store forgets to tell deletes.
+    LoseDeletes,
+    /// Everything is told twice.
+    TellTwice,
+    /// Updates are told the wrong way around.
+    Backwards,
+    /// What cannot be decoded is dropped.
+    DropUndecodable,
+    /// Every event is decoded to look at it.
+    DecodeTwice,
 }
 
 #[derive(Clone, Debug)]
@@ -55,14 +99,14 @@ impl Server {
         self.states.len() as u64 - 1
     }
 
-    fn write(&mut self, name: u8, operation: u8) {
+    fn write(&mut self, name: u8, operation: u8, good: bool) {
         let version = self.current() + 1;
         let name = format!("o{name}");
         let mut state = self.states.last().expect("there is a state").clone();
         let (change, item) = match state.get(&name).cloned() {
-            None => (EventChange::Added, Item { uid: version, version }),
-            Some(old) if operation == 0 => (EventChange::Deleted, Item { uid: old.uid, version }),
-            Some(old) => (EventChange::Modified, Item { uid: old.uid, version }),
+            None => (EventChange::Added, Item { uid: version, version, good }),
+            Some(old) if operation == 0 => (EventChange::Deleted, Item { uid: old.uid, version, good: true }),
+            Some(old) => (EventChange::Modified, Item { uid: old.uid, version, good }),
         };
         if change == EventChange::Deleted {
             state.remove(&name);
@@ -90,7 +134,15 @@ enum Exchange {
 struct World {
     server: Server,
     reflector: Reflector,
-    writer: StoreWriter,
+    decoded: Versions,
+    fifo: DeltaFifo<Versions>,
+    indexer: Indexer<Typed<u64>>,
+    by_parity: Index<Typed<u64>, u64>,
+    /// Every state is expected to be told: the queue may not join them.
+    every: bool,
+    /// How many deltas are applied when something happens; the rest waits.
+    pace: usize,
+    plant: Plant,
     exchange: Exchange,
     now: Instant,
     random: u64,
@@ -105,17 +157,32 @@ struct World {
     /// Live changes since the last whole state, and the version of that state.
     live: Vec<(String, u64)>,
     since: u64,
+    /// The names that were held at that state.
+    held: BTreeSet<String>,
 }
 
 impl World {
     fn new(initial_events: InitialEvents, first_read: FirstRead, watch_list: bool) -> Self {
+        World::with_fifo(initial_events, first_read, watch_list, FifoConfig::default())
+    }
+
+    fn with_fifo(initial_events: InitialEvents, first_read: FirstRead, watch_list: bool, fifo: FifoConfig) -> Self {
         let config = ReflectorConfig { first_read, watch_list, page_size: 2, ..ReflectorConfig::default() };
         let server =
             Server { states: vec![State::new(); 2], history: vec![filler()], window: 1, initial_events, page_size: 2 };
+        let decoded = Versions::default();
+        let mut indexer = Indexer::new();
+        let by_parity = indexer.add_index(|version: &Typed<u64>| [**version % 2]);
         let mut world = World {
             server,
             reflector: Reflector::new(config),
-            writer: StoreWriter::new(),
+            fifo: DeltaFifo::new(decoded.clone(), fifo),
+            decoded,
+            indexer,
+            by_parity,
+            every: fifo.compaction == Compaction::KeepEvery,
+            pace: usize::MAX,
+            plant: Plant::None,
             exchange: Exchange::Idle,
             now: Instant::now(),
             random: 1,
@@ -125,6 +192,7 @@ impl World {
             newest: BTreeMap::new(),
             live: Vec::new(),
             since: 0,
+            held: BTreeSet::new(),
         };
         let at = world.at();
         world.reflector.handle_start(at);
@@ -140,27 +208,98 @@ impl World {
     fn act(&mut self) {
         while let Some(action) = self.reflector.poll_action() {
             match action {
-                Action::Begin => self.writer.begin_replace(),
+                Action::Begin => {
+                    self.decoded.0.lock().unwrap().clear();
+                    self.fifo.begin_replace(self.indexer.current());
+                }
                 Action::Close => self.exchange = Exchange::Idle,
                 Action::List(options) => self.exchange = Exchange::List { options },
                 Action::Watch(options) => {
                     self.exchange = Exchange::Watch { options, open: false, initial: None, at: 0 };
                 }
                 Action::Commit { version } => {
-                    let mut changes = Vec::new();
-                    self.writer.commit_replace(&version, &mut changes);
-                    self.since = version.parse().expect("our versions are numbers");
-                    self.live.clear();
-                    self.check(&changes);
-                    let copy: Vec<_> = self.writer.current().iter().map(|object| object.name().to_owned()).collect();
-                    let state = &self.server.states[self.since as usize];
-                    assert_eq!(copy, state.keys().cloned().collect::<Vec<_>>(), "a list gave another state");
+                    self.fifo.commit_replace(&version);
+                    self.drain();
                 }
             }
         }
     }
 
-    fn check(&mut self, changes: &[Change]) {
+    /// The consumer works, as far as its pace lets it.
+    fn drain(&mut self) {
+        for _ in 0..self.pace {
+            if self.fifo.is_empty() {
+                break;
+            }
+            self.take();
+        }
+        let twice = self.decoded.0.lock().unwrap().values().any(|count| *count > 1);
+        assert!(!twice, "broke once: {:?}", self.decoded.0.lock().unwrap());
+    }
+
+    /// One batch.
+    fn take(&mut self) {
+        let mut whole = None;
+        let mut changes = Vec::new();
+        for delta in self.fifo.pop_batch(self.indexer.current(), 3) {
+            if let Delta::Replace(replacement) = &delta {
+                whole = Some(replacement.version().to_owned());
+            }
+            if self.plant == Plant::DropUndecodable && matches!(delta, Delta::Quarantine { .. }) {
+                continue;
+            }
+            self.indexer.apply(delta, &mut changes);
+        }
+        self.fifo.finish_batch();
+        match self.plant {
+            Plant::LoseDeletes => changes.retain(|change| !matches!(change, Change::Deleted { .. })),
+            Plant::TellTwice => changes = changes.iter().flat_map(|change| [change.clone(), change.clone()]).collect(),
+            Plant::Backwards => {
+                for change in &mut changes {
+                    if let Change::Updated { old, new, .. } = change {
+                        std::mem::swap(old, new);
+                    }
+                }
+            }
+            _ => {}
+        }
+        if let Some(version) = &whole {
+            self.since = version.parse().expect("our versions are numbers");
+            self.live.clear();
+        }
+        self.check(&changes);
+        if whole.is_some() {
+            self.check_copy(self.since);
+            self.held = self.indexer.current().iter().map(|object| object.key().to_string()).collect();
+        }
+    }
+
+    /// The copy is the server's state at this version, but for what cannot be decoded.
+    fn check_copy(&self, version: u64) {
+        let snapshot = self.indexer.current();
+        let state = &self.server.states[version as usize];
+        let set_aside: Vec<_> =
+            snapshot.quarantine().map(|(key, entry)| (key.to_string(), entry.version().to_owned())).collect();
+        let bad = state.iter().filter(|(_, item)| !item.good);
+        let bad: Vec<_> = bad.map(|(name, item)| (name.clone(), item.version.to_string())).collect();
+        assert_eq!(set_aside, bad, "broke quarantined: something else is set aside");
+        for object in snapshot.iter() {
+            let item = state.get(object.key().as_str());
+            let item = item.expect("broke converging: the copy has what the server has not");
+            assert_eq!(item.uid.to_string(), object.uid(), "broke converging: another object of that name");
+            assert!(!item.good || **object == item.version, "broke converging: another version of {object:?}");
+        }
+        for (name, _) in state.iter().filter(|(_, item)| item.good) {
+            assert!(snapshot.get(name).is_some(), "broke converging: the copy lacks {name}");
+        }
+        for parity in [0, 1] {
+            let found: Vec<_> = snapshot.by_index(&self.by_parity, &parity).map(|object| **object).collect();
+            let expected: Vec<_> = snapshot.iter().map(|object| **object).filter(|v| v % 2 == parity).collect();
+            assert_eq!(found, expected, "broke indexed: parity {parity}");
+        }
+    }
+
+    fn check(&mut self, changes: &[Change<Typed<u64>>]) {
         for change in changes {
             let name = change.key().name().to_owned();
             let version = match change {
@@ -168,17 +307,18 @@ impl World {
                     let item = Item {
                         uid: object.uid().parse().unwrap(),
                         version: object.resource_version().parse().unwrap(),
+                        good: true,
                     };
                     let version = item.version;
                     assert!(self.mirror.insert(name.clone(), item).is_none(), "broke unique: {name} was added twice");
                     version
                 }
                 Change::Updated { old, new, .. } => {
-                    let item =
-                        Item { uid: new.uid().parse().unwrap(), version: new.resource_version().parse().unwrap() };
+                    let item = Item { uid: new.uid().parse().unwrap(), version: **new, good: true };
                     let version = item.version;
                     assert_ne!(old.resource_version(), new.resource_version(), "broke unique: {name} did not change");
-                    let before = self.mirror.insert(name.clone(), item).expect("an update of what was there");
+                    assert!(**old < **new, "broke no time travel: {name} from {old:?} to {new:?}");
+                    let before = self.mirror.insert(name.clone(), item).expect("broke unique: an update of nothing");
                     assert_eq!(before.version.to_string(), old.resource_version(), "the old state is another one");
                     version
                 }
@@ -197,8 +337,10 @@ impl World {
     }
 
     fn object(name: &str, item: &Item) -> RawObject {
-        let json =
-            format!(r#"{{"metadata":{{"name":"{name}","uid":"{}","resourceVersion":"{}"}}}}"#, item.uid, item.version);
+        let json = format!(
+            r#"{{"metadata":{{"name":"{name}","uid":"{}","resourceVersion":"{}"}},"good":{}}}"#,
+            item.uid, item.version, item.good
+        );
         RawObject::new(Bytes::from(json)).expect("valid JSON")
     }
 
@@ -279,7 +421,7 @@ impl World {
         for (name, item) in state.iter().skip(start).take(limit) {
             let object = Self::object(name, item);
             match self.reflector.handle_item(moment, &object.metadata()) {
-                Verdict::Collect => self.writer.collect(EventChange::Added, &object),
+                Verdict::Collect => drop(self.fifo.collect(EventChange::Added, &object)),
                 verdict => assert_eq!((verdict, options.limit), (Verdict::Ignore, 1), "a good item was passed over"),
             }
         }
@@ -324,15 +466,28 @@ impl World {
             EventKind::Modified => EventChange::Modified,
             _ => EventChange::Deleted,
         };
-        let mut changes = Vec::new();
+        if self.plant == Plant::DecodeTwice && matches!(verdict, Verdict::Apply) {
+            drop(self.decoded.decode(object, ObjectKey::new("", &object.metadata().name), None));
+        }
         match verdict {
-            Verdict::Apply => drop(self.writer.apply(change, object, &mut changes)),
-            Verdict::Collect => self.writer.collect(change, object),
+            Verdict::Apply => drop(self.fifo.push(self.indexer.current(), change, object)),
+            Verdict::Collect => drop(self.fifo.collect(change, object)),
             Verdict::Bookmark | Verdict::Ignore => {}
             Verdict::Skip(reason) => panic!("a good event was passed over: {reason:?}"),
         }
-        self.check(&changes);
+        self.drain();
         self.act();
+    }
+
+    /// Time goes by, but nothing is due.
+    fn pass(&mut self, wait: Duration) {
+        let due = self.reflector.poll_timeout();
+        if due.is_none_or(|due| self.now + wait < due) {
+            self.now += wait;
+            let at = self.at();
+            self.reflector.handle_timeout(at);
+            assert!(self.reflector.poll_action().is_none(), "broke patience: a timeout before its time");
+        }
     }
 
     /// Time goes by until the reflector wants something.
@@ -347,17 +502,21 @@ impl World {
 
     fn is_current(&self) -> bool {
         let at_end = matches!(&self.exchange, Exchange::Watch { open: true, initial: None, at, .. } if *at == self.server.current());
-        at_end && matches!(self.reflector.state(), ReflectorState::Watching { .. })
+        self.fifo.is_empty() && at_end && matches!(self.reflector.state(), ReflectorState::Watching { .. })
     }
 }
 
 fn filler() -> Happened {
-    Happened { change: EventChange::Added, name: String::new(), item: Item { uid: 0, version: 0 } }
+    Happened { change: EventChange::Added, name: String::new(), item: Item { uid: 0, version: 0, good: true } }
 }
 
 #[derive(Clone, Debug)]
 enum Step {
-    Write(u8, u8),
+    Write(u8, u8, bool),
+    /// The consumer takes this many batches.
+    Take(u8),
+    /// Time passes in which nothing is due.
+    Pass(u8),
     Deliver(u8),
     /// The connection breaks.
     Cut,
@@ -390,7 +549,15 @@ fn problem(kind: u8) -> Problem {
 fn run(steps: &[Step], world: &mut World) {
     for step in steps {
         match step {
-            Step::Write(name, operation) => world.server.write(*name, *operation),
+            Step::Write(name, operation, good) => world.server.write(*name, *operation, *good),
+            Step::Take(batches) => {
+                for _ in 0..*batches {
+                    if !world.fifo.is_empty() {
+                        world.take();
+                    }
+                }
+            }
+            Step::Pass(seconds) => world.pass(Duration::from_secs(u64::from(*seconds))),
             Step::Deliver(count) => {
                 for _ in 0..*count {
                     if !world.deliver() {
@@ -434,6 +601,8 @@ fn run(steps: &[Step], world: &mut World) {
 fn heal(world: &mut World) {
     world.failures.clear();
     world.lag = 0;
+    world.pace = usize::MAX;
+    world.drain();
     let begun = world.now;
     for _ in 0..500 {
         while world.deliver() {}
@@ -445,28 +614,46 @@ fn heal(world: &mut World) {
     assert!(world.is_current(), "broke converging: {:?}", world.reflector.state());
     let healed = world.now.saturating_duration_since(begun);
     assert!(healed < Duration::from_secs(600), "broke converging: it took {} s", healed.as_secs());
-    let state = world.server.states.last().expect("there is a state");
-    assert_eq!(&world.mirror, state, "broke converging: the changes lead elsewhere");
+    world.check_copy(world.server.current());
     let copy: State = world
-        .writer
+        .indexer
         .current()
         .iter()
         .map(|object| {
-            let item = Item { uid: object.uid().parse().unwrap(), version: object.resource_version().parse().unwrap() };
-            (object.name().to_owned(), item)
+            let item = Item { uid: object.uid().parse().unwrap(), version: **object, good: true };
+            (object.key().to_string(), item)
         })
         .collect();
-    assert_eq!(&copy, state, "broke converging: the copy is another one");
-    let missed: Vec<_> = world.server.history[world.since as usize..]
-        .iter()
-        .map(|happened| (happened.name.clone(), happened.item.version))
-        .collect();
-    assert_eq!(world.live, missed, "broke complete: the changes since the last list");
+    assert_eq!(world.mirror, copy, "broke converging: the changes lead elsewhere");
+    let mut held = world.held.clone();
+    let mut happened = Vec::new();
+    for Happened { change, name, item } in &world.server.history[world.since as usize..] {
+        let told = match change {
+            EventChange::Deleted => held.remove(name),
+            _ if item.good => {
+                held.insert(name.clone());
+                true
+            }
+            _ => false,
+        };
+        if told {
+            happened.push((name.clone(), item.version));
+        }
+    }
+    if world.every {
+        assert_eq!(world.live, happened, "broke complete: the changes since the last list");
+    } else {
+        let mut rest = happened.iter();
+        assert!(world.live.iter().all(|told| rest.any(|one| one == told)), "broke complete: told what never happened");
+    }
 }
 
 fn any_step() -> impl Strategy<Value = Step> {
     prop_oneof![
-        6 => (0_u8..6, 0_u8..3).prop_map(|(name, operation)| Step::Write(name, operation)),
+        6 => (0_u8..6, 0_u8..3, prop::bool::weighted(0.8))
+            .prop_map(|(name, operation, good)| Step::Write(name, operation, good)),
+        2 => (1_u8..5).prop_map(Step::Take),
+        1 => any::<u8>().prop_map(Step::Pass),
         8 => (1_u8..8).prop_map(Step::Deliver),
         1 => Just(Step::Cut),
         1 => Just(Step::End),
@@ -486,9 +673,15 @@ proptest! {
         initial_events in prop_oneof![Just(InitialEvents::Known), Just(InitialEvents::Refused), Just(InitialEvents::WithoutEnd)],
         any_first in any::<bool>(),
         watch_list in any::<bool>(),
+        pace in prop_oneof![Just(usize::MAX), 0_usize..3],
+        latest in any::<bool>(),
+        distinct_keys in any::<bool>(),
     ) {
         let first_read = if any_first { FirstRead::Any } else { FirstRead::MostRecent };
-        let mut world = World::new(initial_events, first_read, watch_list);
+        let compaction = if latest { Compaction::LatestPerKey } else { Compaction::KeepEvery };
+        let fifo = FifoConfig { compaction, distinct_keys, ..FifoConfig::default() };
+        let mut world = World::with_fifo(initial_events, first_read, watch_list, fifo);
+        world.pace = pace;
         run(&steps, &mut world);
         heal(&mut world);
     }
@@ -500,10 +693,56 @@ proptest! {
 fn a_lost_event_is_noticed() {
     let mut world = World::new(InitialEvents::Known, FirstRead::MostRecent, true);
     run(&[Step::Deliver(8)], &mut world);
-    world.server.write(1, 1);
+    world.server.write(1, 1, true);
     if let Exchange::Watch { at, .. } = &mut world.exchange {
         *at += 1; // the server skips it
     }
-    world.server.write(2, 1);
+    world.server.write(2, 1, true);
     heal(&mut world);
+}
+
+/// A story in which every promise has something to lose.
+fn with(plant: Plant) {
+    let mut world = World::new(InitialEvents::Known, FirstRead::MostRecent, true);
+    run(&[Step::Deliver(8)], &mut world);
+    world.plant = plant;
+    for (name, operation, good) in [(1, 1, true), (2, 1, true), (1, 1, true), (3, 1, false), (2, 0, true)] {
+        world.server.write(name, operation, good);
+    }
+    heal(&mut world);
+}
+
+#[test]
+fn nothing_is_noticed_where_nothing_is_planted() {
+    with(Plant::None);
+}
+
+#[test]
+#[should_panic(expected = "broke converging: the changes lead elsewhere")]
+fn a_delete_that_is_not_told_is_noticed() {
+    with(Plant::LoseDeletes);
+}
+
+#[test]
+#[should_panic(expected = "broke unique")]
+fn a_change_that_is_told_twice_is_noticed() {
+    with(Plant::TellTwice);
+}
+
+#[test]
+#[should_panic(expected = "broke no time travel")]
+fn a_state_that_goes_back_is_noticed() {
+    with(Plant::Backwards);
+}
+
+#[test]
+#[should_panic(expected = "broke quarantined")]
+fn an_undecodable_object_that_is_dropped_is_noticed() {
+    with(Plant::DropUndecodable);
+}
+
+#[test]
+#[should_panic(expected = "broke once")]
+fn an_object_that_is_decoded_twice_is_noticed() {
+    with(Plant::DecodeTwice);
 }

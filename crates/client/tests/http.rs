@@ -158,10 +158,10 @@ fn certify(protocols: &[&[u8]]) -> Certified {
 
 fn client(address: SocketAddr, authority: Option<&rustls_pki_types::CertificateDer<'static>>, token: &str) -> Client {
     let config = Config {
-        server: format!("https://localhost:{}", address.port()).parse().unwrap(),
         tls: TlsOptions { authorities: authority.into_iter().cloned().collect(), ..TlsOptions::default() },
         auth: Auth::Token(token.to_owned()),
         namespace: "shop".to_owned(),
+        ..Config::new(&format!("https://localhost:{}", address.port())).unwrap()
     };
     Client::new(config).unwrap()
 }

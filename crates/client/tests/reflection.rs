@@ -11,8 +11,8 @@ use bytes::Bytes;
 use futures_util::StreamExt as _;
 use futures_util::stream;
 use listwatch_client::{
-    Change, ListItem, ListStream, ListWatch, Notice, Object, Origin, Problem, RawObject, Reflection, ReflectorConfig,
-    ReflectorState, TypeName, WatchStream, WatchedEvent,
+    Change, Json, ListItem, ListStream, ListWatch, Notice, Object, Origin, Problem, RawObject, Reflection,
+    ReflectorConfig, ReflectorState, TypeName, Typed, WatchStream, WatchedEvent,
 };
 use listwatch_meta::{ListOptions, Status};
 use listwatch_wire::{EventKind, ListMeta, print_list_options};
@@ -129,6 +129,7 @@ async fn settle(reflection: &mut Reflection<Script>) -> Vec<String> {
             Notice::Synced => told.push("synced".to_owned()),
             Notice::Problem(problem) => told.push(format!("problem: {problem}")),
             Notice::Skipped { reason, key } => told.push(format!("skipped {key}: {reason:?}")),
+            Notice::Quarantined { key, entry } => told.push(format!("quarantined {key}{entry:?}")),
             Notice::State(_) => {}
         }
     }
@@ -211,6 +212,77 @@ async fn an_odd_object_is_told_and_the_rest_goes_on() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn an_undecodable_object_is_told_and_readers_see_the_rest() {
+    #[derive(serde::Deserialize)]
+    struct Named {
+        metadata: Meta,
+    }
+    #[derive(serde::Deserialize)]
+    struct Meta {
+        uid: String,
+    }
+    let server = Arc::new(Server::default());
+    server.answers.lock().unwrap().extend([
+        Answer::List(vec![object("a", 1), object("b", 2), object("c", 3)], "3"),
+        Answer::Watch(
+            vec![vec![event(EventKind::Modified, "c", 4)], vec![event(EventKind::Modified, "b", 5)]],
+            End::Never,
+        ),
+    ]);
+    let decoder = Json::<Named>::new().transform(|named| match named.metadata.uid.as_str() {
+        "b" => Err("b is not liked"),
+        uid => Ok(uid.to_owned()),
+    });
+    let config = ReflectorConfig { watch_list: false, ..ReflectorConfig::default() };
+    let mut reflection = Reflection::with_decoder(Script(server), config, decoder).seeded(1);
+    let by_value = reflection.add_index(|value: &Typed<String>| [value.len()]);
+    let store = reflection.store();
+    let mut told = Vec::new();
+    while let Ok(notice) = tokio::time::timeout(Duration::from_secs(60), reflection.next()).await {
+        match notice {
+            Notice::Changes(changes) => told.extend(changes.iter().map(|change| format!("{:?}", change.object()))),
+            Notice::Quarantined { key, entry } => told.push(format!("{key}@{}: {}", entry.version(), entry.error())),
+            // Whoever is told that the copy is synced finds it so.
+            Notice::Synced => assert!(store.snapshot().is_synced() && store.snapshot().len() == 2),
+            _ => {}
+        }
+    }
+    let expected = ["n/b@2: b is not liked", "n/a@1", "n/c@3", "n/c@4", "n/b@5: b is not liked"];
+    assert_eq!(told, expected);
+    let snapshot = store.wait_for_version("5", Duration::ZERO).await.unwrap();
+    assert_eq!(snapshot.by_index(&by_value, &1).map(|value| value.as_str()).collect::<Vec<_>>(), ["a", "c"]);
+    assert_eq!(snapshot.quarantined("n/b").unwrap().version(), "5");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_resync_is_flagged_comes_in_parts_and_lets_events_pass() {
+    let objects = (0..1_000).map(|number| object(&format!("o{number:04}"), number + 1)).collect();
+    let late = vec![vec![event(EventKind::Modified, "o0999", 2_000)]];
+    let (_, mut reflection) = start([Answer::List(objects, "1000"), Answer::Watch(late, End::Never)]);
+    while !matches!(reflection.next().await, Notice::Synced) {}
+    reflection.resync();
+    let mut parts = Vec::new();
+    while let Ok(notice) = tokio::time::timeout(Duration::from_secs(60), reflection.next()).await {
+        if let Notice::Changes(changes) = notice {
+            let newest = changes
+                .iter()
+                .all(|change| change.key().name() != "o0999" || change.object().resource_version() == "2000");
+            assert!(newest, "a resync told an old state");
+            parts.push((changes.len(), changes[0].origin()));
+        }
+    }
+    assert_eq!(parts[0], (1, Origin::Live), "a resync went before what changed");
+    let resync: Vec<usize> = parts[1..]
+        .iter()
+        .map(|(count, origin)| {
+            assert_eq!(*origin, Origin::Resync);
+            *count
+        })
+        .collect();
+    assert_eq!(resync, [256, 256, 256, 232]);
+}
+
+#[tokio::test(start_paused = true)]
 async fn nothing_is_read_ahead_of_a_slow_consumer() {
     let batch = |version| vec![event(EventKind::Modified, "a", version)];
     let (server, mut reflection) =
@@ -264,4 +336,32 @@ async fn one_says_why_it_is_not_synced() {
         }
     }
     assert!(!reflection.store().snapshot().is_synced());
+}
+
+/// Whatever is skipped (an event that changes nothing, a bookmark, an empty batch, an object that
+/// cannot be told apart from what is there) is followed by a look at what comes next: nobody else
+/// would wake the reader up for it.
+#[tokio::test(start_paused = true)]
+async fn rule_13_no_wake_up_is_lost_when_an_item_is_skipped() {
+    let skipped = || event(EventKind::Modified, "a", 1);
+    let batches = vec![
+        vec![],
+        vec![skipped()],
+        vec![skipped(), skipped()],
+        vec![event(EventKind::Bookmark, "", 5)],
+        vec![],
+        vec![event(EventKind::Added, "b", 6)],
+    ];
+    let (server, mut reflection) = start([Answer::List(vec![object("a", 1)], "4"), Answer::Watch(batches, End::Never)]);
+    let told = tokio::time::timeout(Duration::from_secs(1), async {
+        loop {
+            if let Notice::Changes(changes) = reflection.next().await
+                && let Some(change) = changes.iter().map(show).find(|change| change.starts_with("+n/b"))
+            {
+                return change;
+            }
+        }
+    });
+    assert_eq!(told.await.expect("a wake-up was lost behind an item that was skipped"), "+n/b@6 Live");
+    assert_eq!(server.taken.load(Ordering::Relaxed), 6);
 }

@@ -176,6 +176,150 @@ fn a_410_means_a_relist_wherever_it_appears() {
 }
 
 #[test]
+fn a_410_means_a_relist_in_a_stream_a_page_a_list_and_a_watch_list_too() {
+    // An ERROR event in an open stream, after it was of use.
+    let mut talk = Talk::watching();
+    talk.event(EventKind::Modified, "a", "8");
+    talk.fail(Problem::refused(Status::failure(410, "Gone", "too old")), &["CLOSE"]);
+    talk.pass(&["BEGIN", "LIST resourceVersion=8"]);
+    // The list not older than that.
+    talk.fail(expired(), &["BEGIN", "LIST limit=500"]);
+    // A later page: the whole list in one piece; and if that is expired as well, again with patience.
+    talk.list("9", "t1", &["LIST limit=500&continue=t1"]);
+    talk.fail(Problem::refused(Status::expired_page(None)), &["BEGIN", "LIST "]);
+    talk.fail(expired(), &["CLOSE"]);
+    talk.pass(&["BEGIN", "LIST "]);
+    // A WatchList, as a status and as an event.
+    for open in [false, true] {
+        let mut talk = Talk::start(watch_list_first(), &["BEGIN", WATCH_LIST]);
+        if open {
+            talk.open();
+            talk.event(EventKind::Added, "a", "5");
+        }
+        talk.fail(expired(), &["CLOSE"]);
+        talk.pass(&["BEGIN", WATCH_LIST]);
+        assert_eq!(talk.reflector.version(), "", "a version of an incomplete state was kept");
+    }
+}
+
+#[test]
+fn r11_a_delete_among_the_initial_events_is_collected_like_the_rest() {
+    let mut talk = Talk::start(watch_list_first(), &["BEGIN", WATCH_LIST]);
+    talk.open();
+    assert_eq!(talk.event(EventKind::Added, "a", "5"), Verdict::Collect);
+    assert_eq!(talk.event(EventKind::Modified, "a", "6"), Verdict::Collect);
+    assert_eq!(talk.event(EventKind::Deleted, "a", "7"), Verdict::Collect);
+    // A bookmark without the mark ends nothing.
+    assert_eq!(talk.event(EventKind::Bookmark, "", "8"), Verdict::Bookmark);
+    assert!(!talk.reflector.is_synced());
+    talk.marker("9", &["COMMIT 9"]);
+}
+
+#[test]
+fn what_one_reflector_learns_of_a_server_the_next_one_knows() {
+    let config = watch_list_first();
+    let mut first = Talk::start(config.clone(), &["BEGIN", WATCH_LIST]);
+    first.fail(Problem::refused(Status::bad_request("sendInitialEvents?")), &["BEGIN", "LIST limit=500"]);
+    let mut second = Talk::start(config.clone(), &["BEGIN", "LIST limit=500"]);
+    // Another server is asked; so is this one, after a while.
+    Talk::start(watch_list_first(), &["BEGIN", WATCH_LIST]);
+    second.list("7", "", &["COMMIT 7", "WATCH 7"]);
+    second.open();
+    second.now += WATCH_LIST_MEMORY;
+    second.fail(expired(), &["CLOSE"]);
+    let again = format!(
+        "{WATCH}&resourceVersion=7&resourceVersionMatch=NotOlderThan&timeoutSeconds=300&sendInitialEvents=true"
+    );
+    second.pass(&["BEGIN", &again]);
+}
+
+#[test]
+fn missed_bookmarks_say_that_a_server_is_gone_sooner_than_silence_does() {
+    let mut talk = Talk::watching();
+    let bookmark = |talk: &mut Talk, after: u64, version: &str| {
+        talk.now += Duration::from_secs(after);
+        talk.event(EventKind::Bookmark, "", version);
+    };
+    bookmark(&mut talk, 5, "8");
+    // One bookmark is no interval.
+    let due = talk.reflector.poll_timeout().unwrap();
+    assert_eq!(due.saturating_duration_since(talk.now), Duration::from_secs(225));
+    bookmark(&mut talk, 60, "9");
+    bookmark(&mut talk, 50, "10");
+    assert_eq!(talk.pass(&["WATCH 10"]), Duration::from_secs(180), "three intervals of 60 s");
+    // It was wrong about the interval, perhaps: it doubles, and never passes the idle limit.
+    talk.open();
+    assert_eq!(talk.pass(&["WATCH 10"]), Duration::from_secs(225));
+    // Frequent bookmarks do not make it nervous.
+    let mut talk = Talk::watching();
+    bookmark(&mut talk, 1, "8");
+    bookmark(&mut talk, 1, "9");
+    assert_eq!(talk.pass(&["WATCH 9"]), Duration::from_secs(30));
+    talk.open();
+    bookmark(&mut talk, 1, "10");
+    assert_eq!(talk.pass(&["WATCH 10"]), Duration::from_secs(30));
+}
+
+#[test]
+fn rule_1_the_version_stands_still_where_an_event_was_not_applied() {
+    let mut talk = Talk::watching();
+    assert_eq!(talk.event(EventKind::Modified, "a", "8"), Verdict::Apply);
+    assert_eq!(talk.event(EventKind::Modified, "", "9"), Verdict::Skip(SkipReason::Unidentified));
+    talk.end(&["WATCH 8"]);
+    // An event of a watch that was given up moves nothing either.
+    talk.fail(disconnected(), &["CLOSE"]);
+    assert_eq!(talk.event(EventKind::Modified, "a", "11"), Verdict::Skip(SkipReason::NotWatching));
+    talk.pass(&["WATCH 8"]);
+}
+
+#[test]
+fn rule_7_no_answer_that_helped_nobody_resets_the_backoff() {
+    let mut talk = Talk::start(list_first(), &["BEGIN", "LIST limit=500"]);
+    let mut delays = Vec::new();
+    for _ in 0..5 {
+        // A list succeeds, and its watch is expired each time.
+        talk.list("7", "", &["COMMIT 7", "WATCH 7"]);
+        talk.open();
+        talk.fail(expired(), &["CLOSE"]);
+        delays.push(talk.pass(&["BEGIN", "LIST resourceVersion=7"]).as_millis());
+    }
+    assert_eq!(delays, [800, 1_600, 3_200, 6_400, 12_800], "relists at full speed");
+    // A watch that lived is progress, without a single event.
+    talk.list("8", "", &["COMMIT 8", "WATCH 8"]);
+    talk.open();
+    talk.now += Duration::from_secs(61);
+    talk.end(&["WATCH 8"]);
+    talk.open();
+    talk.fail(expired(), &["CLOSE"]);
+    assert_eq!(talk.pass(&["BEGIN", "LIST resourceVersion=8"]), Duration::from_millis(800));
+}
+
+#[test]
+fn rule_11_whatever_is_waited_for_has_a_time_and_a_state_that_says_so() {
+    let mut talk = Talk::start(ReflectorConfig::default(), &["BEGIN", WATCH_LIST]);
+    let now = talk.now;
+    let check = |talk: &Talk, words: &str| {
+        assert!(talk.reflector.poll_timeout().is_some(), "{words}: a wait without an end");
+        let said = talk.reflector.state().describe(now);
+        assert!(said.contains(words), "{said}");
+    };
+    check(&talk, "waiting for the server to open the watch");
+    talk.open();
+    check(&talk, "receiving the initial state: 0 objects");
+    talk.pass(&["BEGIN", "LIST limit=500"]);
+    check(&talk, "waiting for page 1, 0 items");
+    talk.fail(Problem::refused(Status::unauthorized()), &["CLOSE"]);
+    check(&talk, "(401 Unauthorized); try 1 failed, the next one comes in");
+    talk.pass(&["BEGIN", "LIST limit=500"]);
+    talk.list("7", "", &["COMMIT 7", "WATCH 7"]);
+    talk.open();
+    check(&talk, "watching");
+    talk.fail(disconnected(), &["CLOSE"]);
+    talk.pass(&["LIST resourceVersion=7&resourceVersionMatch=NotOlderThan&limit=1"]);
+    check(&talk, "asking the server whether it knows our version");
+}
+
+#[test]
 fn r5_a_busy_or_absent_server_is_waited_for_without_a_list() {
     let mut talk = Talk::start(list_first(), &["BEGIN", "LIST limit=500"]);
     talk.list("7", "", &["COMMIT 7", "WATCH 7"]);

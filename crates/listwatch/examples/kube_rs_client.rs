@@ -1,5 +1,6 @@
-//! kube-rs against any API server, over TLS: lists, pages, watches, resumes, and keeps a copy true
-//! with a reflector. `cargo xtask e2e` runs it against the built server.
+//! kube-rs against any API server, over TLS: lists, pages, watches, resumes, keeps a copy true with a
+//! reflector, runs a controller with finalizers, and defines a kind of its own.
+//! `cargo xtask e2e` runs it against the built server.
 //!
 //! ```sh
 //! KUBECONFIG=listwatch-data/admin.kubeconfig cargo run -p listwatch --example kube_rs_client
@@ -7,12 +8,20 @@
 
 use std::error::Error;
 use std::pin::pin;
+use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::StreamExt as _;
 use k8s_openapi::api::core::v1::{ConfigMap, Namespace};
+use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
-use kube::api::{Api, DeleteParams, ListParams, Patch, PatchParams, PostParams, WatchEvent, WatchParams};
+use kube::api::{
+    Api, ApiResource, DeleteParams, DynamicObject, GroupVersionKind, ListParams, Patch, PatchParams, PostParams,
+    WatchEvent, WatchParams,
+};
+use kube::runtime::controller::{Action, Controller};
+use kube::runtime::finalizer::{self, finalizer};
+use kube::runtime::wait::{await_condition, conditions};
 use kube::runtime::{WatchStreamExt as _, reflector, watcher};
 use kube::{Client, ResourceExt as _};
 use serde_json::json;
@@ -31,16 +40,18 @@ async fn main() -> Outcome<()> {
         .create(&PostParams::default(), &Namespace { metadata: meta, ..Namespace::default() })
         .await?
         .name_any();
-    let maps = Api::namespaced(client, &made);
+    let maps = Api::namespaced(client.clone(), &made);
     let story = tokio::time::timeout(PATIENCE, async {
         list_and_page(&maps).await?;
         watch_and_resume(&maps).await?;
-        reflect(&maps).await
+        reflect(&maps).await?;
+        control(&maps).await?;
+        define(client, &made).await
     });
     let told = story.await;
     namespaces.delete(&made, &DeleteParams::default()).await?;
     told.map_err(|_| format!("not done within {PATIENCE:?}"))??;
-    println!("listed, paged, watched, resumed, reflected");
+    println!("listed, paged, watched, resumed, reflected, controlled, defined a kind");
     Ok(())
 }
 
@@ -122,5 +133,105 @@ async fn reflect(maps: &Api<ConfigMap>) -> Outcome<()> {
         truth.sort();
         ensure(names == truth, || format!("the copy {names:?} is not {truth:?}"))?;
     }
+    Ok(())
+}
+
+/// What the controller below calls itself in `metadata.finalizers`.
+const FINALIZER: &str = "listwatch.example/counted";
+
+/// One step of a controller: counts what a map holds into an annotation, and holds a map that goes
+/// until it has been seen.
+async fn count(map: Arc<ConfigMap>, maps: Arc<Api<ConfigMap>>) -> Result<Action, finalizer::Error<kube::Error>> {
+    let own = Arc::clone(&maps);
+    let step = |event: finalizer::Event<ConfigMap>| async move {
+        if let finalizer::Event::Apply(map) = event {
+            let counted = map.data.as_ref().map_or(0, |data| data.len()).to_string();
+            if map.annotations().get("count") != Some(&counted) {
+                let patch = Patch::Merge(json!({"metadata": {"annotations": {"count": counted}}}));
+                own.patch(&map.name_any(), &PatchParams::default(), &patch).await?;
+            }
+        }
+        Ok::<_, kube::Error>(Action::await_change())
+    };
+    finalizer(&maps, FINALIZER, map, step).await
+}
+
+/// A controller of kube-rs keeps up with creates, updates and deletes.
+async fn control(maps: &Api<ConfigMap>) -> Outcome<()> {
+    let chosen = watcher::Config::default().labels("counted=yes");
+    let controller = Controller::new(maps.clone(), chosen)
+        .run(count, |_, _, _| Action::requeue(Duration::from_millis(100)), Arc::new(maps.clone()))
+        .for_each(|_| async {});
+    let running = tokio::spawn(controller);
+    let mut made = map("counted");
+    made.metadata.labels = Some([("counted".to_owned(), "yes".to_owned())].into());
+    maps.create(&PostParams::default(), &made).await?;
+    let says = |wanted: &'static str| {
+        move |found: Option<&ConfigMap>| {
+            found.is_some_and(|map| map.annotations().get("count").is_some_and(|count| count == wanted))
+        }
+    };
+    await_condition(maps.clone(), "counted", says("0")).await?;
+    let grown = Patch::Merge(json!({"data": {"a": "1", "b": "2"}}));
+    maps.patch("counted", &PatchParams::default(), &grown).await?;
+    let found = await_condition(maps.clone(), "counted", says("2")).await?.ok_or("the map is gone")?;
+    ensure(found.finalizers() == [FINALIZER], || format!("finalizers: {:?}", found.finalizers()))?;
+    maps.delete("counted", &DeleteParams::default()).await?;
+    let uid = found.uid().unwrap_or_default();
+    await_condition(maps.clone(), "counted", conditions::is_deleted(&uid)).await?;
+    running.abort();
+    Ok(())
+}
+
+/// A kind of one's own: defined, used through untyped objects, and gone with its definition.
+async fn define(client: Client, namespace: &str) -> Outcome<()> {
+    let definitions: Api<CustomResourceDefinition> = Api::all(client.clone());
+    // A group that no other run uses.
+    let group = format!("{namespace}.example");
+    let name = format!("gadgets.{group}");
+    let schema = json!({"type": "object", "properties": {
+        "spec": {"type": "object", "properties": {"size": {"type": "integer"}}},
+        "status": {"type": "object", "properties": {"ready": {"type": "boolean"}}},
+    }});
+    let definition = serde_json::from_value(json!({
+        "metadata": {"name": name},
+        "spec": {
+            "group": group,
+            "names": {"kind": "Gadget", "plural": "gadgets"},
+            "scope": "Namespaced",
+            "versions": [{"name": "v1", "served": true, "storage": true, "schema": {"openAPIV3Schema": schema},
+                "subresources": {"status": {}}}],
+        },
+    }))?;
+    let uid = definitions.create(&PostParams::default(), &definition).await?.uid().unwrap_or_default();
+    await_condition(definitions.clone(), &name, conditions::is_crd_established()).await?;
+
+    let resource = ApiResource::from_gvk(&GroupVersionKind::gvk(&group, "v1", "Gadget"));
+    let gadgets: Api<DynamicObject> = Api::namespaced_with(client, namespace, &resource);
+    // As every informer does it: first the list, then a watch from its version.
+    let from = gadgets.list(&ListParams::default()).await?.metadata.resource_version.unwrap_or_default();
+    let made = DynamicObject::new("g", &resource).data(json!({"spec": {"size": 1}}));
+    gadgets.create(&PostParams::default(), &made).await?;
+    let params = PatchParams::default();
+    gadgets.patch("g", &params, &Patch::Merge(json!({"spec": {"size": 2}}))).await?;
+    let status = Patch::Merge(json!({"spec": {"size": 9}, "status": {"ready": true}}));
+    let found = gadgets.patch_status("g", &params, &status).await?;
+    let (size, ready) = (&found.data["spec"]["size"], &found.data["status"]["ready"]);
+    ensure(*size == 2 && *ready == true, || format!("a write of the status made {}", found.data))?;
+    ensure(found.metadata.generation == Some(2), || format!("generation {:?}", found.metadata.generation))?;
+    gadgets.delete("g", &DeleteParams::default()).await?;
+    let mut stream = pin!(gadgets.watch(&WatchParams::default(), &from).await?);
+    let mut seen = Vec::new();
+    while seen.last() != Some(&"deleted") {
+        match stream.next().await.ok_or("the watch ended")?? {
+            WatchEvent::Added(_) => seen.push("added"),
+            WatchEvent::Modified(_) => seen.push("modified"),
+            WatchEvent::Deleted(_) => seen.push("deleted"),
+            other => return Err(format!("not what happened: {other:?}").into()),
+        }
+    }
+    ensure(seen == ["added", "modified", "modified", "deleted"], || format!("the gadget's events: {seen:?}"))?;
+    definitions.delete(&name, &DeleteParams::default()).await?;
+    await_condition(definitions, &name, conditions::is_deleted(&uid)).await?;
     Ok(())
 }

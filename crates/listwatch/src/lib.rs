@@ -19,8 +19,10 @@
 #![forbid(unsafe_code)]
 
 pub use listwatch_apiserver as apiserver;
+pub use listwatch_apply as apply;
 pub use listwatch_cacher as cacher;
 pub use listwatch_client as client;
 pub use listwatch_meta as meta;
+pub use listwatch_schema as schema;
 pub use listwatch_storage as storage;
 pub use listwatch_wire as wire;

@@ -5,7 +5,14 @@ use std::path::{Path, PathBuf};
 use base64::Engine as _;
 use serde::Deserialize;
 
-use super::{Auth, Config, ConfigError, Identity, TlsOptions, parse_certificates, parse_key, parse_server, read};
+use super::{
+    Auth, Config, ConfigError, ExecPlugin, ExecVersion, Identity, InteractiveMode, TlsOptions, parse_certificates,
+    parse_key, read,
+};
+use crate::transport::{ProxyUrl, TransportOptions};
+
+/// The cluster extension whose content is handed to exec plugins.
+const EXEC_EXTENSION: &str = "client.authentication.k8s.io/exec";
 
 /// One or several kubeconfig files, merged: of a name that stands twice the first one counts, and
 /// so does the first current context.
@@ -48,6 +55,17 @@ struct Cluster {
     insecure_skip_tls_verify: bool,
     tls_server_name: Option<String>,
     proxy_url: Option<String>,
+    #[serde(default)]
+    disable_compression: bool,
+    #[serde(default)]
+    extensions: Option<Vec<Extension>>,
+}
+
+#[derive(Clone, Debug, Deserialize)]
+struct Extension {
+    name: String,
+    #[serde(default)]
+    extension: serde_json::Value,
 }
 
 #[derive(Clone, Default, Deserialize)]
@@ -73,9 +91,27 @@ impl std::fmt::Debug for User {
 }
 
 #[derive(Clone, Deserialize)]
+#[serde(rename_all = "camelCase")]
 struct Exec {
     #[serde(default)]
     command: String,
+    #[serde(default)]
+    args: Option<Vec<String>>,
+    #[serde(default)]
+    env: Option<Vec<Variable>>,
+    #[serde(default)]
+    api_version: String,
+    interactive_mode: Option<InteractiveMode>,
+    install_hint: Option<String>,
+    #[serde(default)]
+    provide_cluster_info: bool,
+}
+
+#[derive(Clone, Deserialize)]
+struct Variable {
+    name: String,
+    #[serde(default)]
+    value: String,
 }
 
 #[derive(Clone, Deserialize)]
@@ -186,11 +222,14 @@ impl Kubeconfig {
             let known = self.clusters.iter().map(|(name, ..)| name.clone()).collect();
             return Err(unknown("cluster", &context.cluster, known));
         };
-        if let Some(proxy) = &cluster.proxy_url {
-            return Err(unsupported(format!("a proxy ({proxy})"), ""));
-        }
+        let proxy = match cluster.proxy_url.as_deref().filter(|url| !url.is_empty()) {
+            Some(url) => {
+                Some(ProxyUrl::parse(url).map_err(|why| ConfigError::Invalid { what: "proxy-url".to_owned(), why })?)
+            }
+            None => None,
+        };
         let (auth, identity) = match self.users.iter().find(|(name, ..)| *name == context.user) {
-            Some((_, user, folder)) => (user.auth(folder)?, user.identity(folder)?),
+            Some((_, user, folder)) => (user.auth(folder, cluster, cluster_folder)?, user.identity(folder)?),
             None if context.user.is_empty() => (Auth::None, None),
             None => {
                 let known = self.users.iter().map(|(name, ..)| name.clone()).collect();
@@ -206,8 +245,8 @@ impl Kubeconfig {
             Some((pem, what)) => parse_certificates(&pem, &what)?,
             None => Vec::new(),
         };
+        let config = Config::new(&cluster.server)?;
         Ok(Config {
-            server: parse_server(&cluster.server)?,
             tls: TlsOptions {
                 authorities,
                 insecure_skip_verify: cluster.insecure_skip_tls_verify,
@@ -220,18 +259,89 @@ impl Kubeconfig {
                 .clone()
                 .filter(|name| !name.is_empty())
                 .unwrap_or_else(|| "default".to_owned()),
+            transport: TransportOptions { proxy, ..TransportOptions::default() },
+            compression: config.compression && !cluster.disable_compression,
+            ..config
+        })
+    }
+}
+
+impl Cluster {
+    /// This cluster as an exec plugin is told about it. Files are read: a plugin gets what is in
+    /// them.
+    fn for_plugin(&self, folder: &Path) -> Result<serde_json::Value, ConfigError> {
+        let authority = pem(
+            self.certificate_authority_data.as_deref(),
+            self.certificate_authority.as_deref(),
+            folder,
+            "certificate-authority-data",
+        )?;
+        let mut told = serde_json::Map::new();
+        told.insert("server".to_owned(), self.server.clone().into());
+        let mut put = |name: &str, value: Option<serde_json::Value>| {
+            if let Some(value) = value {
+                told.insert(name.to_owned(), value);
+            }
+        };
+        put("tls-server-name", self.tls_server_name.clone().filter(|name| !name.is_empty()).map(Into::into));
+        put("insecure-skip-tls-verify", self.insecure_skip_tls_verify.then(|| true.into()));
+        let encoded = authority.map(|(pem, _)| base64::engine::general_purpose::STANDARD.encode(pem));
+        put("certificate-authority-data", encoded.map(Into::into));
+        put("proxy-url", self.proxy_url.clone().filter(|url| !url.is_empty()).map(Into::into));
+        put("disable-compression", self.disable_compression.then(|| true.into()));
+        let extensions = self.extensions.iter().flatten();
+        let mut own = extensions.filter(|extension| extension.name == EXEC_EXTENSION).map(|own| own.extension.clone());
+        put("config", own.next_back());
+        Ok(told.into())
+    }
+}
+
+impl Exec {
+    fn plugin(&self, folder: &Path, cluster: &Cluster, cluster_folder: &Path) -> Result<ExecPlugin, ConfigError> {
+        let invalid = |what: &str, why: &str| ConfigError::Invalid {
+            what: format!("{what} of the exec credential plugin {:?}", self.command),
+            why: why.to_owned(),
+        };
+        if self.command.is_empty() {
+            return Err(invalid("the command", "is empty"));
+        }
+        let version = ExecVersion::parse(&self.api_version).ok_or_else(|| {
+            let both = "is neither client.authentication.k8s.io/v1 nor client.authentication.k8s.io/v1beta1";
+            invalid("the apiVersion", both)
+        })?;
+        let interactive = match (self.interactive_mode, version) {
+            (Some(mode), _) => mode,
+            (None, ExecVersion::V1Beta1) => InteractiveMode::IfAvailable,
+            (None, ExecVersion::V1) => {
+                return Err(invalid("the interactiveMode", "has to be given: Never, IfAvailable or Always"));
+            }
+        };
+        let variables = self.env.iter().flatten();
+        Ok(ExecPlugin {
+            // A path is looked for beside the kubeconfig, a bare name in PATH.
+            command: if self.command.contains('/') { folder.join(&self.command) } else { self.command.clone().into() },
+            args: self.args.clone().unwrap_or_default(),
+            env: variables.map(|variable| (variable.name.clone(), variable.value.clone())).collect(),
+            version,
+            interactive,
+            install_hint: self.install_hint.clone().unwrap_or_default(),
+            cluster: self.provide_cluster_info.then(|| cluster.for_plugin(cluster_folder)).transpose()?,
         })
     }
 }
 
 impl User {
-    fn auth(&self, folder: &Path) -> Result<Auth, ConfigError> {
-        if let Some(exec) = &self.exec {
-            let advice = "; put a token or a client certificate into the kubeconfig";
-            return Err(unsupported(format!("the exec credential plugin {:?}", exec.command), advice));
+    fn auth(&self, folder: &Path, cluster: &Cluster, cluster_folder: &Path) -> Result<Auth, ConfigError> {
+        let has_token = self.token_file.is_some() || self.token.as_ref().is_some_and(|token| !token.is_empty());
+        // What is written down wins over a program, as in client-go.
+        if let Some(exec) = self.exec.as_ref().filter(|_| !has_token && self.username.is_none()) {
+            return Ok(Auth::Exec(Box::new(exec.plugin(folder, cluster, cluster_folder)?)));
         }
         if let Some(provider) = &self.auth_provider {
-            return Err(unsupported(format!("the auth provider {:?}", provider.name), ""));
+            return Err(unsupported(
+                format!("the auth provider {:?}", provider.name),
+                "; client-go dropped it as well, for exec plugins",
+            ));
         }
         // A token file wins over a token, as in client-go: it is the one that is kept fresh.
         if let Some(file) = &self.token_file {
@@ -329,7 +439,14 @@ clusters:
 - name: plain
   cluster: {{server: "http://localhost:8080", insecure-skip-tls-verify: true}}
 - name: proxied
-  cluster: {{server: "https://x", proxy-url: "http://p"}}
+  cluster: {{server: "https://x", proxy-url: "http://p:3128", disable-compression: true}}
+- name: badly-proxied
+  cluster: {{server: "https://x", proxy-url: "ftp://p"}}
+- name: told
+  cluster:
+    server: https://far:6443
+    certificate-authority-data: {}
+    extensions: [{{name: other, extension: 1}}, {{name: client.authentication.k8s.io/exec, extension: {{audience: me}}}}]
 users:
 - name: admin
   user:
@@ -342,7 +459,22 @@ users:
   user: {{client-key-data: {}}}
 - name: cloud
   user:
-    exec: {{command: aws, apiVersion: client.authentication.k8s.io/v1}}
+    exec:
+      command: ./bin/aws
+      args: [eks, get-token]
+      env: [{{name: AWS_PROFILE, value: dev}}]
+      apiVersion: client.authentication.k8s.io/v1
+      interactiveMode: IfAvailable
+      installHint: get it
+      provideClusterInfo: true
+- name: old
+  user: {{exec: {{command: gke, apiVersion: client.authentication.k8s.io/v1beta1}}}}
+- name: older
+  user: {{exec: {{command: gke, apiVersion: client.authentication.k8s.io/v1alpha1}}}}
+- name: moody
+  user: {{exec: {{command: gke, apiVersion: client.authentication.k8s.io/v1}}}}
+- name: provided
+  user: {{auth-provider: {{name: gcp}}}}
 - name: nobody
   user: {{}}
 contexts:
@@ -353,12 +485,23 @@ contexts:
 - name: half
   context: {{cluster: plain, user: half}}
 - name: cloud
-  context: {{cluster: dev, user: cloud}}
+  context: {{cluster: told, user: cloud}}
+- name: old
+  context: {{cluster: dev, user: old}}
+- name: older
+  context: {{cluster: dev, user: older}}
+- name: moody
+  context: {{cluster: dev, user: moody}}
+- name: provided
+  context: {{cluster: dev, user: provided}}
+- name: badly-proxied
+  context: {{cluster: badly-proxied, user: nobody}}
 - name: proxied
   context: {{cluster: proxied, user: nobody}}
 - name: lost
   context: {{cluster: gone, user: nobody}}
 "#,
+            encode(CERTIFICATE),
             encode(CERTIFICATE),
             encode(CERTIFICATE),
             encode(KEY),
@@ -385,19 +528,63 @@ contexts:
     }
 
     #[test]
+    fn plugins_are_read_with_what_they_are_told() {
+        let Auth::Exec(plugin) = parse(&sample()).unwrap().config(Some("cloud")).unwrap().auth else {
+            panic!("the user has a plugin")
+        };
+        assert_eq!(plugin.command, Path::new("/nowhere/./bin/aws"), "a path is beside the kubeconfig");
+        assert_eq!((plugin.args.join(" ").as_str(), plugin.version), ("eks get-token", ExecVersion::V1));
+        assert_eq!(plugin.env, [("AWS_PROFILE".to_owned(), "dev".to_owned())]);
+        assert_eq!(
+            plugin.cluster.unwrap(),
+            serde_json::json!({
+                "server": "https://far:6443",
+                "certificate-authority-data": encode(CERTIFICATE),
+                "config": {"audience": "me"}
+            })
+        );
+        let Auth::Exec(plugin) = parse(&sample()).unwrap().config(Some("old")).unwrap().auth else {
+            panic!("the user has a plugin")
+        };
+        assert_eq!((plugin.version, plugin.interactive), (ExecVersion::V1Beta1, InteractiveMode::IfAvailable));
+        assert_eq!((plugin.command.as_path(), plugin.cluster), (Path::new("gke"), None));
+    }
+
+    #[test]
+    fn proxies_and_compression_are_read() {
+        let config = parse(&sample()).unwrap().config(Some("proxied")).unwrap();
+        assert_eq!(config.transport.proxy, Some(ProxyUrl::parse("http://p:3128").unwrap()));
+        assert!(!config.compression);
+        let compression = |context| parse(&sample()).unwrap().config(Some(context)).unwrap().compression;
+        assert!(compression("cloud"), "a far server sends lists as gzip");
+        assert!(!compression("dev"), "one on this machine does not");
+    }
+
+    #[test]
     fn what_does_not_work_says_why() {
         fn check(context: &str, expected: &str) {
             let error = parse(&sample()).unwrap().config(Some(context)).unwrap_err().to_string();
             assert_eq!(error, expected);
         }
-        check("none", "the kubeconfig has no context \"none\"; it has: dev, cert, half, cloud, proxied, lost");
-        check("lost", "the kubeconfig has no cluster \"gone\"; it has: dev, plain, proxied");
+        check(
+            "none",
+            "the kubeconfig has no context \"none\"; it has: dev, cert, half, cloud, old, older, moody, provided, badly-proxied, proxied, lost",
+        );
+        check("lost", "the kubeconfig has no cluster \"gone\"; it has: dev, plain, proxied, badly-proxied, told");
         check("half", "the client key: has no client-certificate beside it");
         check(
-            "cloud",
-            "the exec credential plugin \"aws\" is not supported by this client; put a token or a client certificate into the kubeconfig",
+            "older",
+            "the apiVersion of the exec credential plugin \"gke\": is neither client.authentication.k8s.io/v1 nor client.authentication.k8s.io/v1beta1",
         );
-        check("proxied", "a proxy (http://p) is not supported by this client");
+        check(
+            "moody",
+            "the interactiveMode of the exec credential plugin \"gke\": has to be given: Never, IfAvailable or Always",
+        );
+        check(
+            "provided",
+            "the auth provider \"gcp\" is not supported by this client; client-go dropped it as well, for exec plugins",
+        );
+        check("badly-proxied", "proxy-url: proxies are reached by http:// or socks5://, not by ftp://");
         let error = parse("{").unwrap_err().to_string();
         assert!(error.starts_with("/nowhere/config: no kubeconfig: "), "{error}");
         assert!(parse("just text").is_err());

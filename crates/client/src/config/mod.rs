@@ -2,10 +2,12 @@
 //! cluster.
 //!
 //! The parsing is our own, of the few members that matter here: a whole client library would bring
-//! its HTTP stack along. What is not supported yet (exec and auth-provider plugins, proxies) is
-//! refused with a message, never passed over.
+//! its HTTP stack along. What is not supported (the auth providers that client-go dropped as well,
+//! proxies behind TLS) is refused with a message, never passed over.
 
+mod exec;
 mod kubeconfig;
+mod proxy;
 
 use std::fmt;
 use std::path::{Path, PathBuf};
@@ -14,7 +16,13 @@ use http::Uri;
 use rustls_pki_types::pem::PemObject;
 use rustls_pki_types::{CertificateDer, PrivateKeyDer};
 
+pub use exec::{
+    ExecCredentials, ExecError, ExecPlugin, ExecVersion, INTERACTIVE_LIMIT, InteractiveMode, OUTPUT_LIMIT_BYTES,
+    RUN_LIMIT, Secret,
+};
 pub use kubeconfig::Kubeconfig;
+
+use crate::transport::TransportOptions;
 
 /// Where a pod finds its credentials.
 const SERVICE_ACCOUNT: &str = "/var/run/secrets/kubernetes.io/serviceaccount";
@@ -30,10 +38,34 @@ pub struct Config {
     pub auth: Auth,
     /// The namespace that is meant where none is named.
     pub namespace: String,
+    /// How connections are made and watched over.
+    pub transport: TransportOptions,
+    /// Ask for lists as gzip: less to carry, more to compute, at both ends. A kubeconfig says no
+    /// with `disable-compression`; next to the server (in its cluster, on its machine) it is off.
+    pub compression: bool,
+}
+
+impl Config {
+    /// A configuration for this server, with defaults for everything else: the system's authorities,
+    /// no credentials, the namespace `default`.
+    ///
+    /// # Errors
+    /// [`ConfigError::Invalid`] when this is no `http://` or `https://` URL.
+    pub fn new(server: &str) -> Result<Self, ConfigError> {
+        let server = parse_server(server)?;
+        Ok(Config {
+            compression: !is_local(&server),
+            server,
+            tls: TlsOptions::default(),
+            auth: Auth::None,
+            namespace: "default".to_owned(),
+            transport: TransportOptions::default(),
+        })
+    }
 }
 
 /// How a TLS connection is made.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub struct TlsOptions {
     /// The authorities that may have signed the server's certificate; empty: the system's.
     pub authorities: Vec<CertificateDer<'static>>,
@@ -53,6 +85,18 @@ pub struct Identity {
     pub key: PrivateKeyDer<'static>,
 }
 
+impl Clone for Identity {
+    fn clone(&self) -> Self {
+        Identity { certificates: self.certificates.clone(), key: self.key.clone_key() }
+    }
+}
+
+impl PartialEq for Identity {
+    fn eq(&self, other: &Self) -> bool {
+        self.certificates == other.certificates && self.key.secret_der() == other.key.secret_der()
+    }
+}
+
 impl fmt::Debug for Identity {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "Identity({} certificates)", self.certificates.len())
@@ -67,9 +111,12 @@ pub enum Auth {
     None,
     /// `Authorization: Bearer …`.
     Token(String),
-    /// As [`Auth::Token`], from a file that is read again every minute: service account tokens
-    /// rotate.
+    /// As [`Auth::Token`], from a file that is read again every minute, and when the server refuses
+    /// the token: service account tokens rotate.
     TokenFile(PathBuf),
+    /// A program hands out tokens, client certificates, or both. It is run when the first request is
+    /// sent, when what it handed out is about to expire, and when the server refuses it.
+    Exec(Box<ExecPlugin>),
     /// `Authorization: Basic …`.
     Basic {
         /// The user.
@@ -86,6 +133,7 @@ impl fmt::Debug for Auth {
             Auth::None => "None",
             Auth::Token(_) => "Token(…)",
             Auth::TokenFile(_) => "TokenFile(…)",
+            Auth::Exec(_) => "Exec(…)",
             Auth::Basic { .. } => "Basic(…)",
         })
     }
@@ -147,11 +195,20 @@ pub enum ConfigError {
 impl Config {
     /// The configuration kubectl would use: `kubeconfig` if given, else the files named by
     /// `KUBECONFIG`, else `~/.kube/config`, else the cluster this process runs in. `context`
-    /// chooses among the contexts of a kubeconfig; `None` is its current one.
+    /// chooses among the contexts of a kubeconfig; `None` is its current one. Where the kubeconfig
+    /// names no proxy the environment may: `HTTPS_PROXY`, `HTTP_PROXY` and `NO_PROXY`.
     ///
     /// # Errors
     /// [`ConfigError`].
     pub fn load(kubeconfig: Option<&Path>, context: Option<&str>) -> Result<Self, ConfigError> {
+        let mut config = Config::find(kubeconfig, context)?;
+        if config.transport.proxy.is_none() {
+            config.transport.proxy = proxy::from_environment(&config.server, &|name| std::env::var(name).ok())?;
+        }
+        Ok(config)
+    }
+
+    fn find(kubeconfig: Option<&Path>, context: Option<&str>) -> Result<Self, ConfigError> {
         if let Some(path) = kubeconfig {
             return Kubeconfig::read(path)?.config(context);
         }
@@ -193,15 +250,22 @@ impl Config {
         let namespace = read(&folder.join("namespace")).unwrap_or_default();
         let namespace = String::from_utf8_lossy(&namespace).trim().to_owned();
         Ok(Config {
-            server: parse_server(&format!("https://{host}:{port}"))?,
             tls: TlsOptions {
                 authorities: parse_certificates(&read(&authority)?, &authority.display().to_string())?,
                 ..TlsOptions::default()
             },
             auth: Auth::TokenFile(token),
             namespace: if namespace.is_empty() { "default".to_owned() } else { namespace },
+            compression: false,
+            ..Config::new(&format!("https://{host}:{port}"))?
         })
     }
+}
+
+/// Is the server on this machine?
+fn is_local(server: &Uri) -> bool {
+    let host = server.host().unwrap_or_default().trim_start_matches('[').trim_end_matches(']');
+    host == "localhost" || host.parse().is_ok_and(|address: std::net::IpAddr| address.is_loopback())
 }
 
 fn read(path: &Path) -> Result<Vec<u8>, ConfigError> {

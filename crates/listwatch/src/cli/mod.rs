@@ -41,7 +41,7 @@ enum Command {
 pub(crate) fn run(cli: Cli) -> Result<ExitCode, Box<dyn std::error::Error>> {
     match cli.command {
         Command::Serve(serve) => serve.run().map(|()| ExitCode::SUCCESS),
-        Command::Watch(watch) => watch.run().map(|()| ExitCode::SUCCESS),
+        Command::Watch(watch) => watch.run(),
         Command::Storage(storage) => storage.run(),
     }
 }

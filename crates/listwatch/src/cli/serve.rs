@@ -6,7 +6,8 @@ use std::sync::Arc;
 
 use clap::{Args, builder::BoolishValueParser};
 use listwatch_apiserver::pki::{Pki, write_private};
-use listwatch_apiserver::{ApiServer, Auth, Serving};
+use listwatch_apiserver::{ApiServer, Auth, Controllers, Serving};
+use listwatch_cacher::{HistoryBudget, Limits};
 use listwatch_storage::{MemoryStorage, Storage};
 
 type Failure = Box<dyn std::error::Error>;
@@ -51,6 +52,15 @@ pub(crate) struct Serve {
     #[arg(long, value_name = "FILE", requires = "etcd_certfile")]
     etcd_keyfile: Option<PathBuf>,
 
+    /// User that etcd is asked as, where it asks for one
+    #[arg(long, value_name = "NAME", requires = "etcd_password_file")]
+    etcd_user: Option<String>,
+
+    /// File with the password of that user; a line break at its end does not count. A file, because
+    /// whoever may list processes reads flags
+    #[arg(long, value_name = "FILE", requires = "etcd_user")]
+    etcd_password_file: Option<PathBuf>,
+
     /// Further names and addresses clients may reach this server by; they go into its certificate
     #[arg(long, value_name = "NAME[,NAME]", value_delimiter = ',')]
     tls_san: Vec<String>,
@@ -62,6 +72,21 @@ pub(crate) struct Serve {
     /// Serve lists and watches from a cache per resource; false serves straight from the store
     #[arg(long, value_name = "BOOL", default_value = "true", value_parser = BoolishValueParser::new(), action = clap::ArgAction::Set)]
     watch_cache: bool,
+
+    /// What the states of all caches may take together, e.g. 512MiB; above it, resources are served
+    /// from the store, those that nobody watches first, then the largest [default: no bound]
+    #[arg(long, value_name = "BYTES", value_parser = parse_bytes)]
+    cache_bytes: Option<usize>,
+
+    /// What the histories of all caches may take together, e.g. 256MiB; above it, the busiest forget
+    /// their oldest events first [default: no bound but 64MiB for each resource]
+    #[arg(long, value_name = "BYTES", value_parser = parse_bytes)]
+    history_bytes: Option<usize>,
+
+    /// Built-in loops to run: namespace (empties deleted namespaces), gc (collects what owners leave
+    /// behind); an empty list runs none
+    #[arg(long, value_name = "LIST", default_value = "namespace,gc")]
+    controllers: Controllers,
 
     /// Serve CBOR as well (kube-apiserver's feature gate CBORServingAndStorage)
     #[arg(long)]
@@ -99,11 +124,15 @@ impl Serve {
         let address = listener.local_addr()?;
         let pki = self.pki()?;
         let (storage, description) = self.storage().await?;
+        let history_budget = self.history_bytes.map(HistoryBudget::new);
         let server = ApiServer::builder()
             .storage(storage)
+            .cache_limits(Limits { history_budget, ..Limits::default() })
+            .cache_bytes_max(self.cache_bytes)
             .auth(Auth::Token(pki.token().to_owned()))
             .watch_cache(self.watch_cache)
             .cbor(self.cbor)
+            .controllers(self.controllers)
             .build()
             .await?;
         let serving = server.serve(listener, &pki)?;
@@ -152,6 +181,11 @@ impl Serve {
         options.ca_file.clone_from(&self.etcd_cafile);
         options.cert_file.clone_from(&self.etcd_certfile);
         options.key_file.clone_from(&self.etcd_keyfile);
+        if let (Some(user), Some(file)) = (&self.etcd_user, &self.etcd_password_file) {
+            let password = std::fs::read_to_string(file)
+                .map_err(|error| format!("cannot read the password file {}: {error}", file.display()))?;
+            options.user = Some((user.clone(), password.trim_end_matches(['\r', '\n']).to_owned()));
+        }
         let etcd = Etcd3::connect(options).await?;
         etcd.start_compactor(COMPACTION_INTERVAL);
         let version = etcd.stats().await.map_or_else(|_| "etcd".to_owned(), |stats| stats.description);
@@ -223,6 +257,24 @@ fn print_banner(url: &str, storage: &str, kubeconfig: &Path) {
     println!("  stop        Ctrl-C");
 }
 
+/// A number of bytes, with or without a unit: `1000000`, `512MiB`, `2Gi`.
+fn parse_bytes(text: &str) -> Result<usize, String> {
+    let digits = text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len());
+    let (number, unit) = text.split_at(digits);
+    let shift = match unit.trim_end_matches('B') {
+        "" => 0,
+        "Ki" | "K" | "k" => 10,
+        "Mi" | "M" => 20,
+        "Gi" | "G" => 30,
+        _ => return Err(format!("`{unit}` is no unit of bytes: take KiB, MiB or GiB")),
+    };
+    let number: usize = number.parse().map_err(|_| "a number is needed, e.g. 512MiB".to_owned())?;
+    number
+        .checked_mul(1 << shift)
+        .filter(|bytes| *bytes > 0)
+        .ok_or_else(|| "0 and what no machine has are refused".into())
+}
+
 /// Raises the soft limit of open files to the hard one: every watcher is a connection or shares one,
 /// and the usual soft limit of 1,024 is meant for programs that use `select`.
 fn allow_many_connections() {
@@ -261,5 +313,29 @@ async fn stop(server: &ApiServer, serving: Serving) {
     tokio::select! {
         () = serving.shutdown() => {}
         _ = stop_signal() => {}
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::parse_bytes;
+
+    #[test]
+    fn bytes_are_written_as_people_write_them() {
+        for (text, expected) in [
+            ("1", Some(1)),
+            ("4096B", Some(4096)),
+            ("64KiB", Some(64 << 10)),
+            ("512Mi", Some(512 << 20)),
+            ("2G", Some(2 << 30)),
+            ("0", None),
+            ("", None),
+            ("MiB", None),
+            ("1.5GiB", None),
+            ("5 apples", None),
+            ("99999999999GiB", None),
+        ] {
+            assert_eq!(parse_bytes(text).ok(), expected, "{text:?}");
+        }
     }
 }

@@ -1,0 +1,66 @@
+//! What a controller counts: [`ControllerMetrics`], under controller-runtime's names.
+
+use std::fmt::Write as _;
+
+use crate::work_queue::{Histogram, QueueMetrics};
+
+/// A controller in numbers.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct ControllerMetrics {
+    /// Reconciles that ended with nothing more to do.
+    pub done: u64,
+    /// Reconciles that asked to be called again after a time.
+    pub requeued: u64,
+    /// Reconciles that returned an error.
+    pub errors: u64,
+    /// Reconciles that panicked.
+    pub panics: u64,
+    /// Reconciles that were dropped because they took too long.
+    pub timeouts: u64,
+    /// Reconciles that were dropped when the controller's time to stop was over.
+    pub aborted: u64,
+    /// Reconciles that began although a cache did not show the last write of their key.
+    pub behind: u64,
+    /// How long reconciles took, failures included.
+    pub reconcile_duration: Histogram,
+    /// Keys being reconciled.
+    pub active_workers: usize,
+    /// How many may be at once.
+    pub max_workers: usize,
+    /// The queue.
+    pub queue: QueueMetrics,
+}
+
+impl ControllerMetrics {
+    /// Errors, panics and timeouts.
+    pub fn failures(&self) -> u64 {
+        self.errors + self.panics + self.timeouts
+    }
+
+    /// These numbers and the queue's in Prometheus' text format.
+    pub fn to_prometheus(&self, controller: &str) -> String {
+        let mut out = String::from("# TYPE controller_runtime_reconcile_total counter\n");
+        for (result, count) in [("success", self.done), ("requeue_after", self.requeued), ("error", self.failures())] {
+            let _ = writeln!(
+                out,
+                "controller_runtime_reconcile_total{{controller={controller:?},result=\"{result}\"}} {count}"
+            );
+        }
+        let mut put = |name: &str, kind: &str, value: u64| {
+            let _ = writeln!(
+                out,
+                "# TYPE controller_runtime_{name} {kind}\ncontroller_runtime_{name}{{controller={controller:?}}} {value}"
+            );
+        };
+        put("reconcile_errors_total", "counter", self.failures());
+        put("reconcile_panics_total", "counter", self.panics);
+        put("reconcile_timeouts_total", "counter", self.timeouts);
+        put("active_workers", "gauge", self.active_workers as u64);
+        put("max_concurrent_reconciles", "gauge", self.max_workers as u64);
+        out.push_str("# TYPE controller_runtime_reconcile_time_seconds histogram\n");
+        let labels = format!("controller={controller:?}");
+        self.reconcile_duration.write_prometheus("controller_runtime_reconcile_time_seconds", &labels, &mut out);
+        out.push_str(&self.queue.to_prometheus(controller));
+        out
+    }
+}

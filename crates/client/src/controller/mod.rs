@@ -1,0 +1,247 @@
+//! From changes to work: a [`Controller`] ties event sources, a [`WorkQueue`] and workers together.
+//!
+//! ```text
+//!   own objects   ─ their key ───────────────┐
+//!   owned objects ─ key of the owner ────────┼─▶ WorkQueue ─▶ N workers ─▶ reconcile(key, caches)
+//!   other objects ─ whatever you map them to ┘       ▲                        │
+//!                                                    └─ error: back-off ◀─────┤
+//!                                                    └─ requeue after ◀───────┘
+//! ```
+//!
+//! A source is a [`Reflection`](crate::Reflection) of its own, an [`InformerSource`] of a
+//! [`SharedInformer`](crate::SharedInformer) that others use as well, or anything that implements
+//! [`EventSource`].
+//!
+//! What is promised:
+//! - No key is reconciled before every source has loaded its whole state.
+//! - A key is never reconciled twice at once, and always once after the last change that maps to it.
+//! - An update maps by what the object was and by what it is: the owner that lost it hears of it.
+//! - What is not news (the initial state, a relist) never delays what is.
+//! - An error, a panic and a timeout are all failures: counted, logged, and tried again with
+//!   back-off. None ends the controller.
+//! - After [`Request::wrote`] the same key is not reconciled with a cache that does not show the
+//!   write, for as long as [`ControllerConfig::write_wait`].
+//! - When the controller is told to stop, what is ready is still worked on, for as long as
+//!   [`ControllerConfig::drain_wait`]; then what still runs is dropped at its next await.
+
+mod informer;
+mod metrics;
+mod run;
+mod source;
+#[cfg(test)]
+mod tests;
+
+use std::fmt;
+use std::future::Future;
+use std::sync::Arc;
+use std::time::Duration;
+
+pub use self::informer::InformerSource;
+pub use self::metrics::ControllerMetrics;
+pub use self::run::ControllerHandle;
+pub use self::source::{EventSource, OwnerType, SourceEvent};
+
+use self::run::Shared;
+use self::source::Mapping;
+use crate::Store;
+use crate::object::{Object, ObjectKey};
+use crate::work_queue::{QueueConfig, WorkQueue};
+
+/// How a controller behaves.
+#[derive(Clone, Debug)]
+pub struct ControllerConfig {
+    /// What it is called in logs and metrics.
+    pub name: String,
+    /// How many keys are reconciled at once; zero counts as one.
+    pub workers: usize,
+    /// How long one reconcile may take before it is dropped at its next await and counted as a
+    /// failure; `None` is for ever. Default: 5 min.
+    pub timeout: Option<Duration>,
+    /// How long a key waits for a cache to show what its last reconcile wrote. Past it the key is
+    /// reconciled all the same, and [`Request::is_behind`] says so. Default: 10 s.
+    pub write_wait: Duration,
+    /// How long a stopped controller works on. Default: 25 s, just below the 30 s that a pod gets.
+    pub drain_wait: Duration,
+    /// The queue. Default: client-go's limits, and namespaces take turns.
+    pub queue: QueueConfig<ObjectKey>,
+}
+
+impl ControllerConfig {
+    /// The defaults, with one worker.
+    pub fn new(name: &str) -> Self {
+        ControllerConfig {
+            name: name.to_owned(),
+            workers: 1,
+            timeout: Some(Duration::from_secs(300)),
+            write_wait: Duration::from_secs(10),
+            drain_wait: Duration::from_secs(25),
+            queue: QueueConfig::default().fair_by(|key: &ObjectKey| key.namespace().to_owned()),
+        }
+    }
+}
+
+/// Which of a controller's sources is meant.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct SourceId(usize);
+
+impl SourceId {
+    /// The controller's own objects.
+    pub const OWN: SourceId = SourceId(0);
+}
+
+/// What a reconcile came to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Outcome {
+    /// Nothing to do until something changes.
+    Done,
+    /// Look again after this time, whatever happens.
+    RequeueAfter(Duration),
+}
+
+/// What is to be reconciled, and with what. The key may be of an object that is gone: reconcile
+/// then removes what was made for it.
+#[derive(Clone, Debug)]
+pub struct Request {
+    key: ObjectKey,
+    failures: u32,
+    behind: bool,
+    shared: Arc<Shared>,
+}
+
+impl Request {
+    /// The object to reconcile.
+    pub fn key(&self) -> &ObjectKey {
+        &self.key
+    }
+
+    /// The object as the cache has it; `None` when it is gone.
+    pub fn object(&self) -> Option<Object> {
+        self.cache(SourceId::OWN).snapshot().get(self.key.as_str()).cloned()
+    }
+
+    /// The cache of a source.
+    ///
+    /// # Panics
+    /// When the id is of another controller that has more sources.
+    pub fn cache(&self, source: SourceId) -> &Store {
+        &self.shared.stores[source.0]
+    }
+
+    /// How often this key failed in a row before.
+    pub fn failures(&self) -> u32 {
+        self.failures
+    }
+
+    /// True when a cache still did not show this key's last write after
+    /// [`ControllerConfig::write_wait`]: decide nothing that an older state could spoil.
+    pub fn is_behind(&self) -> bool {
+        self.behind
+    }
+
+    /// Says that an object of this source's kind was written, and with which resource version the
+    /// server answered. The key is not reconciled again before the cache shows it. The newest
+    /// version counts; versions that cannot be compared are not waited for.
+    pub fn wrote(&self, source: SourceId, version: &str) {
+        self.shared.note_write(&self.key, source, version);
+    }
+}
+
+/// What a controller does. Implemented by every
+/// `Fn(Request) -> impl Future<Output = Result<Outcome, E>>`.
+pub trait Reconcile: Send + Sync + 'static {
+    /// Why a reconcile failed.
+    type Error: fmt::Display + Send + 'static;
+
+    /// Makes the world what the object says. Called again for the same key after every change; has
+    /// to be able to begin anywhere.
+    ///
+    /// # Errors
+    /// Whatever is worth another try, with back-off.
+    fn reconcile(&self, request: Request) -> impl Future<Output = Result<Outcome, Self::Error>> + Send;
+}
+
+impl<F, R, E> Reconcile for F
+where
+    F: Fn(Request) -> R + Send + Sync + 'static,
+    R: Future<Output = Result<Outcome, E>> + Send,
+    E: fmt::Display + Send + 'static,
+{
+    type Error = E;
+
+    fn reconcile(&self, request: Request) -> impl Future<Output = Result<Outcome, E>> + Send {
+        self(request)
+    }
+}
+
+/// Why a controller ended without being told to.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum ControllerError {
+    /// A source ended. Reconciling on would be on a cache that nobody keeps.
+    #[error("source {} of the controller ended", which.0)]
+    SourceEnded {
+        /// Which one.
+        which: SourceId,
+    },
+    /// A source, or the mapping of its objects to keys, panicked.
+    #[error("source {} of the controller panicked: {message}", which.0)]
+    SourcePanicked {
+        /// Which one.
+        which: SourceId,
+        /// With what.
+        message: String,
+    },
+}
+
+/// See the [module](self).
+pub struct Controller {
+    config: ControllerConfig,
+    queue: WorkQueue<ObjectKey>,
+    sources: Vec<(Box<dyn EventSource>, Mapping)>,
+}
+
+impl fmt::Debug for Controller {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Controller({:?}, {} sources)", self.config.name, self.sources.len())
+    }
+}
+
+impl Controller {
+    /// A controller of the objects of this source.
+    pub fn new(config: ControllerConfig, own: impl EventSource) -> Self {
+        let queue = WorkQueue::new(config.queue.clone());
+        Controller { config, queue, sources: vec![(Box::new(own), Mapping::Own)] }
+    }
+
+    /// Also reconciles the owner of an object of this source that changed: the owner reference that
+    /// is marked as controller and is of this type. Its version does not matter, its group and kind
+    /// do.
+    pub fn owns(&mut self, source: impl EventSource, owner: OwnerType) -> SourceId {
+        self.add(Box::new(source), Mapping::Owner(owner))
+    }
+
+    /// Also reconciles what an object of this source that changed is mapped to. An update is mapped
+    /// twice, as it was and as it is.
+    pub fn watches(
+        &mut self,
+        source: impl EventSource,
+        map: impl Fn(&Object) -> Vec<ObjectKey> + Send + Sync + 'static,
+    ) -> SourceId {
+        self.add(Box::new(source), Mapping::Custom(Box::new(map)))
+    }
+
+    fn add(&mut self, source: Box<dyn EventSource>, mapping: Mapping) -> SourceId {
+        self.sources.push((source, mapping));
+        SourceId(self.sources.len() - 1)
+    }
+
+    /// The queue, for keys that come from elsewhere: a timer, a webhook.
+    pub fn queue(&self) -> &WorkQueue<ObjectKey> {
+        &self.queue
+    }
+
+    /// Starts the controller on the current tokio runtime. It runs until the handle is told to stop
+    /// or is dropped.
+    pub fn start(self, reconcile: impl Reconcile) -> ControllerHandle {
+        run::start(self, reconcile)
+    }
+}

@@ -1,0 +1,370 @@
+//! A controller that runs: pumps from the sources, workers, and the end. [`ControllerHandle`].
+
+use std::any::Any;
+use std::collections::HashMap;
+use std::fmt;
+use std::future::{Future, poll_fn};
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::pin::pin;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::task::Poll;
+use std::time::Duration;
+
+use tokio::sync::watch;
+use tokio::task::{JoinHandle, JoinSet};
+use tokio::time::Instant;
+
+use super::metrics::ControllerMetrics;
+use super::source::{EventSource, Mapping, SourceEvent, priority};
+use super::{Controller, ControllerConfig, ControllerError, Outcome, Reconcile, Request, SourceId};
+use crate::object::{ObjectKey, compare_versions};
+use crate::work_queue::{WorkItem, WorkQueue};
+use crate::{Store, WaitError};
+
+/// What workers, pumps and handles share.
+pub(super) struct Shared {
+    pub(super) stores: Vec<Store>,
+    counts: Mutex<ControllerMetrics>,
+    /// What the last reconcile of a key wrote, until the caches show it.
+    writes: Mutex<HashMap<ObjectKey, Vec<(SourceId, String)>>>,
+    /// How many sources have loaded their state.
+    synced: watch::Sender<usize>,
+}
+
+impl fmt::Debug for Shared {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Shared({} sources)", self.stores.len())
+    }
+}
+
+impl Shared {
+    fn count(&self, change: impl FnOnce(&mut ControllerMetrics)) {
+        change(&mut lock(&self.counts));
+    }
+
+    pub(super) fn note_write(&self, key: &ObjectKey, source: SourceId, version: &str) {
+        let mut writes = lock(&self.writes);
+        let of_key = writes.entry(key.clone()).or_default();
+        match of_key.iter_mut().find(|(other, _)| *other == source) {
+            None => of_key.push((source, version.to_owned())),
+            Some((_, known)) if compare_versions(version, known).is_some_and(|order| order.is_gt()) => {
+                version.clone_into(known);
+            }
+            Some(_) => {}
+        }
+    }
+
+    /// Waits until the caches show what the key's last reconcile wrote; false when they did not in
+    /// time, or are no longer kept.
+    async fn wait_for_writes(&self, key: &ObjectKey, patience: Duration) -> bool {
+        let Some(writes) = lock(&self.writes).remove(key) else { return true };
+        let deadline = Instant::now() + patience;
+        for (source, version) in writes {
+            let left = deadline.saturating_duration_since(Instant::now());
+            match self.stores[source.0].wait_for_version(&version, left).await {
+                // What cannot be compared cannot be waited for.
+                Ok(_) | Err(WaitError::Incomparable { .. }) => {}
+                Err(WaitError::TimedOut { .. } | WaitError::Ended { .. }) => return false,
+            }
+        }
+        true
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// A controller that runs. Dropping the handle stops it at once, without draining.
+pub struct ControllerHandle {
+    name: String,
+    queue: WorkQueue<ObjectKey>,
+    shared: Arc<Shared>,
+    stop: watch::Sender<bool>,
+    task: JoinHandle<Result<(), ControllerError>>,
+    /// What the task returned, once it has.
+    over: Option<Result<(), ControllerError>>,
+}
+
+impl fmt::Debug for ControllerHandle {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "ControllerHandle({:?})", self.name)
+    }
+}
+
+impl Drop for ControllerHandle {
+    fn drop(&mut self) {
+        self.task.abort();
+    }
+}
+
+impl ControllerHandle {
+    /// The queue, for keys that come from elsewhere.
+    pub fn queue(&self) -> &WorkQueue<ObjectKey> {
+        &self.queue
+    }
+
+    /// The controller in numbers.
+    pub fn metrics(&self) -> ControllerMetrics {
+        ControllerMetrics { queue: self.queue.metrics(), ..lock(&self.shared.counts).clone() }
+    }
+
+    /// Waits until every source has loaded its state and workers have begun. Returns also when the
+    /// controller ends before.
+    pub async fn synced(&self) {
+        let mut synced = self.shared.synced.subscribe();
+        let all = self.shared.stores.len();
+        // The sender is in `shared`, which this handle holds.
+        let loaded = async { drop(synced.wait_for(|count| *count >= all).await) };
+        let ended = async {
+            while !self.task.is_finished() {
+                tokio::time::sleep(Duration::from_millis(50)).await;
+            }
+        };
+        tokio::select! {
+            () = loaded => {}
+            () = ended => {}
+        }
+    }
+
+    /// Stops: sources are no longer listened to, what is ready is worked on for as long as
+    /// [`ControllerConfig::drain_wait`], then what still runs is dropped. Returns when all is over.
+    ///
+    /// # Errors
+    /// [`ControllerError`] when the controller had ended before, by itself.
+    pub async fn stop(mut self) -> Result<(), ControllerError> {
+        self.stop.send_replace(true);
+        self.ended().await
+    }
+
+    /// Waits until the controller ends by itself, which it does only when a source does. Cancel-safe.
+    ///
+    /// # Errors
+    /// [`ControllerError`]: why.
+    pub async fn ended(&mut self) -> Result<(), ControllerError> {
+        if let Some(over) = &self.over {
+            return over.clone();
+        }
+        let over = match (&mut self.task).await {
+            Ok(result) => result,
+            Err(error) if error.is_panic() => std::panic::resume_unwind(error.into_panic()),
+            // Aborted, which only the runtime's end does while the handle is here.
+            Err(_) => Ok(()),
+        };
+        self.over = Some(over.clone());
+        over
+    }
+}
+
+pub(super) fn start<R: Reconcile>(controller: Controller, reconcile: R) -> ControllerHandle {
+    let Controller { config, queue, sources } = controller;
+    let workers = config.workers.max(1);
+    let shared = Arc::new(Shared {
+        stores: sources.iter().map(|(source, _)| source.store()).collect(),
+        counts: Mutex::new(ControllerMetrics { max_workers: workers, ..ControllerMetrics::default() }),
+        writes: Mutex::new(HashMap::new()),
+        synced: watch::Sender::new(0),
+    });
+    let (stop, stopped) = watch::channel(false);
+    let (name, handle_queue, handle_shared) = (config.name.clone(), queue.clone(), shared.clone());
+    let running = Running { config, queue, shared, reconcile: Arc::new(reconcile) };
+    let task = tokio::spawn(running.run(sources, stopped));
+    ControllerHandle { name, queue: handle_queue, shared: handle_shared, stop, task, over: None }
+}
+
+struct Running<R> {
+    config: ControllerConfig,
+    queue: WorkQueue<ObjectKey>,
+    shared: Arc<Shared>,
+    reconcile: Arc<R>,
+}
+
+impl<R: Reconcile> Running<R> {
+    /// Everything ends with this future: tasks it started are aborted when it is dropped.
+    async fn run(
+        self,
+        sources: Vec<(Box<dyn EventSource>, Mapping)>,
+        mut stopped: watch::Receiver<bool>,
+    ) -> Result<(), ControllerError> {
+        let all = sources.len();
+        let mut pumps = JoinSet::new();
+        for (index, (source, mapping)) in sources.into_iter().enumerate() {
+            let (queue, shared) = (self.queue.clone(), self.shared.clone());
+            pumps.spawn(async move {
+                let pumped = unwinding(pump(source, mapping, queue, shared)).await;
+                let which = SourceId(index);
+                match pumped {
+                    Ok(()) => ControllerError::SourceEnded { which },
+                    Err(message) => ControllerError::SourcePanicked { which, message },
+                }
+            });
+        }
+        let mut workers = JoinSet::new();
+        let mut synced = self.shared.synced.subscribe();
+        // Without the guard that `wait_for` gives: it must not be held while workers run.
+        let loaded = async { drop(synced.wait_for(|count| *count >= all).await) };
+        let outcome = tokio::select! {
+            () = loaded => {
+                tracing::debug!(controller = self.config.name, "every source is synced; workers begin");
+                for _ in 0..self.config.workers.max(1) {
+                    workers.spawn(work(self.config.clone(), self.queue.clone(), self.shared.clone(), self.reconcile.clone()));
+                }
+                tokio::select! {
+                    error = ended(&mut pumps) => Err(error),
+                    () = told(&mut stopped) => Ok(()),
+                }
+            }
+            error = ended(&mut pumps) => Err(error),
+            () = told(&mut stopped) => Ok(()),
+        };
+        pumps.shutdown().await;
+        self.queue.shut_down();
+        if tokio::time::timeout(self.config.drain_wait, async { while workers.join_next().await.is_some() {} })
+            .await
+            .is_err()
+        {
+            let aborted = lock(&self.shared.counts).active_workers as u64;
+            tracing::warn!(
+                controller = self.config.name,
+                aborted,
+                "reconciles took longer than there was time to stop"
+            );
+            self.shared.count(|counts| counts.aborted += aborted);
+            workers.shutdown().await;
+        }
+        outcome
+    }
+}
+
+async fn ended(pumps: &mut JoinSet<ControllerError>) -> ControllerError {
+    match pumps.join_next().await {
+        Some(Ok(error)) => error,
+        Some(Err(error)) => ControllerError::SourcePanicked { which: SourceId::OWN, message: error.to_string() },
+        // A controller has a source.
+        None => std::future::pending().await,
+    }
+}
+
+async fn told(stopped: &mut watch::Receiver<bool>) {
+    if stopped.wait_for(|stopped| *stopped).await.is_err() {
+        // Nobody is left who could say so; the handle's drop ends this task.
+        std::future::pending::<()>().await;
+    }
+}
+
+/// Carries one source's changes into the queue, which never makes it wait: a key is in there once.
+async fn pump(mut source: Box<dyn EventSource>, mapping: Mapping, queue: WorkQueue<ObjectKey>, shared: Arc<Shared>) {
+    let mut synced = false;
+    while let Some(event) = source.next().await {
+        match event {
+            SourceEvent::Changes(changes) => {
+                for change in &changes {
+                    for key in mapping.keys(change) {
+                        queue.add_with_priority(key, priority(change));
+                    }
+                }
+            }
+            SourceEvent::Synced if !synced => {
+                synced = true;
+                shared.synced.send_modify(|count| *count += 1);
+            }
+            SourceEvent::Synced => {}
+        }
+    }
+}
+
+async fn work<R: Reconcile>(
+    config: ControllerConfig,
+    queue: WorkQueue<ObjectKey>,
+    shared: Arc<Shared>,
+    reconcile: Arc<R>,
+) {
+    while let Some(item) = queue.get().await {
+        let behind = !shared.wait_for_writes(item.key(), config.write_wait).await;
+        shared.count(|counts| {
+            counts.active_workers += 1;
+            counts.behind += u64::from(behind);
+        });
+        let active = Active(&shared);
+        let request = Request { key: item.key().clone(), failures: item.failures(), behind, shared: shared.clone() };
+        let begun = Instant::now();
+        // Inside the block, so that a panic before the future exists is caught as well.
+        let reconciling = unwinding(async { reconcile.reconcile(request).await });
+        let result = match config.timeout {
+            Some(limit) => match tokio::time::timeout(limit, reconciling).await {
+                Ok(result) => result.map_err(Failure::Panic),
+                Err(_) => Err(Failure::Timeout(limit)),
+            },
+            None => reconciling.await.map_err(Failure::Panic),
+        };
+        drop(active);
+        shared.count(|counts| counts.reconcile_duration.observe(begun.elapsed()));
+        settle(&config.name, item, &shared, result);
+    }
+}
+
+/// Counts one active worker down, also when the worker is aborted.
+struct Active<'s>(&'s Shared);
+
+impl Drop for Active<'_> {
+    fn drop(&mut self) {
+        self.0.count(|counts| counts.active_workers -= 1);
+    }
+}
+
+enum Failure {
+    Panic(String),
+    Timeout(Duration),
+}
+
+fn settle<E: fmt::Display>(
+    controller: &str,
+    item: WorkItem<ObjectKey>,
+    shared: &Shared,
+    result: Result<Result<Outcome, E>, Failure>,
+) {
+    let key = item.key().clone();
+    let retry = |item: WorkItem<ObjectKey>, why: &dyn fmt::Display| {
+        let failures = item.failures() + 1;
+        let delay = item.retry();
+        tracing::warn!(controller, %key, failures, ?delay, "reconcile failed: {why}");
+    };
+    match result {
+        Ok(Ok(Outcome::Done)) => {
+            shared.count(|counts| counts.done += 1);
+            item.finish();
+        }
+        Ok(Ok(Outcome::RequeueAfter(after))) => {
+            shared.count(|counts| counts.requeued += 1);
+            item.finish_and_requeue(after);
+        }
+        Ok(Err(error)) => {
+            shared.count(|counts| counts.errors += 1);
+            retry(item, &error);
+        }
+        Err(Failure::Panic(message)) => {
+            shared.count(|counts| counts.panics += 1);
+            retry(item, &format_args!("it panicked: {message}"));
+        }
+        Err(Failure::Timeout(limit)) => {
+            shared.count(|counts| counts.timeouts += 1);
+            retry(item, &format_args!("it took longer than {} s", limit.as_secs_f64()));
+        }
+    }
+}
+
+/// Turns a panic of a future into an error. The future is not polled again after one.
+async fn unwinding<F: Future>(future: F) -> Result<F::Output, String> {
+    let mut future = pin!(future);
+    poll_fn(|context| match catch_unwind(AssertUnwindSafe(|| future.as_mut().poll(context))) {
+        Ok(Poll::Pending) => Poll::Pending,
+        Ok(Poll::Ready(output)) => Poll::Ready(Ok(output)),
+        Err(panic) => Poll::Ready(Err(message_of(&*panic))),
+    })
+    .await
+}
+
+fn message_of(panic: &(dyn Any + Send)) -> String {
+    let text = panic.downcast_ref::<&str>().map(|text| (*text).to_owned());
+    text.or_else(|| panic.downcast_ref::<String>().cloned()).unwrap_or_else(|| "no message".to_owned())
+}

@@ -1,0 +1,143 @@
+//! Where a controller hears of changes ([`EventSource`]), and which keys a change concerns.
+
+use async_trait::async_trait;
+use serde::Deserialize;
+
+use crate::driver::{Notice, Reflection};
+use crate::list_watch::ListWatch;
+use crate::object::{Object, ObjectKey};
+use crate::work_queue::{PRIORITY_LOW, PRIORITY_NORMAL};
+use crate::{Change, Origin, Store};
+
+/// What a source tells.
+#[derive(Clone, Debug)]
+pub enum SourceEvent {
+    /// The cache changed; readers see it already.
+    Changes(Vec<Change>),
+    /// The whole state was loaded, and all of it was told. Told at least once.
+    Synced,
+}
+
+/// Changes of one kind of objects with the cache that shows them.
+#[async_trait]
+pub trait EventSource: Send + 'static {
+    /// The cache. It shows every change before [`EventSource::next`] tells it.
+    fn store(&self) -> Store;
+
+    /// What happened next; `None` when nothing ever will. Waits for ever otherwise. Cancel-safe.
+    async fn next(&mut self) -> Option<SourceEvent>;
+}
+
+#[async_trait]
+impl<L: ListWatch> EventSource for Reflection<L> {
+    fn store(&self) -> Store {
+        Reflection::store(self)
+    }
+
+    async fn next(&mut self) -> Option<SourceEvent> {
+        loop {
+            match Reflection::next(self).await {
+                Notice::Changes(changes) => return Some(SourceEvent::Changes(changes)),
+                Notice::Synced => return Some(SourceEvent::Synced),
+                Notice::State(state) => tracing::debug!(?state, "a source of a controller"),
+                Notice::Problem(problem) => tracing::warn!(%problem, "a source of a controller was interrupted"),
+                other => tracing::warn!(?other, "an object was passed over"),
+            }
+        }
+    }
+}
+
+/// The type that an owner reference names, as far as it identifies an object: versions of a group
+/// are views of the same objects.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct OwnerType {
+    /// The API group; empty for core.
+    pub group: String,
+    /// E.g. `Deployment`.
+    pub kind: String,
+    /// Does it live in namespaces? An owner that does not has a key without one.
+    pub namespaced: bool,
+}
+
+/// Which keys the objects of a source concern.
+pub(super) enum Mapping {
+    Own,
+    Owner(OwnerType),
+    Custom(Box<MapObject>),
+}
+
+/// From an object to the keys that it concerns.
+type MapObject = dyn Fn(&Object) -> Vec<ObjectKey> + Send + Sync;
+
+impl Mapping {
+    /// The keys a change concerns; some perhaps twice.
+    pub(super) fn keys(&self, change: &Change) -> Vec<ObjectKey> {
+        match change {
+            // Both states have the key.
+            Change::Updated { new, .. } if matches!(self, Mapping::Own) => self.keys_of(new),
+            Change::Updated { old, new, .. } => {
+                let mut keys = self.keys_of(old);
+                keys.extend(self.keys_of(new));
+                keys
+            }
+            Change::Added { object, .. } => self.keys_of(object),
+            Change::Deleted { last, .. } => self.keys_of(last),
+        }
+    }
+
+    fn keys_of(&self, object: &Object) -> Vec<ObjectKey> {
+        match self {
+            Mapping::Own => vec![object.key().clone()],
+            Mapping::Owner(owner) => owner_of(object, owner).into_iter().collect(),
+            Mapping::Custom(map) => map(object),
+        }
+    }
+}
+
+/// How urgent a change is.
+pub(super) fn priority(change: &Change) -> i32 {
+    match change.origin() {
+        Origin::Live => PRIORITY_NORMAL,
+        _ => PRIORITY_LOW,
+    }
+}
+
+#[derive(Deserialize)]
+struct Owned {
+    #[serde(default)]
+    metadata: OwnedMeta,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct OwnedMeta {
+    #[serde(default)]
+    owner_references: Option<Vec<OwnerReference>>,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct OwnerReference {
+    #[serde(default)]
+    api_version: String,
+    #[serde(default)]
+    kind: String,
+    #[serde(default)]
+    name: String,
+    #[serde(default)]
+    controller: Option<bool>,
+}
+
+/// The object that controls this one, if it is of this type. Owners live in the namespace of what
+/// they own, or in none.
+fn owner_of(object: &Object, owner: &OwnerType) -> Option<ObjectKey> {
+    let owned: Owned = serde_json::from_slice(object.json()).ok()?;
+    let references = owned.metadata.owner_references?;
+    let controller = references.into_iter().find(|reference| reference.controller == Some(true))?;
+    let group = controller.api_version.rsplit_once('/').map_or("", |(group, _)| group);
+    if group != owner.group || controller.kind != owner.kind || controller.name.is_empty() {
+        return None;
+    }
+    let namespace = if owner.namespaced { object.namespace() } else { "" };
+    Some(ObjectKey::new(namespace, &controller.name))
+}

@@ -1,0 +1,467 @@
+//! A controller over sources that a test feeds by hand.
+
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use async_trait::async_trait;
+use bytes::Bytes;
+use listwatch_meta::ListOptions;
+use listwatch_wire::{EventKind, ListMeta};
+use tokio::sync::{Notify, mpsc, oneshot};
+
+use super::*;
+use crate::driver::Reflection;
+use crate::informer::{InformerConfig, SharedInformer};
+use crate::list_watch::{ListItem, ListStream, ListWatch, WatchStream, WatchedEvent};
+use crate::object::RawObject;
+use crate::problem::Problem;
+use crate::reflector::ReflectorConfig;
+
+const fn millis(millis: u64) -> Duration {
+    Duration::from_millis(millis)
+}
+
+/// The end of a source that a test holds. Dropping it ends the source.
+struct Feed {
+    listed: Arc<Notify>,
+    events: mpsc::UnboundedSender<WatchedEvent>,
+    version: u64,
+    _alive: oneshot::Sender<()>,
+}
+
+/// A server whose list comes when the test says so, and whose one watch is what happens.
+struct Scripted {
+    names: Vec<String>,
+    listed: Arc<Notify>,
+    events: Mutex<Option<mpsc::UnboundedReceiver<WatchedEvent>>>,
+}
+
+#[async_trait]
+impl ListWatch for Scripted {
+    async fn list(&self, _: ListOptions) -> Result<ListStream, Problem> {
+        self.listed.notified().await;
+        let objects = self.names.iter().map(|name| object(name, 1, "")).collect();
+        let end = ListMeta { resource_version: "1".to_owned(), ..ListMeta::default() };
+        let items = [Ok(ListItem::Objects(objects)), Ok(ListItem::End(end))];
+        Ok(Box::pin(futures_util::stream::iter(items)))
+    }
+
+    async fn watch(&self, _: ListOptions) -> Result<WatchStream, Problem> {
+        let Some(events) = self.events.lock().unwrap().take() else { return std::future::pending().await };
+        Ok(Box::pin(futures_util::stream::unfold(events, |mut events| async {
+            let event = events.recv().await?;
+            Some((Ok(vec![event]), events))
+        })))
+    }
+}
+
+struct Fed {
+    reflection: Reflection<Scripted>,
+    ended: oneshot::Receiver<()>,
+}
+
+#[async_trait]
+impl EventSource for Fed {
+    fn store(&self) -> Store {
+        self.reflection.store()
+    }
+
+    async fn next(&mut self) -> Option<SourceEvent> {
+        tokio::select! {
+            event = EventSource::next(&mut self.reflection) => event,
+            _ = &mut self.ended => None,
+        }
+    }
+}
+
+/// The paused clock leaps to the next deadline; a silent server must not be given up for that.
+fn patient() -> ReflectorConfig {
+    ReflectorConfig {
+        watch_list: false,
+        idle_limit: None,
+        request_wait: Duration::from_secs(1_000_000),
+        min_watch_timeout: Duration::from_secs(1_000_000),
+        ..ReflectorConfig::default()
+    }
+}
+
+fn object(name: &str, version: u64, more: &str) -> RawObject {
+    let json = format!(
+        r#"{{"metadata":{{"namespace":"shop","name":"{name}","uid":"u-{name}","resourceVersion":"{version}"{more}}}}}"#
+    );
+    RawObject::new(Bytes::from(json)).unwrap()
+}
+
+fn owned_by(kind: &str, name: &str) -> String {
+    format!(
+        r#","ownerReferences":[{{"apiVersion":"v1","kind":"Other","name":"x"}},{{"apiVersion":"apps/v9","kind":"{kind}","name":"{name}","controller":true}}]"#
+    )
+}
+
+impl Feed {
+    /// A source whose initial state holds these objects.
+    fn new(names: &[&str]) -> (Feed, Fed) {
+        let (feed, scripted, ended) = Feed::scripted(names);
+        (feed, Fed { reflection: Reflection::with_seed(scripted, patient(), 7), ended })
+    }
+
+    /// As [`Feed::new`], with nothing between it and the server.
+    fn scripted(names: &[&str]) -> (Feed, Scripted, oneshot::Receiver<()>) {
+        let (events, received) = mpsc::unbounded_channel();
+        let (alive, ended) = oneshot::channel();
+        let listed = Arc::new(Notify::new());
+        let names = names.iter().map(|name| (*name).to_owned()).collect();
+        let scripted = Scripted { names, listed: listed.clone(), events: Mutex::new(Some(received)) };
+        (Feed { listed, events, version: 1, _alive: alive }, scripted, ended)
+    }
+
+    /// The initial state is told.
+    fn sync(&mut self) {
+        self.listed.notify_one();
+    }
+
+    fn happen(&mut self, kind: EventKind, name: &str, more: &str) {
+        self.version += 1;
+        self.events.send(WatchedEvent { kind, object: object(name, self.version, more) }).unwrap();
+    }
+}
+
+/// What was reconciled, in order: `name@version`, or `name gone`.
+type Log = Arc<Mutex<Vec<String>>>;
+
+fn noting(log: &Log) -> impl Reconcile<Error = String> + use<> {
+    let log = log.clone();
+    move |request: Request| {
+        let log = log.clone();
+        async move {
+            let seen = match request.object() {
+                Some(object) => format!("{}@{}", object.name(), object.resource_version()),
+                None => format!("{} gone", request.key().name()),
+            };
+            log.lock().unwrap().push(seen);
+            Ok(Outcome::Done)
+        }
+    }
+}
+
+/// Lets every task run until none has anything to do: time is paused, so it passes at once.
+async fn settle() {
+    tokio::time::sleep(millis(1)).await;
+}
+
+fn take(log: &Log) -> Vec<String> {
+    std::mem::take(&mut *log.lock().unwrap())
+}
+
+#[tokio::test(start_paused = true)]
+async fn nothing_is_reconciled_before_every_source_is_synced() {
+    let (mut own, source) = Feed::new(&["a", "b"]);
+    let (mut other, other_source) = Feed::new(&[]);
+    let mut controller = Controller::new(ControllerConfig::new("test"), source);
+    controller.watches(other_source, |_| Vec::new());
+    let log = Log::default();
+    let handle = controller.start(noting(&log));
+    own.sync();
+    settle().await;
+    assert!(take(&log).is_empty(), "a reconcile saw a cache that was not loaded");
+    other.sync();
+    handle.synced().await;
+    settle().await;
+    assert_eq!(take(&log), ["a@1", "b@1"]);
+    own.happen(EventKind::Modified, "b", "");
+    settle().await;
+    own.happen(EventKind::Deleted, "a", "");
+    settle().await;
+    assert_eq!(take(&log), ["b@2", "a gone"]);
+    handle.stop().await.unwrap();
+}
+
+#[tokio::test(start_paused = true)]
+async fn owners_hear_of_what_they_own_and_of_what_they_lost() {
+    let (mut own, source) = Feed::new(&[]);
+    let (mut owned, owned_source) = Feed::new(&[]);
+    let mut controller = Controller::new(ControllerConfig::new("test"), source);
+    let owner = OwnerType { group: "apps".to_owned(), kind: "Deployment".to_owned(), namespaced: true };
+    controller.owns(owned_source, owner);
+    let log = Log::default();
+    let handle = controller.start(noting(&log));
+    own.sync();
+    owned.sync();
+    handle.synced().await;
+    owned.happen(EventKind::Added, "pod", &owned_by("Deployment", "web"));
+    settle().await;
+    assert_eq!(take(&log), ["web gone"]);
+    owned.happen(EventKind::Modified, "pod", &owned_by("Deployment", "front"));
+    settle().await;
+    assert_eq!(take(&log), ["web gone", "front gone"], "an owner that lost an object was not told");
+    owned.happen(EventKind::Modified, "pod", &owned_by("StatefulSet", "front"));
+    settle().await;
+    assert_eq!(take(&log), ["front gone"]);
+    owned.happen(EventKind::Deleted, "pod", &owned_by("StatefulSet", "front"));
+    settle().await;
+    assert!(take(&log).is_empty(), "an owner of another kind is not ours");
+    handle.stop().await.unwrap();
+}
+
+#[tokio::test(start_paused = true)]
+async fn objects_map_to_any_keys() {
+    let (mut own, source) = Feed::new(&[]);
+    let (mut other, other_source) = Feed::new(&["settings"]);
+    let mut controller = Controller::new(ControllerConfig::new("test"), source);
+    controller.watches(other_source, |object| {
+        vec![ObjectKey::new(object.namespace(), "x"), ObjectKey::new(object.namespace(), "y")]
+    });
+    let log = Log::default();
+    let handle = controller.start(noting(&log));
+    own.sync();
+    other.sync();
+    handle.synced().await;
+    settle().await;
+    assert_eq!(take(&log), ["x gone", "y gone"]);
+    handle.queue().add(ObjectKey::new("shop", "z"));
+    settle().await;
+    assert_eq!(take(&log), ["z gone"], "a key from elsewhere");
+    handle.stop().await.unwrap();
+}
+
+#[tokio::test(start_paused = true)]
+async fn errors_panics_and_timeouts_are_failures_and_are_tried_again() {
+    let (mut own, source) = Feed::new(&["errs", "hangs", "panics", "panics-at-once"]);
+    let mut config = ControllerConfig::new("test");
+    config.timeout = Some(millis(500));
+    let tries: Arc<Mutex<BTreeMap<String, u32>>> = Arc::default();
+    let counting = tries.clone();
+    let handle = Controller::new(config, source).start(move |request: Request| {
+        let name = request.key().name().to_owned();
+        let tried = {
+            let mut tries = counting.lock().unwrap();
+            let tried = tries.entry(name.clone()).or_default();
+            *tried += 1;
+            *tried
+        };
+        assert!(name != "panics-at-once" || tried > 3, "on purpose");
+        assert_eq!(request.failures(), tried - 1, "a request knows how often it failed");
+        async move {
+            match name.as_str() {
+                _ if tried > 3 => Ok(Outcome::Done),
+                "errs" => Err("not today".to_owned()),
+                "hangs" => std::future::pending().await,
+                _ => panic!("on purpose"),
+            }
+        }
+    });
+    own.sync();
+    handle.synced().await;
+    tokio::time::sleep(Duration::from_secs(5)).await;
+    let tries = tries.lock().unwrap().clone();
+    assert!(tries.values().all(|tried| *tried == 4), "each failure is tried again, and no success is: {tries:?}");
+    let metrics = handle.metrics();
+    assert_eq!((metrics.errors, metrics.timeouts, metrics.panics), (3, 3, 6));
+    assert_eq!((metrics.done, metrics.active_workers, metrics.queue.failing), (4, 0, 0));
+    assert_eq!(metrics.queue.retries, 12);
+    let text = metrics.to_prometheus("test");
+    assert!(text.contains("controller_runtime_reconcile_total{controller=\"test\",result=\"error\"} 12\n"), "{text}");
+    handle.stop().await.unwrap();
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_key_is_reconciled_again_when_it_asked_for_that() {
+    let (mut own, source) = Feed::new(&["a"]);
+    let times = Arc::new(AtomicU64::new(0));
+    let counting = times.clone();
+    let handle = Controller::new(ControllerConfig::new("test"), source).start(move |_: Request| {
+        counting.fetch_add(1, Ordering::SeqCst);
+        async { Ok::<_, String>(Outcome::RequeueAfter(Duration::from_secs(10))) }
+    });
+    own.sync();
+    handle.synced().await;
+    tokio::time::sleep(Duration::from_secs(35)).await;
+    assert_eq!(times.load(Ordering::SeqCst), 4);
+    assert_eq!(handle.metrics().requeued, 4);
+    handle.stop().await.unwrap();
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_key_is_reconciled_by_one_worker_and_keys_by_many() {
+    let names: Vec<String> = (0..20).map(|n| format!("k{n}")).collect();
+    let (mut own, source) = Feed::new(&names.iter().map(String::as_str).collect::<Vec<_>>());
+    let mut config = ControllerConfig::new("test");
+    config.workers = 5;
+    let running: Arc<Mutex<Vec<String>>> = Arc::default();
+    let most = Arc::new(AtomicU64::new(0));
+    let (inside, peak) = (running.clone(), most.clone());
+    let handle = Controller::new(config, source).start(move |request: Request| {
+        let (inside, peak) = (inside.clone(), peak.clone());
+        async move {
+            let name = request.key().name().to_owned();
+            {
+                let mut inside = inside.lock().unwrap();
+                assert!(!inside.contains(&name), "two workers reconcile {name}");
+                inside.push(name.clone());
+                peak.fetch_max(inside.len() as u64, Ordering::SeqCst);
+            }
+            tokio::time::sleep(millis(100)).await;
+            inside.lock().unwrap().retain(|other| *other != name);
+            Ok::<_, String>(Outcome::Done)
+        }
+    });
+    own.sync();
+    handle.synced().await;
+    for _ in 0..10 {
+        tokio::time::sleep(millis(30)).await;
+        names.iter().for_each(|name| own.happen(EventKind::Modified, name, ""));
+    }
+    tokio::time::sleep(Duration::from_secs(10)).await;
+    let metrics = handle.metrics();
+    assert_eq!(most.load(Ordering::SeqCst), 5, "all workers work");
+    assert_eq!((metrics.panics, metrics.queue.depth), (0, 0));
+    handle.stop().await.unwrap();
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_reconcile_reads_what_the_one_before_it_wrote() {
+    let (mut own, source) = Feed::new(&["a"]);
+    let log = Log::default();
+    let noted = log.clone();
+    let mut config = ControllerConfig::new("test");
+    config.write_wait = Duration::from_secs(3);
+    let handle = Controller::new(config, source).start(move |request: Request| {
+        let noted = noted.clone();
+        async move {
+            let seen = request.object().map(|object| object.resource_version().into_owned()).unwrap_or_default();
+            noted.lock().unwrap().push(format!("{seen}{}", if request.is_behind() { " behind" } else { "" }));
+            match seen.as_str() {
+                "1" if !request.is_behind() => request.wrote(SourceId::OWN, "3"),
+                _ => {}
+            }
+            Ok::<_, String>(Outcome::Done)
+        }
+    });
+    own.sync();
+    handle.synced().await;
+    settle().await;
+    assert_eq!(take(&log), ["1"]);
+    own.happen(EventKind::Modified, "a", "");
+    tokio::time::sleep(millis(500)).await;
+    assert!(take(&log).is_empty(), "a reconcile began with a cache older than what the one before it wrote");
+    own.happen(EventKind::Modified, "a", "");
+    settle().await;
+    let seen = take(&log);
+    // Perhaps twice: both changes came while the key was held.
+    assert!(!seen.is_empty() && seen.iter().all(|version| version == "3"), "{seen:?}");
+    handle.stop().await.unwrap();
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_write_that_never_shows_is_not_waited_for_for_ever() {
+    let (mut own, source) = Feed::new(&["a"]);
+    let log = Log::default();
+    let noted = log.clone();
+    let mut config = ControllerConfig::new("test");
+    config.write_wait = Duration::from_secs(3);
+    let handle = Controller::new(config, source).start(move |request: Request| {
+        noted.lock().unwrap().push(if request.is_behind() { "behind" } else { "current" }.to_owned());
+        request.wrote(SourceId::OWN, "99");
+        async { Ok::<_, String>(Outcome::Done) }
+    });
+    own.sync();
+    handle.synced().await;
+    settle().await;
+    handle.queue().add(ObjectKey::new("shop", "a"));
+    tokio::time::sleep(Duration::from_secs(4)).await;
+    assert_eq!(take(&log), ["current", "behind"]);
+    assert_eq!(handle.metrics().behind, 1);
+    handle.stop().await.unwrap();
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_stopped_controller_finishes_its_work_in_bounded_time() {
+    let (mut own, source) = Feed::new(&["a", "b", "c"]);
+    let log = Log::default();
+    let noted = log.clone();
+    let slow = move |request: Request| {
+        let noted = noted.clone();
+        async move {
+            let name = request.key().name().to_owned();
+            noted.lock().unwrap().push(format!("{name} begun"));
+            tokio::time::sleep(Duration::from_secs(if name == "c" { 3_600 } else { 5 })).await;
+            noted.lock().unwrap().push(format!("{name} done"));
+            Ok::<_, String>(Outcome::Done)
+        }
+    };
+    let mut config = ControllerConfig::new("test");
+    config.timeout = None;
+    let handle = Controller::new(config, source).start(slow);
+    own.sync();
+    handle.synced().await;
+    settle().await;
+    let queue = handle.queue().clone();
+    let begun = tokio::time::Instant::now();
+    handle.stop().await.unwrap();
+    assert_eq!(take(&log), ["a begun", "a done", "b begun", "b done", "c begun"]);
+    assert_eq!(begun.elapsed().as_secs(), 25, "what takes longer than there is time is dropped");
+    queue.add(ObjectKey::new("shop", "z"));
+    assert_eq!(queue.depth(), 0, "a stopped controller takes nothing");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_controller_that_lost_a_source_says_so() {
+    let (mut own, source) = Feed::new(&["a"]);
+    let (other, other_source) = Feed::new(&[]);
+    let mut controller = Controller::new(ControllerConfig::new("test"), source);
+    let lost = controller.watches(other_source, |_| Vec::new());
+    let mut handle = controller.start(noting(&Log::default()));
+    own.sync();
+    drop(other);
+    let error = ControllerError::SourceEnded { which: lost };
+    assert_eq!(handle.ended().await, Err(error.clone()));
+    assert_eq!(handle.stop().await, Err(error), "it says so as often as it is asked");
+
+    let (mut own, source) = Feed::new(&["a"]);
+    let mut controller = Controller::new(ControllerConfig::new("test"), source);
+    let (mut other, other_source) = Feed::new(&["bad"]);
+    let broken = controller.watches(other_source, |_| panic!("cannot map this"));
+    let mut handle = controller.start(noting(&Log::default()));
+    own.sync();
+    other.sync();
+    let error = ControllerError::SourcePanicked { which: broken, message: "cannot map this".to_owned() };
+    assert_eq!(handle.ended().await, Err(error));
+}
+
+#[tokio::test(start_paused = true)]
+async fn controllers_share_an_informer() {
+    let (mut feed, scripted, _ended) = Feed::scripted(&["a", "b"]);
+    let config = InformerConfig { reflector: patient(), ..InformerConfig::named("shared") };
+    let informer = SharedInformer::new(scripted, config);
+    let logs = [Log::default(), Log::default()];
+    let start = |log: &Log| {
+        let source = InformerSource::new(&informer, "controller");
+        Controller::new(ControllerConfig::new("test"), source).start(noting(log))
+    };
+    let first = start(&logs[0]);
+    informer.start().unwrap();
+    settle().await;
+    assert!(take(&logs[0]).is_empty(), "a reconcile saw a cache that was not loaded");
+    // One list, one watch: the script has no second one.
+    feed.sync();
+    first.synced().await;
+    settle().await;
+    assert_eq!(take(&logs[0]), ["a@1", "b@1"]);
+    let late = start(&logs[1]);
+    late.synced().await;
+    settle().await;
+    assert_eq!(take(&logs[1]), ["a@1", "b@1"], "a late controller is told the state that is there");
+    feed.happen(EventKind::Modified, "a", "");
+    feed.happen(EventKind::Deleted, "b", "");
+    settle().await;
+    for log in &logs {
+        assert_eq!(take(log), ["a@2", "b gone"]);
+    }
+    first.stop().await.unwrap();
+    feed.happen(EventKind::Modified, "a", "");
+    settle().await;
+    assert_eq!((take(&logs[0]).len(), take(&logs[1])), (0, vec!["a@4".to_owned()]), "one that ended stops no other");
+    late.stop().await.unwrap();
+}

@@ -1,0 +1,388 @@
+//! How a request proves who sends it: [`Credentials`], from [`crate::config::Auth`].
+//!
+//! ```text
+//!   session() ─ still good? ─ yes ─▶ the one at hand
+//!                    └ no ─▶ read the file, run the plugin ─▶ a new one (others wait for it)
+//!   refused(session) ─▶ forget it, unless somebody has replaced it meanwhile
+//! ```
+
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use base64::Engine as _;
+use http::Uri;
+use http::header::HeaderValue;
+use tokio::sync::Mutex;
+use tokio::time::Instant;
+
+use crate::config::{Auth, ConfigError, ExecCredentials, ExecPlugin, Identity, TlsOptions};
+use crate::problem::Problem;
+use crate::transport::{HttpTransport, TransportOptions};
+
+/// How long a token from a file is used before the file is read again.
+pub const TOKEN_LIFE: Duration = Duration::from_secs(60);
+
+/// How long before its expiry a plugin's credential is replaced; or when half of its life is over,
+/// if that is later.
+pub const EXPIRY_MARGIN: Duration = Duration::from_secs(10);
+
+/// How long a failure of a plugin is remembered, so that many informers do not run it at once.
+pub const FAILURE_MEMORY: Duration = Duration::from_secs(1);
+
+/// What one request is sent with.
+#[derive(Clone)]
+pub(crate) struct Session {
+    /// The `Authorization` header.
+    pub(crate) header: Option<HeaderValue>,
+    /// The connections to send it on, where the client certificate came with the credentials.
+    pub(crate) transport: Option<HttpTransport>,
+    /// Tells one from the next.
+    number: u64,
+}
+
+/// See the [module](self).
+pub(crate) enum Credentials {
+    Fixed(Session),
+    Renewed(Arc<Renewed>),
+}
+
+/// Credentials that change.
+pub(crate) struct Renewed {
+    source: Source,
+    state: Mutex<State>,
+}
+
+/// Where credentials come from again and again.
+pub(crate) enum Source {
+    File(PathBuf),
+    Exec { plugin: Box<ExecPlugin>, reach: Box<Reach> },
+}
+
+/// How to reach the server with another client certificate.
+pub(crate) struct Reach {
+    server: Uri,
+    tls: TlsOptions,
+    options: TransportOptions,
+}
+
+#[derive(Default)]
+pub(crate) struct State {
+    session: Option<Session>,
+    good_until: Option<Instant>,
+    /// Told to be bad, or past its time; kept for what it can still be compared with.
+    stale: bool,
+    identity: Option<Arc<Identity>>,
+    failed: Option<(Instant, Problem)>,
+    number: u64,
+}
+
+impl Credentials {
+    /// No credentials.
+    pub(crate) fn none() -> Self {
+        Credentials::Fixed(Session { header: None, transport: None, number: 0 })
+    }
+
+    pub(crate) fn new(
+        auth: Auth,
+        server: &Uri,
+        tls: &TlsOptions,
+        options: &TransportOptions,
+    ) -> Result<Self, ConfigError> {
+        let fixed = |text: &str, what: &str| {
+            let header = secret_header(text)
+                .map_err(|why| ConfigError::Invalid { what: what.to_owned(), why: why.to_owned() })?;
+            Ok(Credentials::Fixed(Session { header: Some(header), transport: None, number: 0 }))
+        };
+        let renewed = |source| Ok(Credentials::Renewed(Arc::new(Renewed { source, state: Mutex::default() })));
+        match auth {
+            Auth::None => Ok(Credentials::none()),
+            Auth::Token(token) => fixed(&format!("Bearer {token}"), "the token"),
+            Auth::Basic { username, password } => {
+                let pair = base64::engine::general_purpose::STANDARD.encode(format!("{username}:{password}"));
+                fixed(&format!("Basic {pair}"), "the password")
+            }
+            Auth::TokenFile(path) => renewed(Source::File(path)),
+            Auth::Exec(plugin) => {
+                let reach = Reach { server: server.clone(), tls: tls.clone(), options: options.clone() };
+                renewed(Source::Exec { plugin, reach: Box::new(reach) })
+            }
+        }
+    }
+
+    /// What to send a request with. Cancel-safe: a plugin that was started runs to its end, because a
+    /// login in a browser takes longer than a request may, and whoever asks next gets what it gave.
+    ///
+    /// # Errors
+    /// [`Problem::Misconfigured`] when the file or the plugin gives nothing usable.
+    pub(crate) async fn session(&self) -> Result<Session, Problem> {
+        let renewed = match self {
+            Credentials::Fixed(session) => return Ok(session.clone()),
+            Credentials::Renewed(renewed) => renewed,
+        };
+        if let Source::File(path) = &renewed.source {
+            let mut state = renewed.state.lock().await;
+            return match state.good() {
+                Some(session) => Ok(session),
+                None => state.read_file(path).await,
+            };
+        }
+        if let Some(session) = renewed.state.lock().await.good() {
+            return Ok(session);
+        }
+        let renewed = renewed.clone();
+        let renewing = tokio::spawn(async move { renewed.run_plugin().await });
+        renewing.await.unwrap_or_else(|error| {
+            Err(Problem::Misconfigured { why: format!("running the credential plugin failed: {error}") })
+        })
+    }
+
+    /// The server did not believe this session. True when asking again may help: the next session
+    /// is another one.
+    pub(crate) async fn refused(&self, session: &Session) -> bool {
+        let Credentials::Renewed(renewed) = self else { return false };
+        let mut state = renewed.state.lock().await;
+        if state.number == session.number {
+            state.stale = true;
+        }
+        true
+    }
+}
+
+impl Renewed {
+    async fn run_plugin(&self) -> Result<Session, Problem> {
+        let Source::Exec { plugin, reach } = &self.source else { unreachable!("files are read by who asks") };
+        // Held while the plugin runs: whoever comes meanwhile wants the same answer.
+        let mut state = self.state.lock().await;
+        if let Some(session) = state.good() {
+            return Ok(session);
+        }
+        if let Some((at, problem)) = &state.failed
+            && at.elapsed() < FAILURE_MEMORY
+        {
+            return Err(problem.clone());
+        }
+        let ran = plugin.run().await.map_err(|error| Problem::Misconfigured { why: error.to_string() });
+        let renewed = ran.and_then(|credentials| state.take(credentials, reach));
+        state.failed = renewed.as_ref().err().map(|problem| (Instant::now(), problem.clone()));
+        renewed
+    }
+}
+
+impl State {
+    /// The session at hand, if it can be used.
+    fn good(&self) -> Option<Session> {
+        let in_time = self.good_until.is_none_or(|until| Instant::now() < until);
+        self.session.clone().filter(|_| in_time && !self.stale)
+    }
+
+    async fn read_file(&mut self, path: &PathBuf) -> Result<Session, Problem> {
+        let read = tokio::fs::read_to_string(path).await;
+        let header = match &read {
+            Ok(token) if token.trim().is_empty() => Err("is empty".to_owned()),
+            Ok(token) => secret_header(&format!("Bearer {}", token.trim())).map_err(str::to_owned),
+            Err(error) => Err(error.to_string()),
+        };
+        match (header, &self.session) {
+            (Ok(header), _) => Ok(self.keep(Some(header), None, Some(TOKEN_LIFE))),
+            // The old token may be good for hours, and the file come back; the server decides.
+            (Err(why), Some(session)) => {
+                tracing::warn!(path = %path.display(), why, "the token file cannot be read; the token before is used");
+                self.good_until = Some(Instant::now() + FAILURE_MEMORY);
+                self.stale = false;
+                Ok(session.clone())
+            }
+            (Err(why), None) => {
+                Err(Problem::Misconfigured { why: format!("the token file {}: {why}", path.display()) })
+            }
+        }
+    }
+
+    fn take(&mut self, credentials: ExecCredentials, reach: &Reach) -> Result<Session, Problem> {
+        let unusable = |why: String| Problem::Misconfigured { why: format!("the credential plugin's {why}") };
+        let header = match credentials.token {
+            Some(token) => {
+                Some(secret_header(&format!("Bearer {}", token.0)).map_err(|why| unusable(format!("token {why}")))?)
+            }
+            None => None,
+        };
+        let transport = match credentials.identity {
+            None => {
+                self.identity = None;
+                None
+            }
+            // The same certificate: its connections stay.
+            Some(identity) if self.identity.as_deref() == Some(&identity) => {
+                self.session.as_ref().and_then(|session| session.transport.clone())
+            }
+            Some(identity) => {
+                let tls = TlsOptions { identity: Some(identity.clone()), ..reach.tls.clone() };
+                let transport = HttpTransport::new(&reach.server, tls, reach.options.clone())
+                    .map_err(|error| unusable(format!("certificate cannot be used: {error}")))?;
+                self.identity = Some(Arc::new(identity));
+                Some(transport)
+            }
+        };
+        let life = credentials.lasts.map(|lasts| lasts.saturating_sub(EXPIRY_MARGIN).max(lasts / 2));
+        Ok(self.keep(header, transport, life))
+    }
+
+    fn keep(
+        &mut self,
+        header: Option<HeaderValue>,
+        transport: Option<HttpTransport>,
+        life: Option<Duration>,
+    ) -> Session {
+        self.number += 1;
+        let session = Session { header, transport, number: self.number };
+        self.session = Some(session.clone());
+        self.good_until = life.map(|life| Instant::now() + life);
+        self.stale = false;
+        session
+    }
+}
+
+/// A header that does not print.
+fn secret_header(text: &str) -> Result<HeaderValue, &'static str> {
+    let mut header = HeaderValue::try_from(text).map_err(|_| "holds characters that a header cannot carry")?;
+    header.set_sensitive(true);
+    Ok(header)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::{ExecVersion, InteractiveMode};
+
+    fn credentials(auth: Auth) -> Credentials {
+        let server = "https://localhost:1".parse().unwrap();
+        Credentials::new(auth, &server, &TlsOptions::default(), &TransportOptions::default()).unwrap()
+    }
+
+    async fn header(credentials: &Credentials) -> String {
+        let session = credentials.session().await.unwrap();
+        session.header.map(|header| header.to_str().unwrap().to_owned()).unwrap_or_default()
+    }
+
+    #[tokio::test]
+    async fn fixed_credentials_are_headers() {
+        assert_eq!(header(&credentials(Auth::None)).await, "");
+        assert_eq!(header(&credentials(Auth::Token("t".to_owned()))).await, "Bearer t");
+        let basic = Auth::Basic { username: "me".to_owned(), password: "pass".to_owned() };
+        assert_eq!(header(&credentials(basic)).await, "Basic bWU6cGFzcw==");
+        let server = "https://localhost:1".parse().unwrap();
+        let bad = Credentials::new(
+            Auth::Token("a\nb".to_owned()),
+            &server,
+            &TlsOptions::default(),
+            &TransportOptions::default(),
+        );
+        assert!(bad.is_err());
+    }
+
+    #[tokio::test]
+    async fn a_token_file_is_read_again_when_the_token_is_refused_or_a_minute_old() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("token");
+        let renewed = credentials(Auth::TokenFile(path.clone()));
+        assert!(renewed.session().await.is_err(), "there is no file");
+        std::fs::write(&path, "one\n").unwrap();
+        assert_eq!(header(&renewed).await, "Bearer one");
+        std::fs::write(&path, "two").unwrap();
+        assert_eq!(header(&renewed).await, "Bearer one", "a file is not read for every request");
+        let session = renewed.session().await.unwrap();
+        assert!(renewed.refused(&session).await);
+        assert_eq!(header(&renewed).await, "Bearer two");
+        std::fs::write(&path, "three").unwrap();
+        renewed.refused(&session).await;
+        assert_eq!(header(&renewed).await, "Bearer two", "a late refusal of an old token says nothing of the new one");
+        std::fs::remove_file(&path).unwrap();
+        let session = renewed.session().await.unwrap();
+        renewed.refused(&session).await;
+        assert_eq!(header(&renewed).await, "Bearer two", "a token that may be good is better than none");
+        tokio::time::pause();
+        std::fs::write(&path, "four").unwrap();
+        tokio::time::advance(TOKEN_LIFE).await;
+        assert_eq!(header(&renewed).await, "Bearer four");
+    }
+
+    /// A plugin that hands out `run-1`, `run-2`, … and fails while there is a file `fail`.
+    fn counting(folder: &std::path::Path, expiry: &str) -> Credentials {
+        let script = format!(
+            r#"cd '{}'; echo x >> runs; [ -e fail ] && exit 1; [ -e slow ] && sleep 1; n=$(wc -l < runs); printf '{{"apiVersion":"client.authentication.k8s.io/v1","kind":"ExecCredential","status":{{"token":"run-%d"{expiry}}}}}' $n"#,
+            folder.display()
+        );
+        credentials(Auth::Exec(Box::new(ExecPlugin {
+            command: "sh".into(),
+            args: vec!["-c".to_owned(), script],
+            env: Vec::new(),
+            version: ExecVersion::V1,
+            interactive: InteractiveMode::Never,
+            install_hint: String::new(),
+            cluster: None,
+        })))
+    }
+
+    #[tokio::test]
+    async fn a_plugin_is_run_when_needed_and_once_for_all_who_wait() {
+        let folder = tempfile::tempdir().unwrap();
+        let renewed = counting(folder.path(), "");
+        let (one, two, three) = tokio::join!(header(&renewed), header(&renewed), header(&renewed));
+        assert_eq!([one, two, three], ["Bearer run-1", "Bearer run-1", "Bearer run-1"]);
+        let session = renewed.session().await.unwrap();
+        renewed.refused(&session).await;
+        renewed.refused(&session).await;
+        assert_eq!(header(&renewed).await, "Bearer run-2", "what the server refuses is replaced");
+        renewed.refused(&session).await;
+        assert_eq!(header(&renewed).await, "Bearer run-2");
+    }
+
+    #[tokio::test]
+    async fn a_plugin_outlives_the_request_that_started_it() {
+        let folder = tempfile::tempdir().unwrap();
+        let slow = counting(&folder.path().join("."), "");
+        std::fs::write(folder.path().join("slow"), "").unwrap();
+        let impatient = tokio::time::timeout(Duration::from_millis(100), slow.session()).await;
+        assert!(impatient.is_err(), "it takes longer than that");
+        assert_eq!(header(&slow).await, "Bearer run-1", "the login was begun anew");
+    }
+
+    #[tokio::test]
+    async fn what_has_expired_is_replaced_and_failures_are_remembered_for_a_second() {
+        let folder = tempfile::tempdir().unwrap();
+        let renewed = counting(folder.path(), r#","expirationTimestamp":"2000-01-01T00:00:00Z""#);
+        assert_eq!(header(&renewed).await, "Bearer run-1", "even an expired token is tried: clocks differ");
+        assert_eq!(header(&renewed).await, "Bearer run-2");
+        std::fs::write(folder.path().join("fail"), "").unwrap();
+        for _ in 0..5 {
+            assert!(renewed.session().await.is_err());
+        }
+        let runs = std::fs::read_to_string(folder.path().join("runs")).unwrap().lines().count();
+        assert_eq!(runs, 3, "a plugin that failed is not run again at once");
+    }
+
+    #[tokio::test]
+    async fn a_credential_is_replaced_before_it_expires() {
+        let folder = tempfile::tempdir().unwrap();
+        let renewed = counting(folder.path(), r#","expirationTimestamp":"2999-01-01T00:00:00Z""#);
+        assert_eq!(header(&renewed).await, "Bearer run-1");
+        assert_eq!(header(&renewed).await, "Bearer run-1", "what is good for centuries is kept");
+        let mut state = State::default();
+        let reach = Reach {
+            server: "https://localhost:1".parse().unwrap(),
+            tls: TlsOptions::default(),
+            options: TransportOptions::default(),
+        };
+        let given = |seconds| ExecCredentials {
+            token: Some(crate::config::Secret("t".to_owned())),
+            identity: None,
+            lasts: Some(Duration::from_secs(seconds)),
+        };
+        for (seconds, kept) in [(3_600, 3_590), (15, 7), (0, 0)] {
+            let begun = Instant::now();
+            state.take(given(seconds), &reach).unwrap();
+            let found = (state.good_until.unwrap() - begun).as_secs();
+            assert_eq!(found, kept, "{seconds} s");
+        }
+    }
+}

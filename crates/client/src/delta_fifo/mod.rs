@@ -1,0 +1,589 @@
+//! The queue between a reflector and its store: [`DeltaFifo`].
+//!
+//! ```text
+//!             push, collect                       pop_batch
+//!   reflector ────────────▶ decode, compare ─▶ ▣ ▣ ▣ ▣ ▣ ─▶ Indexer ─▶ changes
+//!                               │    ▲            queue
+//!                               ▼    └── the state at the end of the queue
+//!                           quarantine       = the store, with what is queued on top
+//! ```
+//!
+//! Pure: it owns no lock, task or clock. The store's state comes in with each call.
+//!
+//! - **Order.** Deltas leave in the order in which they came, across objects.
+//! - **Once.** A version of an object is decoded (and transformed) exactly once. What the store
+//!   has, or the queue already holds, is recognised by uid and version before it is decoded: an
+//!   object that a relist brings again costs a look-up, keeps its allocation, and is no news.
+//! - **No lie after a gap.** A whole state ([`DeltaFifo::commit_replace`]) is compared with the
+//!   state at the end of the queue, so what is queued and not applied yet is not overlooked. What
+//!   vanished is a typed delete; a name with another uid is a delete and an add.
+//! - **No going back.** An event older than what is known of its object is dropped.
+//! - **Quarantine.** An object that cannot be decoded concerns nobody else. Its key is set aside,
+//!   with the error and (up to [`QUARANTINE_BYTES_MAX`]) its bytes; the store keeps the last good
+//!   state of that object (that uid), if there was one. It is released by a version that can be decoded, by its deletion, or by
+//!   [`DeltaFifo::retry_quarantined`].
+//! - **Bounded.** [`DeltaFifo::has_room`] turns false at [`FifoConfig::bytes_max`]; the producer
+//!   then stops reading from the network until the consumer has caught up. Nothing is dropped.
+//!   With [`Compaction::LatestPerKey`] the queue holds at most one state per object, and one
+//!   deletion before it.
+//!
+//! The order of calls: the producer calls [`DeltaFifo::push`], or [`DeltaFifo::begin_replace`],
+//! [`DeltaFifo::collect`], [`DeltaFifo::commit_replace`]; the consumer calls
+//! [`DeltaFifo::pop_batch`], applies the batch to the [`Indexer`](crate::Indexer), and calls it
+//! again. The snapshot handed in must show every batch but the last one, and may show that.
+
+mod delta;
+mod replace;
+#[cfg(test)]
+mod tests;
+
+use std::collections::{HashMap, VecDeque};
+use std::sync::Arc;
+
+use imbl::OrdMap;
+use listwatch_meta::Change as EventChange;
+use listwatch_wire::Metadata;
+
+use crate::decode::{Decode, DecodeError};
+use crate::indexer::Snapshot;
+use crate::object::{ObjectKey, RawObject, TypeName, compare_versions};
+use crate::stored::Stored;
+pub use delta::{Delta, Quarantined, Replacement};
+use replace::Collecting;
+
+/// What the queue may hold, in bytes of objects and [`DELTA_BYTES`] for each delta, before
+/// [`DeltaFifo::has_room`] says no. A producer that stops then goes beyond it by one chunk of the
+/// network at most.
+pub const QUEUE_BYTES_MAX: usize = 64 * 1024 * 1024;
+
+/// What a delta is taken to weigh beside its object, in bytes: slot, key, and its place in the
+/// table of what is queued.
+pub const DELTA_BYTES: usize = 192;
+
+/// How many bytes of undecodable objects are kept for a look and for another try. What comes above
+/// it is kept in quarantine without its bytes: named, with its error, but not tried again.
+pub const QUARANTINE_BYTES_MAX: usize = 4 * 1024 * 1024;
+
+/// How many emptied slots a queue may have beside as many as it has deltas.
+const EMPTY_SLOTS_MAX: usize = 64;
+
+/// What becomes of several states of one object in the queue.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Compaction {
+    /// All are told: the consumer sees each state that the watch told.
+    #[default]
+    KeepEvery,
+    /// The newest is told, in its own place; states before it in the queue are left out, as if the
+    /// watch had been slower. An object that came and went within the queue is never told. Memory
+    /// is bounded by the number of objects, whatever their rate of change.
+    LatestPerKey,
+}
+
+/// How a queue behaves.
+#[derive(Clone, Copy, Debug)]
+pub struct FifoConfig {
+    /// See [`QUEUE_BYTES_MAX`].
+    pub bytes_max: usize,
+    /// What becomes of several states of one object.
+    pub compaction: Compaction,
+    /// A batch holds no object twice: each state that is told can be found in the store at that
+    /// time. Without it a handler may see in the store the effect of later deltas of its batch.
+    pub distinct_keys: bool,
+}
+
+impl Default for FifoConfig {
+    fn default() -> Self {
+        FifoConfig { bytes_max: QUEUE_BYTES_MAX, compaction: Compaction::default(), distinct_keys: false }
+    }
+}
+
+/// What became of something that was handed to a queue.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Pushed {
+    /// It is queued, or part of the state that is collected.
+    Queued,
+    /// It is known already, or what was deleted never was.
+    Unchanged,
+    /// Something newer is known of this object.
+    Stale,
+    /// It could not be decoded, and its key is in quarantine now.
+    Quarantined(Arc<Quarantined>),
+    /// No state is being collected.
+    NotCollecting,
+}
+
+/// See the [module](self).
+pub struct DeltaFifo<D: Decode> {
+    decoder: D,
+    config: FifoConfig,
+    type_name: Option<TypeName>,
+    queue: VecDeque<Slot<D::Stored>>,
+    /// The number of the first slot of the queue, counted from the first ever.
+    first: u64,
+    bytes: usize,
+    /// Deltas in the queue, without emptied slots.
+    len: usize,
+    /// What is queued or being applied, by key: one layer for each whole state in the queue, and
+    /// one below. Only the last one says what is known at the end of the queue.
+    layers: VecDeque<Layer<D::Stored>>,
+    /// The batch that is being applied.
+    taken: Vec<ObjectKey>,
+    taken_replacement: bool,
+    batch: u64,
+    collecting: Option<Collecting<D::Stored>>,
+    /// What is in quarantine at the end of the queue.
+    quarantine: OrdMap<ObjectKey, Arc<Quarantined>>,
+    quarantine_bytes: usize,
+    /// A resync goes on behind this key.
+    resync: Option<Option<ObjectKey>>,
+    /// Room to spell a key in.
+    text: String,
+}
+
+struct Slot<S: Stored> {
+    /// `None` once a newer state took it out.
+    delta: Option<Delta<S>>,
+    bytes: usize,
+}
+
+/// What stands on top of the store, or of a whole state.
+struct Layer<S: Stored> {
+    /// The whole state below, until the store shows it itself.
+    below: Option<OrdMap<ObjectKey, S>>,
+    keys: HashMap<ObjectKey, Tail<S>>,
+}
+
+impl<S: Stored> Default for Layer<S> {
+    fn default() -> Self {
+        Layer { below: None, keys: HashMap::new() }
+    }
+}
+
+/// What is known of one object at the end of the queue.
+struct Tail<S> {
+    /// Its state; `None` when it is gone.
+    latest: Option<S>,
+    /// The version at which it went, or the newest that could not be decoded.
+    floor: Option<Box<str>>,
+    /// The slot of `latest`, and whether the consumer knows the object when it comes there.
+    upsert: Option<(u64, bool)>,
+    /// Deltas of this key that are queued or being applied.
+    deltas: usize,
+    /// The last batch that took one of them.
+    batch: u64,
+}
+
+impl<D: Decode> DeltaFifo<D> {
+    /// An empty queue.
+    pub fn new(decoder: D, config: FifoConfig) -> Self {
+        DeltaFifo {
+            decoder,
+            config,
+            type_name: None,
+            queue: VecDeque::new(),
+            first: 0,
+            bytes: 0,
+            len: 0,
+            layers: VecDeque::from([Layer::default()]),
+            taken: Vec::new(),
+            taken_replacement: false,
+            batch: 0,
+            collecting: None,
+            quarantine: OrdMap::new(),
+            quarantine_bytes: 0,
+            resync: None,
+            text: String::new(),
+        }
+    }
+
+    /// Changes how the queue behaves from here on.
+    pub fn set_config(&mut self, config: FifoConfig) {
+        self.config = config;
+    }
+
+    /// Names the type that list items without one get.
+    pub fn set_type_name(&mut self, type_name: &TypeName) {
+        if self.type_name.as_ref() != Some(type_name) {
+            self.type_name = Some(type_name.clone());
+        }
+    }
+
+    /// Deltas that wait.
+    pub fn len(&self) -> usize {
+        self.len
+    }
+
+    /// True when nothing waits. A resync may still have something to tell.
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    /// What waits, in bytes: see [`QUEUE_BYTES_MAX`].
+    pub fn bytes(&self) -> usize {
+        self.bytes
+    }
+
+    /// False when the producer is to wait until the consumer has caught up. What is pushed all the
+    /// same is taken.
+    pub fn has_room(&self) -> bool {
+        self.bytes < self.config.bytes_max
+    }
+
+    // ===== the producer: live events =====
+
+    /// Takes in a watch event. `known` is the store's state: see the [module](self) for how far it
+    /// has to be.
+    pub fn push(&mut self, known: &Snapshot<D::Stored>, change: EventChange, raw: &RawObject) -> Pushed {
+        let metadata = raw.metadata();
+        let older_than =
+            |than: &str| compare_versions(&metadata.resource_version, than).is_some_and(|order| order.is_lt());
+        // What is known already needs no key of its own.
+        let mut text = std::mem::take(&mut self.text);
+        spell(&mut text, &metadata);
+        let (held, floor) = self.tail(known, &text);
+        let is_stale = held.is_some_and(|held| older_than(&held.resource_version())) || floor.is_some_and(older_than);
+        let held = held.cloned();
+        self.text = text;
+        if is_stale {
+            return Pushed::Stale;
+        }
+        let key = match &held {
+            Some(held) => held.key().clone(),
+            None => ObjectKey::new(&metadata.namespace, &metadata.name),
+        };
+        // Most stores never have one.
+        let set_aside = if self.quarantine.is_empty() { None } else { self.quarantine.get(&key).cloned() };
+        if set_aside.as_ref().is_some_and(|entry| older_than(&entry.version)) {
+            return Pushed::Stale;
+        }
+        let same_uid = held.as_ref().is_some_and(|held| held.uid() == metadata.uid);
+        if change == EventChange::Deleted {
+            if held.is_none() && set_aside.is_none() {
+                return Pushed::Unchanged;
+            }
+            // The state at the deletion is told if it is a state of what is known, and readable.
+            let last = if same_uid { self.decode(raw, key.clone()).ok() } else { None };
+            self.release(&key);
+            self.push_delete(known, key, last, &metadata.resource_version);
+            return Pushed::Queued;
+        }
+        let seen = match (&set_aside, &held) {
+            // Tried before, and found wanting.
+            (Some(entry), _) => *entry.uid == *metadata.uid && *entry.version == *metadata.resource_version,
+            (None, Some(held)) => same_uid && held.resource_version() == metadata.resource_version,
+            (None, None) => false,
+        };
+        if seen {
+            return Pushed::Unchanged;
+        }
+        match self.decode(raw, key.clone()) {
+            Ok(object) => {
+                self.release(&key);
+                self.push_upsert(held.as_ref(), set_aside.is_some(), object);
+                Pushed::Queued
+            }
+            Err(error) => {
+                // Of another object of that name nothing is left but its end.
+                let held = if held.is_some() && !same_uid {
+                    self.push_delete(known, key.clone(), None, &metadata.resource_version);
+                    None
+                } else {
+                    held
+                };
+                let entry = self.set_aside(raw, key.clone(), error);
+                let delta = Delta::Quarantine { key: key.clone(), entry: entry.clone() };
+                let (_, tail) = self.enqueue_keyed(key, delta, DELTA_BYTES, held);
+                // From here on the consumer knows of it, whatever it knew before.
+                if let Some((_, known_before)) = &mut tail.upsert {
+                    *known_before = true;
+                }
+                Pushed::Quarantined(entry)
+            }
+        }
+    }
+
+    /// Everything up to this version was pushed: a bookmark, or the end of a batch of events.
+    pub fn push_version(&mut self, version: &str) {
+        if let Some(Slot { delta: Some(Delta::Version(last)), .. }) = self.queue.back_mut() {
+            version.clone_into(last);
+            return;
+        }
+        self.enqueue(Delta::Version(version.to_owned()), DELTA_BYTES);
+    }
+
+    // ===== the producer: asking again =====
+
+    /// Every object is to be told once more, behind what is queued. They are told in key order, as
+    /// they are when their turn comes, and only while nothing else waits; one that changes
+    /// meanwhile is told with its change and not with an old state. A resync that is under way
+    /// begins again.
+    pub fn resync(&mut self) {
+        self.resync = Some(None);
+    }
+
+    /// True while a resync has objects to tell.
+    pub fn is_resyncing(&self) -> bool {
+        self.resync.is_some()
+    }
+
+    /// Decodes the objects in quarantine once more, where their bytes were kept: after a transform
+    /// that depends on something else may have got what it needs. Returns how many were released.
+    pub fn retry_quarantined(&mut self, known: &Snapshot<D::Stored>) -> usize {
+        let waiting: Vec<_> = self.quarantine.iter().map(|(key, entry)| (key.clone(), entry.clone())).collect();
+        let mut released = 0;
+        for (key, entry) in waiting {
+            let Some(raw) = entry.raw.clone().and_then(|raw| RawObject::new(raw).ok()) else { continue };
+            if let Ok(object) = self.decode(&raw, key.clone()) {
+                let held = self.tail(known, key.as_str()).0.cloned();
+                self.release(&key);
+                self.push_upsert(held.as_ref(), true, object);
+                released += 1;
+            }
+        }
+        released
+    }
+
+    // ===== the consumer =====
+
+    /// The next deltas, at most `max` of them, in order; empty when nothing waits. A whole state
+    /// is a batch of its own. Says that the batch before was applied, and is shown by `known`.
+    pub fn pop_batch(&mut self, known: &Snapshot<D::Stored>, max: usize) -> Vec<Delta<D::Stored>> {
+        self.finish_batch();
+        self.batch += 1;
+        let mut batch = Vec::new();
+        while let Some(slot) = self.queue.front() {
+            match &slot.delta {
+                Some(Delta::Replace(_)) if !batch.is_empty() => break,
+                Some(delta) if batch.len() >= max.max(1) || !self.may_join(delta) => break,
+                _ => {}
+            }
+            let Some(slot) = self.queue.pop_front() else { break };
+            self.first += 1;
+            let Some(delta) = slot.delta else { continue };
+            self.bytes -= slot.bytes;
+            self.len -= 1;
+            if let Some(key) = delta.key() {
+                self.taken.push(key.clone());
+                let batch = self.batch;
+                if let Some(tail) = self.front_layer().keys.get_mut(key) {
+                    tail.batch = batch;
+                }
+            }
+            let alone = matches!(delta, Delta::Replace(_));
+            batch.push(delta);
+            if alone {
+                self.taken_replacement = true;
+                break;
+            }
+        }
+        if batch.is_empty() {
+            self.pop_resync(known, max, &mut batch);
+        }
+        batch
+    }
+
+    /// Says that the last batch was applied, and is shown by every snapshot handed in from now on.
+    pub fn finish_batch(&mut self) {
+        let mut taken = std::mem::take(&mut self.taken);
+        let keys = &mut self.front_layer().keys;
+        for key in taken.drain(..) {
+            if let Some(tail) = keys.get_mut(&key) {
+                tail.deltas -= 1;
+                if tail.deltas == 0 {
+                    keys.remove(&key);
+                }
+            }
+        }
+        self.taken = taken;
+        if std::mem::take(&mut self.taken_replacement) {
+            self.layers.pop_front();
+            self.front_layer().below = None;
+        }
+    }
+
+    /// May this delta be in one batch with what was taken?
+    fn may_join(&self, delta: &Delta<D::Stored>) -> bool {
+        let Some(key) = delta.key().filter(|_| self.config.distinct_keys) else { return true };
+        let tail = self.layers.front().and_then(|layer| layer.keys.get(key));
+        tail.is_none_or(|tail| tail.batch != self.batch)
+    }
+
+    fn pop_resync(&mut self, known: &Snapshot<D::Stored>, max: usize, batch: &mut Vec<Delta<D::Stored>>) {
+        let Some(behind) = self.resync.take() else { return };
+        batch.extend(known.after(behind.as_ref()).take(max.max(1)).cloned().map(Delta::Sync));
+        if batch.len() == max.max(1) {
+            self.resync = batch.last().map(|delta| delta.key().cloned());
+        }
+    }
+
+    // ===== inside =====
+
+    fn decode(&self, raw: &RawObject, key: ObjectKey) -> Result<D::Stored, DecodeError> {
+        self.decoder.decode(raw, key, self.type_name.as_ref())
+    }
+
+    fn front_layer(&mut self) -> &mut Layer<D::Stored> {
+        if self.layers.is_empty() {
+            self.layers.push_back(Layer::default());
+        }
+        &mut self.layers[0]
+    }
+
+    fn back_layer(&mut self) -> &mut Layer<D::Stored> {
+        if self.layers.is_empty() {
+            self.layers.push_back(Layer::default());
+        }
+        let last = self.layers.len() - 1;
+        &mut self.layers[last]
+    }
+
+    /// What is known of an object at the end of the queue: its state, and a version that is known
+    /// to be past.
+    fn tail<'a>(&'a self, known: &'a Snapshot<D::Stored>, key: &str) -> (Option<&'a D::Stored>, Option<&'a str>) {
+        let Some(layer) = self.layers.back() else { return (known.objects.get(key), None) };
+        if let Some(tail) = layer.keys.get(key) {
+            return (tail.latest.as_ref(), tail.floor.as_deref());
+        }
+        let below = layer.below.as_ref().unwrap_or(&known.objects);
+        (below.get(key), None)
+    }
+
+    fn enqueue(&mut self, delta: Delta<D::Stored>, bytes: usize) -> u64 {
+        self.queue.push_back(Slot { delta: Some(delta), bytes });
+        self.bytes += bytes;
+        self.len += 1;
+        self.first + self.queue.len() as u64 - 1
+    }
+
+    /// Queues a delta of one object of which `held` is known.
+    fn enqueue_keyed(
+        &mut self,
+        key: ObjectKey,
+        delta: Delta<D::Stored>,
+        bytes: usize,
+        held: Option<D::Stored>,
+    ) -> (u64, &mut Tail<D::Stored>) {
+        let position = self.enqueue(delta, bytes);
+        let new = || Tail { latest: held, floor: None, upsert: None, deltas: 0, batch: 0 };
+        let tail = self.back_layer().keys.entry(key).or_insert_with(new);
+        tail.deltas += 1;
+        (position, tail)
+    }
+
+    /// `held` is what is known of the object at the end of the queue; `was_set_aside` that its key
+    /// was in quarantine there.
+    fn push_upsert(&mut self, held: Option<&D::Stored>, was_set_aside: bool, object: D::Stored) {
+        let key = object.key().clone();
+        // Where a newer state takes the place of a queued one, the consumer knows what it knew
+        // before that one. Another uid is another object, and what was before is told as deleted.
+        let same = held.is_some_and(|held| held.uid() == object.uid());
+        let replaced = if same { self.take_out(&key) } else { None };
+        let known_before = replaced.unwrap_or(held.is_some()) || was_set_aside;
+        let bytes = object.size_bytes() + DELTA_BYTES;
+        let (position, tail) = self.enqueue_keyed(key, Delta::Upsert(object.clone()), bytes, None);
+        tail.upsert = Some((position, known_before));
+        tail.latest = Some(object);
+        tail.floor = None;
+    }
+
+    fn push_delete(&mut self, known: &Snapshot<D::Stored>, key: ObjectKey, last: Option<D::Stored>, version: &str) {
+        if self.take_out(&key) == Some(false) {
+            // The consumer never heard of it, and never will.
+            let layer = self.back_layer();
+            let below = layer.below.as_ref().unwrap_or(&known.objects);
+            let below_has_it = below.contains_key(&key);
+            if let Some(tail) = layer.keys.get_mut(&key) {
+                tail.latest = None;
+                if tail.deltas == 0 && !below_has_it {
+                    layer.keys.remove(&key);
+                }
+            }
+            return;
+        }
+        let bytes = last.as_ref().map_or(0, Stored::size_bytes) + DELTA_BYTES;
+        let (_, tail) = self.enqueue_keyed(key.clone(), Delta::Delete { key, last }, bytes, None);
+        tail.upsert = None;
+        tail.latest = None;
+        tail.floor = Some(version.into());
+    }
+
+    /// Takes the queued state of an object out of the queue, if the policy is to keep only the
+    /// newest one and it was not handed out; says whether the consumer knows the object there.
+    fn take_out(&mut self, key: &ObjectKey) -> Option<bool> {
+        if self.config.compaction == Compaction::KeepEvery {
+            return None;
+        }
+        let first = self.first;
+        let tail = self.back_layer().keys.get_mut(key)?;
+        let (position, known_before) = tail.upsert.filter(|(position, _)| *position >= first)?;
+        tail.upsert = None;
+        tail.deltas -= 1;
+        let slot = &mut self.queue[(position - first) as usize];
+        slot.delta = None;
+        self.bytes -= std::mem::take(&mut slot.bytes);
+        self.len -= 1;
+        self.squeeze();
+        Some(known_before)
+    }
+
+    /// Gives emptied slots back once they are more than those in use: an object that never rests
+    /// must not make the queue long.
+    fn squeeze(&mut self) {
+        if self.queue.len() < 2 * self.len + EMPTY_SLOTS_MAX {
+            return;
+        }
+        let slots = std::mem::take(&mut self.queue);
+        for (offset, slot) in slots.into_iter().enumerate() {
+            let Some(delta) = &slot.delta else { continue };
+            let (before, now) = (self.first + offset as u64, self.first + self.queue.len() as u64);
+            if let Some(key) = delta.key().cloned()
+                && let Some((position, _)) = self.back_layer().keys.get_mut(&key).and_then(|tail| tail.upsert.as_mut())
+                && *position == before
+            {
+                *position = now;
+            }
+            self.queue.push_back(slot);
+        }
+    }
+
+    // ===== quarantine =====
+
+    fn set_aside(&mut self, raw: &RawObject, key: ObjectKey, error: DecodeError) -> Arc<Quarantined> {
+        self.release(&key);
+        let entry = Arc::new(quarantined(raw, error, self.quarantine_bytes));
+        self.quarantine_bytes += entry.raw.as_ref().map_or(0, bytes::Bytes::len);
+        self.quarantine.insert(key, entry.clone());
+        entry
+    }
+
+    fn release(&mut self, key: &ObjectKey) {
+        // Most stores never have one.
+        if !self.quarantine.is_empty()
+            && let Some(entry) = self.quarantine.remove(key)
+        {
+            self.quarantine_bytes -= entry.raw.as_ref().map_or(0, bytes::Bytes::len);
+        }
+    }
+}
+
+/// Writes an object's key as [`ObjectKey`] has it.
+fn spell(text: &mut String, metadata: &Metadata<'_>) {
+    text.clear();
+    if !metadata.namespace.is_empty() {
+        text.push_str(&metadata.namespace);
+        text.push('/');
+    }
+    text.push_str(&metadata.name);
+}
+
+/// An entry, with a copy of the object's bytes if there is room for it.
+fn quarantined(raw: &RawObject, error: DecodeError, kept_bytes: usize) -> Quarantined {
+    let metadata = raw.metadata();
+    let room = kept_bytes + raw.json().len() <= QUARANTINE_BYTES_MAX;
+    Quarantined {
+        uid: metadata.uid.into(),
+        version: metadata.resource_version.into(),
+        error,
+        raw: room.then(|| bytes::Bytes::copy_from_slice(raw.json())),
+    }
+}

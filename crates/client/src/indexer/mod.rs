@@ -1,0 +1,296 @@
+//! The local copy: one [`Indexer`] that writes, any number of [`Store`] readers, and the
+//! [`Change`]s between two states.
+//!
+//! A reader takes a snapshot: an immutable ordered map with its indexes that costs one pointer and
+//! stays as it is while the writer goes on. The writer builds the next state beside it and
+//! publishes a batch at once, so readers never wait, never hold the writer up, and never see half
+//! a batch or an index that disagrees with the objects.
+//!
+//! Three ways to find objects: by key or in key order ([`Snapshot::get`], [`Snapshot::iter`],
+//! [`Snapshot::namespace`]), by an index of your own ([`Indexer::add_index`]), and by label
+//! selector ([`Snapshot::select`]). And two ways to read one's own writes: waiting for their
+//! version ([`Store::wait_for_version`]), or laying them over the store until it shows them
+//! ([`OwnWrites`]).
+//!
+//! # Example
+//! ```
+//! use bytes::Bytes;
+//! use listwatch_client::delta_fifo::{DeltaFifo, FifoConfig};
+//! use listwatch_client::{Indexer, KeepJson, RawObject};
+//! use listwatch_meta::Change;
+//!
+//! let mut fifo = DeltaFifo::new(KeepJson, FifoConfig::default());
+//! let mut indexer = Indexer::new();
+//! let by_length = indexer.add_index(|object: &listwatch_client::Object| [object.name().len()]);
+//! let store = indexer.reader();
+//!
+//! for name in ["web", "db", "api"] {
+//!     let json = format!(r#"{{"metadata":{{"name":"{name}","uid":"{name}","resourceVersion":"1"}}}}"#);
+//!     fifo.push(indexer.current(), Change::Added, &RawObject::new(Bytes::from(json)).unwrap());
+//! }
+//! let mut changes = Vec::new();
+//! for delta in fifo.pop_batch(indexer.current(), 100) {
+//!     indexer.apply(delta, &mut changes);
+//! }
+//! indexer.publish();
+//! assert_eq!(changes.len(), 3);
+//! let snapshot = store.snapshot();
+//! let three: Vec<_> = snapshot.by_index(&by_length, &3).map(|object| object.name()).collect();
+//! assert_eq!(three, ["api", "web"]);
+//! ```
+
+mod change;
+mod index;
+mod snapshot;
+#[cfg(test)]
+mod tests;
+mod writes;
+
+use std::fmt;
+use std::sync::Arc;
+
+use arc_swap::ArcSwap;
+use tokio::sync::watch;
+
+use crate::delta_fifo::{Delta, Replacement};
+use crate::object::{Object, ObjectKey, compare_versions};
+use crate::stored::Stored;
+pub use change::{Change, Origin};
+use index::IndexBy;
+pub use index::{Index, IndexValue};
+use snapshot::Shared;
+pub use snapshot::{Snapshot, Store, WaitError};
+pub use writes::{OWN_WRITES_MAX, OwnWrites, RecordError};
+
+/// What became of a delta that was handed to [`Indexer::apply`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Applied {
+    /// The state changed.
+    Changed,
+    /// The store holds this version already, or never held what was deleted.
+    Unchanged,
+    /// The store holds a newer version; the object was passed over.
+    Stale,
+}
+
+/// The only one who changes the store. Everybody else has a [`Store`].
+pub struct Indexer<S: Stored = Object> {
+    current: Snapshot<S>,
+    shared: Arc<Shared<S>>,
+    tell: watch::Sender<u64>,
+    /// The readers do not see `current` yet.
+    unpublished: bool,
+}
+
+impl<S: Stored> Indexer<S> {
+    /// An empty store.
+    pub fn new() -> Self {
+        let shared = Arc::new(Shared { published: ArcSwap::from_pointee(Snapshot::default()) });
+        Indexer { current: Snapshot::default(), shared, tell: watch::Sender::new(0), unpublished: false }
+    }
+
+    /// A reader.
+    pub fn reader(&self) -> Store<S> {
+        Store { shared: self.shared.clone(), told: self.tell.subscribe() }
+    }
+
+    /// The state as the readers see it.
+    pub(crate) fn published(&self) -> Arc<Snapshot<S>> {
+        self.shared.published.load_full()
+    }
+
+    /// The state is whole, for a writer that makes it of several.
+    pub(crate) fn set_synced(&mut self) {
+        self.unpublished |= !self.current.synced;
+        self.current.synced = true;
+    }
+
+    /// The state as the writer sees it, published or not.
+    pub fn current(&self) -> &Snapshot<S> {
+        &self.current
+    }
+
+    /// Adds an index: `function` gives the values of an object, any number of them. It must give
+    /// the same ones for the same object each time. What is stored already is indexed at once and
+    /// published. Equal values of an index share one allocation, and each object costs one entry
+    /// for each of its values.
+    ///
+    /// # Panics
+    /// A panic of `function` passes through whoever applies an object.
+    pub fn add_index<V, I>(&mut self, function: impl Fn(&S) -> I + Send + Sync + 'static) -> Index<S, V>
+    where
+        V: IndexValue,
+        I: IntoIterator<Item = V>,
+    {
+        let function: Arc<index::IndexFunction<S, V>> =
+            Arc::new(move |object: &S| function(object).into_iter().collect());
+        let mut by = IndexBy::new(function.clone());
+        index::AnyIndex::rebuild(&mut by, &self.current.objects);
+        let index = Index { function, slot: self.current.indexes.len() };
+        self.current.indexes.push(by);
+        self.unpublished = true;
+        self.publish();
+        index
+    }
+
+    /// Adds the index that [`Snapshot::select`] finds candidates with: one entry for each label of
+    /// each object. A second call does nothing.
+    pub fn add_label_index(&mut self) {
+        if self.current.labels.is_some() {
+            return;
+        }
+        let labels = self.add_index(|object: &S| {
+            let mut labels = Vec::new();
+            object.for_each_label(|key, value| labels.push(label_text(key, value)));
+            labels
+        });
+        self.current.labels = Some(labels);
+        self.unpublished = true;
+        self.publish();
+    }
+
+    /// Takes one step and appends what it changed to `changes`: nothing, one change, a delete and
+    /// an add when the name belongs to another object now, or every difference of a whole state,
+    /// first what vanished, then the rest, each in key order.
+    ///
+    /// An object older than the one in the store is passed over, so no reader goes back in time; a
+    /// [`Replacement`] is believed whatever its versions. It has to be one from the state that
+    /// this store is in, as [`DeltaFifo`](crate::DeltaFifo) makes them.
+    pub fn apply(&mut self, delta: Delta<S>, changes: &mut Vec<Change<S>>) -> Applied {
+        match delta {
+            Delta::Upsert(object) => self.upsert(object, changes),
+            Delta::Delete { key, last } => self.delete(&key, last, changes),
+            Delta::Quarantine { key, entry } => {
+                self.unpublished = true;
+                self.current.quarantine.insert(key, entry);
+                Applied::Changed
+            }
+            Delta::Sync(object) => {
+                // What changed or went since was told with its change.
+                if !self.current.objects.get(object.key()).is_some_and(|stored| stored.is_same(&object)) {
+                    return Applied::Stale;
+                }
+                changes.push(Change::Updated { old: object.clone(), new: object, origin: Origin::Resync });
+                Applied::Unchanged
+            }
+            Delta::Version(version) => {
+                if self.current.version == version {
+                    return Applied::Unchanged;
+                }
+                self.current.version = version;
+                self.unpublished = true;
+                Applied::Changed
+            }
+            Delta::Replace(replacement) => {
+                self.replace(replacement, changes);
+                Applied::Changed
+            }
+        }
+    }
+
+    fn upsert(&mut self, object: S, changes: &mut Vec<Change<S>>) -> Applied {
+        let old = self.current.objects.get(object.key());
+        let order = old.and_then(|old| compare_versions(&object.resource_version(), &old.resource_version()));
+        if order.is_some_and(std::cmp::Ordering::is_lt) {
+            return Applied::Stale;
+        }
+        let same_uid = old.is_some_and(|old| old.uid() == object.uid());
+        if same_uid && old.is_some_and(|old| old.resource_version() == object.resource_version()) {
+            self.release(object.key());
+            return Applied::Unchanged;
+        }
+        self.unpublished = true;
+        self.release(object.key());
+        let old = self.current.objects.insert(object.key().clone(), object.clone());
+        self.current.indexes.update(old.as_ref(), Some(&object));
+        difference(old, object, same_uid, Origin::Live, changes);
+        Applied::Changed
+    }
+
+    fn delete(&mut self, key: &ObjectKey, last: Option<S>, changes: &mut Vec<Change<S>>) -> Applied {
+        let released = self.release(key);
+        let Some(stored) = self.current.objects.remove(key) else {
+            return if released { Applied::Changed } else { Applied::Unchanged };
+        };
+        self.unpublished = true;
+        self.current.indexes.update(Some(&stored), None);
+        let last = last.filter(|last| last.uid() == stored.uid());
+        let last_is_final = last.is_some();
+        changes.push(Change::Deleted { last: last.unwrap_or(stored), last_is_final, origin: Origin::Live });
+        Applied::Changed
+    }
+
+    fn replace(&mut self, replacement: Replacement<S>, changes: &mut Vec<Change<S>>) {
+        let origin = if self.current.synced { Origin::Relist } else { Origin::Initial };
+        let Replacement { before, after, quarantine, vanished, upserted, version } = replacement;
+        for last in vanished.iter().filter_map(|key| before.get(key)) {
+            self.current.indexes.update(Some(last), None);
+            changes.push(Change::Deleted { last: last.clone(), last_is_final: false, origin });
+        }
+        match upserted {
+            Some(keys) => {
+                changes.reserve(keys.len());
+                for new in keys.iter().filter_map(|key| after.get(key)) {
+                    let old = before.get(new.key());
+                    self.current.indexes.update(old, Some(new));
+                    let same_uid = old.is_some_and(|old| old.uid() == new.uid());
+                    difference(old.cloned(), new.clone(), same_uid, origin, changes);
+                }
+            }
+            None => {
+                self.current.indexes.rebuild(&after);
+                changes.extend(after.values().map(|object| Change::Added { object: object.clone(), origin }));
+            }
+        }
+        self.current.objects = after;
+        self.current.quarantine = quarantine;
+        self.current.version = version;
+        self.current.synced = true;
+        self.unpublished = true;
+    }
+
+    fn release(&mut self, key: &ObjectKey) -> bool {
+        let released = !self.current.quarantine.is_empty() && self.current.quarantine.remove(key).is_some();
+        self.unpublished |= released;
+        released
+    }
+
+    /// Shows the state to the readers, if it is not what they see already, and wakes those who
+    /// wait for it. Called once per batch, so that a batch costs one snapshot.
+    pub fn publish(&mut self) {
+        if std::mem::take(&mut self.unpublished) {
+            self.shared.published.store(Arc::new(self.current.clone()));
+            self.tell.send_modify(|publications| *publications += 1);
+        }
+    }
+}
+
+impl<S: Stored> Default for Indexer<S> {
+    fn default() -> Self {
+        Indexer::new()
+    }
+}
+
+impl<S: Stored> fmt::Debug for Indexer<S> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Indexer({} objects at {:?})", self.current.len(), self.current.version())
+    }
+}
+
+/// A name whose uid changed is two changes: nobody may mistake one object for another.
+fn difference<S: Stored>(old: Option<S>, new: S, same_uid: bool, origin: Origin, changes: &mut Vec<Change<S>>) {
+    match old {
+        None => changes.push(Change::Added { object: new, origin }),
+        Some(old) if same_uid => changes.push(Change::Updated { old, new, origin }),
+        Some(old) => {
+            changes.push(Change::Deleted { last: old, last_is_final: false, origin });
+            changes.push(Change::Added { object: new, origin });
+        }
+    }
+}
+
+/// A label as the label index has it. `=` sorts behind nothing that a label's key may hold, but no
+/// key holds it, so the labels of one key stand together.
+pub(crate) fn label_text(key: &str, value: &str) -> Box<str> {
+    format!("{key}={value}").into()
+}

@@ -1,0 +1,319 @@
+//! Reading: [`Store`], from anywhere at any time, and the [`Snapshot`]s it hands out.
+
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+use arc_swap::ArcSwap;
+use imbl::OrdMap;
+use listwatch_meta::LabelSelector;
+use listwatch_meta::selector::LabelOperator;
+use tokio::sync::watch;
+
+use super::index::{Index, IndexValue, Indexes};
+use crate::delta_fifo::Quarantined;
+use crate::object::{Object, ObjectKey, compare_versions};
+use crate::stored::Stored;
+
+/// One published state. Immutable; a clone costs a few pointers.
+#[derive(Clone, Debug)]
+pub struct Snapshot<S: Stored = Object> {
+    pub(crate) objects: OrdMap<ObjectKey, S>,
+    pub(crate) indexes: Indexes<S>,
+    pub(crate) labels: Option<Index<S, Box<str>>>,
+    pub(crate) quarantine: OrdMap<ObjectKey, Arc<Quarantined>>,
+    pub(crate) version: String,
+    pub(crate) synced: bool,
+}
+
+impl<S: Stored> Default for Snapshot<S> {
+    fn default() -> Self {
+        Snapshot {
+            objects: OrdMap::new(),
+            indexes: Indexes::default(),
+            labels: None,
+            quarantine: OrdMap::new(),
+            version: String::new(),
+            synced: false,
+        }
+    }
+}
+
+impl<S: Stored> Snapshot<S> {
+    /// The object with this key (`namespace/name`, or `name`).
+    pub fn get(&self, key: &str) -> Option<&S> {
+        self.objects.get(key)
+    }
+
+    /// Every object, in key order.
+    pub fn iter(&self) -> impl Iterator<Item = &S> {
+        self.objects.values()
+    }
+
+    /// The objects of one namespace, in key order. Costs what it finds: keys begin with their
+    /// namespace, so the primary order is the namespace index.
+    pub fn namespace<'s>(&'s self, namespace: &'s str) -> impl Iterator<Item = &'s S> {
+        let first = ObjectKey::new(namespace, "");
+        let inside = move |(key, _): &(&'s ObjectKey, &'s S)| key.namespace() == namespace;
+        self.objects.range(first..).take_while(inside).map(|(_, object)| object)
+    }
+
+    /// The objects behind a key, in key order: for walking a large store in parts, over several
+    /// snapshots.
+    pub fn after<'s>(&'s self, key: Option<&ObjectKey>) -> impl Iterator<Item = &'s S> + use<'s, S> {
+        use std::ops::Bound::{Excluded, Unbounded};
+        let start = key.cloned().map_or(Unbounded, Excluded);
+        self.objects.range((start, Unbounded)).map(|(_, object)| object)
+    }
+
+    /// The objects with this value in an index, in key order.
+    ///
+    /// A snapshot that is older than the index has to look at every object for it.
+    pub fn by_index<'s, V: IndexValue>(
+        &'s self,
+        index: &Index<S, V>,
+        value: &V,
+    ) -> Box<dyn Iterator<Item = &'s S> + 's> {
+        if let Some(index) = self.indexes.get(index) {
+            return Box::new(index.keys(value).filter_map(|key| self.objects.get(key)));
+        }
+        let (index, value) = (index.clone(), value.clone());
+        Box::new(self.objects.values().filter(move |object| (index.function)(object).contains(&value)))
+    }
+
+    /// The keys of the objects with this value in an index, in order.
+    pub fn keys_by_index<V: IndexValue>(&self, index: &Index<S, V>, value: &V) -> Vec<ObjectKey> {
+        match self.indexes.get(index) {
+            Some(index) => index.keys(value).cloned().collect(),
+            None => self.by_index(index, value).map(|object| object.key().clone()).collect(),
+        }
+    }
+
+    /// The values of an index that are in use, in order.
+    pub fn index_values<V: IndexValue>(&self, index: &Index<S, V>) -> Vec<V> {
+        if let Some(index) = self.indexes.get(index) {
+            return index.values().cloned().collect();
+        }
+        let mut values: Vec<V> = self.objects.values().flat_map(|object| (index.function)(object)).collect();
+        values.sort_unstable();
+        values.dedup();
+        values
+    }
+
+    /// The objects whose labels match, in key order.
+    ///
+    /// With a label index ([`Indexer::add_label_index`](super::Indexer::add_label_index)) a
+    /// requirement that a label is there, or has one of some values, finds the candidates; without
+    /// either, every object is looked at.
+    pub fn select(&self, selector: &LabelSelector) -> Vec<&S> {
+        let matches = |object: &&S| selector.matches(|key| object.label(key));
+        match self.candidates(selector) {
+            Some(keys) => keys.iter().filter_map(|key| self.objects.get(key)).filter(matches).collect(),
+            None => self.objects.values().filter(matches).collect(),
+        }
+    }
+
+    /// The keys that one requirement of the selector leaves, sorted, if the label index can tell.
+    fn candidates(&self, selector: &LabelSelector) -> Option<Vec<ObjectKey>> {
+        let index = self.indexes.get(self.labels.as_ref()?)?;
+        let requirements = selector.requirements();
+        let in_values = requirements.iter().find_map(|requirement| match requirement.operator() {
+            LabelOperator::In(values) => Some((requirement.key(), values)),
+            _ => None,
+        });
+        let mut keys: Vec<ObjectKey> = if let Some((key, values)) = in_values {
+            let labels = values.iter().map(|value| super::label_text(key, value));
+            labels.flat_map(|label| index.keys(&label).cloned().collect::<Vec<_>>()).collect()
+        } else {
+            let there = |operator: &LabelOperator| {
+                matches!(operator, LabelOperator::Exists | LabelOperator::GreaterThan(_) | LabelOperator::LessThan(_))
+            };
+            let requirement = requirements.iter().find(|requirement| there(requirement.operator()))?;
+            let first = super::label_text(requirement.key(), "");
+            let labels = index.from(&first).take_while(|(label, _)| label.starts_with(&*first));
+            labels.map(|(_, key)| key.clone()).collect()
+        };
+        keys.sort_unstable();
+        keys.dedup();
+        Some(keys)
+    }
+
+    /// How many objects there are.
+    pub fn len(&self) -> usize {
+        self.objects.len()
+    }
+
+    /// True when there are no objects.
+    pub fn is_empty(&self) -> bool {
+        self.objects.is_empty()
+    }
+
+    /// The resource version this state is known to be current for; empty before the first. Moves
+    /// with bookmarks, also where no object changes.
+    pub fn version(&self) -> &str {
+        &self.version
+    }
+
+    /// Does this state show everything up to `version`? `None` when that cannot be told, because
+    /// one of the versions is no number and they differ.
+    pub fn has_reached(&self, version: &str) -> Option<bool> {
+        if self.version == version {
+            return Some(true);
+        }
+        if self.version.is_empty() {
+            return Some(false);
+        }
+        compare_versions(&self.version, version).map(std::cmp::Ordering::is_ge)
+    }
+
+    /// True once the initial state was loaded.
+    pub fn is_synced(&self) -> bool {
+        self.synced
+    }
+
+    /// Why an object's newest version is not shown, if it could not be decoded. [`Snapshot::get`]
+    /// gives its last good state, if it ever had one.
+    pub fn quarantined(&self, key: &str) -> Option<&Quarantined> {
+        self.quarantine.get(key).map(|entry| &**entry)
+    }
+
+    /// Every object whose newest version could not be decoded, in key order.
+    pub fn quarantine(&self) -> impl Iterator<Item = (&ObjectKey, &Quarantined)> {
+        self.quarantine.iter().map(|(key, entry)| (key, &**entry))
+    }
+}
+
+/// A reader of the local copy. Cheap to clone; never blocks, and nothing blocks it.
+pub struct Store<S: Stored = Object> {
+    pub(super) shared: Arc<Shared<S>>,
+    /// Told after each publication; holds the number of publications.
+    pub(super) told: watch::Receiver<u64>,
+}
+
+#[derive(Debug)]
+pub(super) struct Shared<S: Stored> {
+    pub(super) published: ArcSwap<Snapshot<S>>,
+}
+
+/// Why a wait for a version ended without it.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum WaitError {
+    /// The time is over. The store may be behind, or the version be of another resource.
+    #[error("version {wanted} was not reached in {waited:?}: the store is at {reached:?}")]
+    TimedOut {
+        /// What was waited for.
+        wanted: String,
+        /// What the store has reached.
+        reached: String,
+        /// How long was waited.
+        waited: Duration,
+    },
+    /// The versions cannot be compared: one of them is no number.
+    #[error("version {wanted:?} cannot be compared with the store's {reached:?}")]
+    Incomparable {
+        /// What was waited for.
+        wanted: String,
+        /// What the store has reached.
+        reached: String,
+    },
+    /// Nobody writes this store any more.
+    #[error("the store is no longer kept: it ended at version {reached:?}")]
+    Ended {
+        /// What the store has reached.
+        reached: String,
+    },
+}
+
+impl<S: Stored> Store<S> {
+    /// The state as of now. Later changes do not show in it.
+    pub fn snapshot(&self) -> Arc<Snapshot<S>> {
+        self.shared.published.load_full()
+    }
+
+    /// The object with this key as of now.
+    pub fn get(&self, key: &str) -> Option<S> {
+        self.shared.published.load().get(key).cloned()
+    }
+
+    /// Waits until the store shows everything up to `version`, for example that of a write's
+    /// answer, for at most `patience`. Dropping the future gives up.
+    ///
+    /// # Errors
+    /// [`WaitError`], with where the store is.
+    pub async fn wait_for_version(&self, version: &str, patience: Duration) -> Result<Arc<Snapshot<S>>, WaitError> {
+        let reached = |snapshot: &Snapshot<S>| match snapshot.has_reached(version) {
+            Some(true) => Ok(true),
+            Some(false) => Ok(false),
+            None => Err(WaitError::Incomparable { wanted: version.to_owned(), reached: snapshot.version.clone() }),
+        };
+        self.wait_until(reached, patience, version).await
+    }
+
+    /// Waits until the initial state was loaded, for at most `patience`.
+    ///
+    /// # Errors
+    /// [`WaitError::TimedOut`] and [`WaitError::Ended`]. Why it takes so long is known to the
+    /// reflector: see [`ReflectorState`](crate::ReflectorState).
+    pub async fn wait_until_synced(&self, patience: Duration) -> Result<Arc<Snapshot<S>>, WaitError> {
+        self.wait_until(|snapshot| Ok(snapshot.synced), patience, "of the initial state").await
+    }
+
+    /// Waits for the next publication after the one `seen` was taken from; at once if there was
+    /// one. False when there will be none any more.
+    pub async fn changed(&self, seen: &Arc<Snapshot<S>>) -> bool {
+        let mut told = self.told.clone();
+        loop {
+            told.borrow_and_update();
+            if !Arc::ptr_eq(seen, &*self.shared.published.load()) {
+                return true;
+            }
+            if told.changed().await.is_err() {
+                return !Arc::ptr_eq(seen, &*self.shared.published.load());
+            }
+        }
+    }
+
+    async fn wait_until(
+        &self,
+        is_there: impl Fn(&Snapshot<S>) -> Result<bool, WaitError>,
+        patience: Duration,
+        wanted: &str,
+    ) -> Result<Arc<Snapshot<S>>, WaitError> {
+        let wait = async {
+            let mut told = self.told.clone();
+            loop {
+                // Marked before the look: what is published in between is not slept through.
+                told.borrow_and_update();
+                let snapshot = self.snapshot();
+                if is_there(&snapshot)? {
+                    return Ok(snapshot);
+                }
+                if told.changed().await.is_err() {
+                    let snapshot = self.snapshot();
+                    let reached = snapshot.version.clone();
+                    return if is_there(&snapshot)? { Ok(snapshot) } else { Err(WaitError::Ended { reached }) };
+                }
+            }
+        };
+        match tokio::time::timeout(patience, wait).await {
+            Ok(found) => found,
+            Err(_) => {
+                let reached = self.snapshot().version.clone();
+                Err(WaitError::TimedOut { wanted: wanted.to_owned(), reached, waited: patience })
+            }
+        }
+    }
+}
+
+impl<S: Stored> Clone for Store<S> {
+    fn clone(&self) -> Self {
+        Store { shared: self.shared.clone(), told: self.told.clone() }
+    }
+}
+
+impl<S: Stored> fmt::Debug for Store<S> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let snapshot = self.shared.published.load();
+        write!(f, "Store({} objects at {:?})", snapshot.len(), snapshot.version())
+    }
+}

@@ -1,0 +1,188 @@
+//! Reading one's own writes: [`OwnWrites`].
+//!
+//! A controller that has written an object and reads its cache at once finds the state before the
+//! write, and does its work twice. Here it records what the server answered, and reads through the
+//! record until the store shows it.
+
+use std::collections::HashMap;
+
+use crate::indexer::{Snapshot, Store};
+use crate::object::{Object, ObjectKey, compare_versions};
+use crate::stored::Stored;
+
+/// How many writes are remembered that the store does not show yet. Above it a write is not
+/// recorded, and the writer is told so ([`RecordError::Full`]): it waits for the store instead.
+pub const OWN_WRITES_MAX: usize = 10_000;
+
+/// Writes of this process that the store may not show yet, laid over it.
+///
+/// A write is forgotten as soon as the store has reached its version, or shows the object in that
+/// or a newer version: then the store knows better, also if it shows nothing. So a late answer
+/// brings nothing back that was deleted meanwhile.
+///
+/// # Example
+/// ```
+/// use bytes::Bytes;
+/// use listwatch_client::{Indexer, Object, ObjectKey, OwnWrites, RawObject, Typed, Stored};
+///
+/// let indexer = Indexer::<Typed<u32>>::new();
+/// let mut writes = OwnWrites::new(indexer.reader());
+/// let answer = br#"{"metadata":{"name":"web","uid":"u","resourceVersion":"7"}}"#;
+/// let answer = RawObject::new(Bytes::from_static(answer)).unwrap();
+/// writes.wrote(Typed::new(&answer, 3)).unwrap();
+/// assert_eq!(*writes.get("web").unwrap(), 3);
+/// writes.deleted(&ObjectKey::new("", "web"), "u", Some("8")).unwrap();
+/// assert!(writes.get("web").is_none());
+/// ```
+#[derive(Debug)]
+pub struct OwnWrites<S: Stored = Object> {
+    store: Store<S>,
+    written: HashMap<ObjectKey, Write<S>>,
+}
+
+#[derive(Clone, Debug)]
+enum Write<S> {
+    Object(S),
+    /// Deleted, at this version if the server told one.
+    Deleted {
+        uid: Box<str>,
+        version: Option<Box<str>>,
+        /// The version of a write before it that the store did not show: a store that does not
+        /// have the object yet has not seen its deletion.
+        behind: Option<Box<str>>,
+    },
+}
+
+/// Why a write was not recorded. Nothing changed; the store will show the write in time, and
+/// [`Store::wait_for_version`] says when.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum RecordError {
+    /// [`OWN_WRITES_MAX`] writes are waiting to be seen.
+    #[error("{OWN_WRITES_MAX} writes are waiting to be seen in the store")]
+    Full,
+    /// The version is no number, so nobody can tell when the store has reached it.
+    #[error("version {version:?} is no number, so it cannot be waited for")]
+    Incomparable {
+        /// The version.
+        version: String,
+    },
+}
+
+impl<S: Stored> OwnWrites<S> {
+    /// No writes over this store.
+    pub fn new(store: Store<S>) -> Self {
+        OwnWrites { store, written: HashMap::new() }
+    }
+
+    /// Records what the server answered to a create, an update or a patch. An answer older than
+    /// one that is recorded changes nothing.
+    ///
+    /// # Errors
+    /// [`RecordError`].
+    pub fn wrote(&mut self, object: S) -> Result<(), RecordError> {
+        let version = object.resource_version().into_owned();
+        let key = object.key().clone();
+        if self.written.get(&key).is_some_and(|write| write.is_newer_than(&version)) {
+            return Ok(());
+        }
+        self.record(key, &version, Write::Object(object))
+    }
+
+    /// Records that the server has deleted an object. `version` is that of the deletion, where the
+    /// server told it; without one the object is hidden until the store drops or replaces it. A
+    /// deletion that waits for finalizers is a write: give its answer to [`OwnWrites::wrote`].
+    ///
+    /// # Errors
+    /// [`RecordError`].
+    pub fn deleted(&mut self, key: &ObjectKey, uid: &str, version: Option<&str>) -> Result<(), RecordError> {
+        let behind = match self.written.get(key) {
+            Some(Write::Object(object)) if object.uid() == uid => Some(object.resource_version().into()),
+            _ => None,
+        };
+        let write = Write::Deleted { uid: uid.into(), version: version.map(Into::into), behind };
+        self.record(key.clone(), version.unwrap_or("0"), write)
+    }
+
+    fn record(&mut self, key: ObjectKey, version: &str, write: Write<S>) -> Result<(), RecordError> {
+        if compare_versions(version, version).is_none() {
+            return Err(RecordError::Incomparable { version: version.to_owned() });
+        }
+        if self.written.len() >= OWN_WRITES_MAX && !self.written.contains_key(&key) {
+            self.forget_seen();
+            if self.written.len() >= OWN_WRITES_MAX {
+                return Err(RecordError::Full);
+            }
+        }
+        self.written.insert(key, write);
+        Ok(())
+    }
+
+    /// The object as this process has written it, or as the store has it, whichever is newer.
+    pub fn get(&mut self, key: &str) -> Option<S> {
+        let snapshot = self.store.snapshot();
+        match self.written.get(key) {
+            None => snapshot.get(key).cloned(),
+            Some(write) if write.is_seen(key, &snapshot) => {
+                self.written.remove(key);
+                snapshot.get(key).cloned()
+            }
+            Some(Write::Object(object)) => Some(object.clone()),
+            Some(Write::Deleted { .. }) => None,
+        }
+    }
+
+    /// Every object of the store with the writes laid over it, in key order, and what the writes
+    /// alone know.
+    pub fn list(&mut self) -> Vec<S> {
+        let snapshot = self.store.snapshot();
+        self.forget_seen_in(&snapshot);
+        let stored = snapshot.iter().filter(|object| !self.written.contains_key(object.key())).cloned();
+        let written = self.written.values().filter_map(|write| match write {
+            Write::Object(object) => Some(object.clone()),
+            Write::Deleted { .. } => None,
+        });
+        let mut objects: Vec<S> = stored.chain(written).collect();
+        objects.sort_by(|a, b| a.key().cmp(b.key()));
+        objects
+    }
+
+    /// Forgets what the store shows by now, and says how many writes it does not show.
+    pub fn forget_seen(&mut self) -> usize {
+        let snapshot = self.store.snapshot();
+        self.forget_seen_in(&snapshot);
+        self.written.len()
+    }
+
+    fn forget_seen_in(&mut self, snapshot: &Snapshot<S>) {
+        self.written.retain(|key, write| !write.is_seen(key.as_str(), snapshot));
+    }
+}
+
+impl<S: Stored> Write<S> {
+    fn is_newer_than(&self, than: &str) -> bool {
+        let own = match self {
+            Write::Object(object) => object.resource_version().into_owned(),
+            Write::Deleted { version: Some(version), .. } => version.to_string(),
+            Write::Deleted { version: None, .. } => return false,
+        };
+        compare_versions(&own, than).is_some_and(|order| order.is_gt())
+    }
+
+    /// Does the store know at least as much as this write's answer told?
+    fn is_seen<T: Stored>(&self, key: &str, snapshot: &Snapshot<T>) -> bool {
+        let reached = |version: &str| {
+            let shown = snapshot.get(key).map(|stored| stored.resource_version().into_owned());
+            let object_reached =
+                shown.is_some_and(|shown| compare_versions(&shown, version).is_some_and(|order| order.is_ge()));
+            object_reached || snapshot.has_reached(version) == Some(true)
+        };
+        match self {
+            Write::Object(object) => reached(&object.resource_version()),
+            Write::Deleted { version: Some(version), .. } => reached(version),
+            Write::Deleted { uid, version: None, behind } => {
+                let gone = snapshot.get(key).is_none_or(|stored| stored.uid() != **uid);
+                gone && behind.as_ref().is_none_or(|behind| reached(behind))
+            }
+        }
+    }
+}

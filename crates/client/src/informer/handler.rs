@@ -1,0 +1,255 @@
+//! Those who are told: callbacks ([`Handler`]) and streams ([`EventStream`]), each on a view of its
+//! own.
+//!
+//! A callback runs in a task of its own and is given one event at a time; the next one comes when it
+//! is done. A panic in it ends that handler, says so ([`HandlerEnd::Panicked`]), and concerns no
+//! other. A stream is the same thing the other way round: an event counts as processed when the
+//! next one is asked for, and dropping the stream removes the handler.
+
+use std::any::Any;
+use std::fmt;
+use std::future::{Future, poll_fn};
+use std::panic::AssertUnwindSafe;
+use std::pin::{Pin, pin};
+use std::sync::Arc;
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use futures_core::Stream;
+
+use super::event::Event;
+use super::slot::{Slot, Timer};
+use super::status::NotSynced;
+use super::view::{Counts, Lag, Policy};
+use crate::object::Object;
+use crate::stored::Stored;
+
+/// How a handler wants to be told.
+#[derive(Clone, Debug, Default)]
+pub struct HandlerOptions {
+    /// What it is called in logs, metrics and errors; a number when empty.
+    pub name: String,
+    /// What happens when it is slower than the changes.
+    pub policy: Policy,
+    /// How often it wants to be told every object again although nothing changed, spread over that
+    /// time; `None` is never. At least [`RESYNC_PERIOD_MIN`](super::RESYNC_PERIOD_MIN).
+    pub resync: Option<Duration>,
+}
+
+impl HandlerOptions {
+    /// With this name, [`Policy::Coalesce`] and no resync.
+    pub fn named(name: &str) -> Self {
+        HandlerOptions { name: name.to_owned(), ..HandlerOptions::default() }
+    }
+
+    /// With this policy.
+    #[must_use]
+    pub fn policy(mut self, policy: Policy) -> Self {
+        self.policy = policy;
+        self
+    }
+
+    /// With a resync.
+    #[must_use]
+    pub fn resync(mut self, period: Duration) -> Self {
+        self.resync = Some(period);
+        self
+    }
+}
+
+/// Why a handler is told nothing more.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum HandlerEnd {
+    /// It was removed, or its informer was shut down, and it has processed what there was (or that
+    /// was dropped, if it was asked for).
+    Removed,
+    /// Its stream was dropped.
+    Dropped,
+    /// It panicked.
+    Panicked {
+        /// The panic's message.
+        message: String,
+    },
+    /// The runtime ended its task.
+    Aborted,
+}
+
+impl fmt::Display for HandlerEnd {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            HandlerEnd::Removed => f.write_str("removed"),
+            HandlerEnd::Dropped => f.write_str("its stream was dropped"),
+            HandlerEnd::Panicked { message } => write!(f, "it panicked: {message}"),
+            HandlerEnd::Aborted => f.write_str("the runtime ended its task"),
+        }
+    }
+}
+
+/// What becomes of events that wait for a handler that is removed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Remaining {
+    /// It is told them first.
+    Drain,
+    /// They are dropped.
+    Drop,
+}
+
+/// A registered callback. Dropping this changes nothing for the callback, but it no longer keeps the
+/// informer running: an informer that nobody holds is stopped.
+#[derive(Clone)]
+pub struct Handler<S: Stored = Object> {
+    pub(super) slot: Arc<Slot<S>>,
+    pub(super) _hold: Arc<dyn Any + Send + Sync>,
+}
+
+impl<S: Stored> Handler<S> {
+    /// What it is called.
+    pub fn name(&self) -> &str {
+        &self.slot.name
+    }
+
+    /// True once it has processed the state that was there when it began.
+    pub fn has_synced(&self) -> bool {
+        self.slot.has_synced()
+    }
+
+    /// Waits until it has processed the state that was there when it began, for at most `patience`.
+    /// Dropping the future gives up.
+    ///
+    /// # Errors
+    /// [`NotSynced::Ended`] when it ended before, [`NotSynced::TimedOut`]. Why the informer is not
+    /// synced itself is told by [`SharedInformer::wait_until_synced`](super::SharedInformer::wait_until_synced).
+    pub async fn wait_until_synced(&self, patience: Duration) -> Result<(), NotSynced> {
+        let mut progress = self.slot.progress();
+        let wait = progress.wait_for(|progress| progress.synced || progress.ended.is_some());
+        match tokio::time::timeout(patience, wait).await {
+            Ok(Ok(progress)) if progress.synced => Ok(()),
+            Ok(Ok(progress)) => Err(NotSynced::Ended { why: progress.ended.clone().unwrap_or(HandlerEnd::Removed) }),
+            Ok(Err(_)) => Err(NotSynced::Ended { why: HandlerEnd::Removed }),
+            Err(_) => Err(NotSynced::TimedOut { waited: patience, parts: Vec::new() }),
+        }
+    }
+
+    /// How far it is behind.
+    pub fn lag(&self) -> Lag {
+        self.slot.lag()
+    }
+
+    /// What it was told so far.
+    pub fn counts(&self) -> Counts {
+        self.slot.counts()
+    }
+
+    /// Removes it and waits until its task is done with what is left.
+    pub async fn remove(&self, remaining: Remaining) -> HandlerEnd {
+        self.slot.change(|view| view.close(remaining == Remaining::Drain));
+        self.ended().await
+    }
+
+    /// Waits until it is told nothing more, and says why.
+    pub async fn ended(&self) -> HandlerEnd {
+        let mut progress = self.slot.progress();
+        let ended = progress.wait_for(|progress| progress.ended.is_some()).await;
+        ended.ok().and_then(|progress| progress.ended.clone()).unwrap_or(HandlerEnd::Removed)
+    }
+}
+
+impl<S: Stored> fmt::Debug for Handler<S> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Handler({})", self.slot.name)
+    }
+}
+
+/// The events of an informer as a stream. Ends (`None`) when the informer is shut down, after
+/// [`Event::Stopped`]. Keeps the informer running while it lives.
+pub struct EventStream<S: Stored = Object> {
+    pub(super) slot: Arc<Slot<S>>,
+    pub(super) timer: Timer,
+    pub(super) _hold: Arc<dyn Any + Send + Sync>,
+}
+
+impl<S: Stored> EventStream<S> {
+    /// What happened next; asking says that what was told before is processed. Cancel-safe.
+    pub async fn next(&mut self) -> Option<Event<S>> {
+        poll_fn(|context| self.slot.poll_take(context, &mut self.timer)).await
+    }
+
+    /// How far the reader of this stream is behind.
+    pub fn lag(&self) -> Lag {
+        self.slot.lag()
+    }
+
+    /// What was read so far.
+    pub fn counts(&self) -> Counts {
+        self.slot.counts()
+    }
+}
+
+impl<S: Stored> Stream for EventStream<S> {
+    type Item = Event<S>;
+
+    fn poll_next(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Event<S>>> {
+        let this = &mut *self;
+        this.slot.poll_take(context, &mut this.timer)
+    }
+}
+
+impl<S: Stored> Drop for EventStream<S> {
+    fn drop(&mut self) {
+        self.slot.end(HandlerEnd::Dropped);
+    }
+}
+
+impl<S: Stored> fmt::Debug for EventStream<S> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "EventStream({})", self.slot.name)
+    }
+}
+
+/// Tells a callback, one event at a time, until its view is over or it panics.
+pub(super) async fn run_handler<S, F, Fut>(slot: Arc<Slot<S>>, mut callback: F)
+where
+    S: Stored,
+    F: FnMut(Event<S>) -> Fut + Send,
+    Fut: Future<Output = ()> + Send,
+{
+    // Says so if the runtime drops this task.
+    struct Guard<S: Stored>(Arc<Slot<S>>);
+    impl<S: Stored> Drop for Guard<S> {
+        fn drop(&mut self) {
+            self.0.end(HandlerEnd::Aborted);
+        }
+    }
+    let guard = Guard(slot);
+    let mut timer = Timer::default();
+    while let Some(event) = poll_fn(|context| guard.0.poll_take(context, &mut timer)).await {
+        let call = AssertUnwindSafe(|| callback(event));
+        let told = match std::panic::catch_unwind(call) {
+            Ok(future) => catch_panic(future).await,
+            Err(panic) => Err(panic_message(&*panic)),
+        };
+        if let Err(message) = told {
+            tracing::error!(handler = %guard.0.name, %message, "a handler panicked and is told nothing more");
+            guard.0.end(HandlerEnd::Panicked { message });
+            return;
+        }
+        // A backlog must not keep a thread from everybody else.
+        tokio::task::consume_budget().await;
+    }
+}
+
+/// Runs a future; a panic in it is an error with its message.
+pub(super) async fn catch_panic<T>(future: impl Future<Output = T>) -> Result<T, String> {
+    let mut future = pin!(future);
+    poll_fn(|context| match std::panic::catch_unwind(AssertUnwindSafe(|| future.as_mut().poll(context))) {
+        Ok(Poll::Pending) => Poll::Pending,
+        Ok(Poll::Ready(output)) => Poll::Ready(Ok(output)),
+        Err(panic) => Poll::Ready(Err(panic_message(&*panic))),
+    })
+    .await
+}
+
+pub(super) fn panic_message(panic: &(dyn Any + Send)) -> String {
+    let text = panic.downcast_ref::<&str>().map(|text| (*text).to_owned());
+    text.or_else(|| panic.downcast_ref::<String>().cloned()).unwrap_or_else(|| "no message".to_owned())
+}

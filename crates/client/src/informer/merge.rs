@@ -1,0 +1,230 @@
+//! One state out of several lists and watches, as pure functions: [`fold`], [`take_out`].
+//!
+//! The parts of a merged informer are namespaces or shards. Each is a copy of its own; the merged
+//! state is their union. What each part reports is right for that part, but parts are not in step:
+//! a name that was deleted and made anew may be in another shard, where it is added before the
+//! first shard hears of the deletion. So a deletion concerns only the incarnation (uid) that it
+//! names, and of two incarnations the one with the newer version is shown. The other one is on its
+//! way out, unless a part found by listing again that the shown one is gone: then the server may
+//! have been put back to an older state, and what another part has of that name takes its place.
+
+use std::cmp::Ordering;
+use std::collections::HashMap;
+
+use crate::delta_fifo::Delta;
+use crate::indexer::{Change, Origin, Snapshot};
+use crate::object::{ObjectKey, compare_versions};
+use crate::stored::Stored;
+
+/// At which versions names were deleted, for as long as a part may still tell of what was there
+/// before. Bounded by the deletions between the slowest part and the quickest: see [`Floors::forget`].
+#[derive(Debug, Default)]
+pub(crate) struct Floors(HashMap<ObjectKey, u64>);
+
+impl Floors {
+    /// Notes a deletion whose version is known.
+    pub(crate) fn note<S: Stored>(&mut self, change: &Change<S>) {
+        if let Change::Deleted { last, last_is_final: true, .. } = change
+            && let Ok(version) = last.resource_version().parse()
+        {
+            self.0.insert(last.key().clone(), version);
+        }
+    }
+
+    /// Forgets what every part has passed.
+    pub(crate) fn forget(&mut self, oldest: u64) {
+        self.0.retain(|_, version| *version > oldest);
+    }
+
+    fn is_below<S: Stored>(&self, object: &S) -> bool {
+        let Some(floor) = self.0.get(object.key()) else { return false };
+        object.resource_version().parse::<u64>().is_ok_and(|version| version < *floor)
+    }
+}
+
+/// What a part's change does to the merged state. `others` are the parts that may hold the same
+/// key: for namespaces, whose keys differ, none.
+pub(crate) fn fold<'o, S: Stored>(
+    merged: &Snapshot<S>,
+    change: &Change<S>,
+    floors: &Floors,
+    others: impl IntoIterator<Item = &'o Snapshot<S>>,
+) -> Vec<Delta<S>> {
+    let key = change.key();
+    let shown = merged.get(key.as_str());
+    match change {
+        Change::Added { object: new, origin } | Change::Updated { new, origin, .. } => {
+            let Some(shown) = shown else {
+                // The part is behind: it is yet to tell that this went before another came and went.
+                let late = *origin == Origin::Live && floors.is_below(new);
+                return if late { Vec::new() } else { vec![Delta::Upsert(new.clone())] };
+            };
+            let older = compare_versions(&new.resource_version(), &shown.resource_version()) == Some(Ordering::Less);
+            if !older {
+                return vec![Delta::Upsert(new.clone())];
+            }
+            // A part that lists again believes what it is told, also after a restored backup; the
+            // merged state follows. Of another incarnation it is an old one.
+            if shown.uid() == new.uid() && *origin != Origin::Live {
+                let gone = Delta::Delete { key: key.clone(), last: None };
+                return vec![gone, Delta::Upsert(new.clone())];
+            }
+            Vec::new()
+        }
+        Change::Deleted { last, last_is_final, origin } => {
+            if shown.is_none_or(|shown| shown.uid() != last.uid()) {
+                return Vec::new();
+            }
+            let last = last_is_final.then(|| last.clone());
+            let mut deltas = vec![Delta::Delete { key: key.clone(), last }];
+            if *origin == Origin::Live {
+                return deltas;
+            }
+            let others = others.into_iter().filter_map(|other| other.get(key.as_str()));
+            let newest = others.reduce(|a, b| {
+                let newer = compare_versions(&b.resource_version(), &a.resource_version()) == Some(Ordering::Greater);
+                if newer { b } else { a }
+            });
+            deltas.extend(newest.cloned().map(Delta::Upsert));
+            deltas
+        }
+    }
+}
+
+/// What takes a part out of the merged state: everything it shows there, as it was known last.
+pub(crate) fn take_out<S: Stored>(merged: &Snapshot<S>, part: &Snapshot<S>) -> Vec<Delta<S>> {
+    let gone = |object: &S| Change::Deleted { last: object.clone(), last_is_final: false, origin: Origin::Live };
+    part.iter().flat_map(|object| fold(merged, &gone(object), &Floors::default(), [])).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::{BTreeMap, VecDeque};
+
+    use bytes::Bytes;
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::indexer::Indexer;
+    use crate::object::{ObjectKey, RawObject};
+    use crate::stored::Typed;
+
+    type Item = Typed<u64>;
+
+    fn item(name: u8, uid: u64, version: u64) -> Item {
+        let json = format!(r#"{{"metadata":{{"name":"o{name}","uid":"{uid}","resourceVersion":"{version}"}}}}"#);
+        Typed::new(&RawObject::new(Bytes::from(json)).unwrap(), version)
+    }
+
+    /// Three shards by uid, each with what it has not reported yet.
+    struct World {
+        truth: BTreeMap<u8, (u64, u64)>,
+        version: u64,
+        parts: Vec<Indexer<Item>>,
+        waiting: Vec<VecDeque<Delta<Item>>>,
+        merged: Indexer<Item>,
+        told: BTreeMap<ObjectKey, Item>,
+        newest: BTreeMap<ObjectKey, u64>,
+        floors: Floors,
+    }
+
+    impl World {
+        fn write(&mut self, name: u8, operation: u8) {
+            self.version += 1;
+            let version = self.version;
+            let key = ObjectKey::new("", &format!("o{name}"));
+            let shard = |uid: u64| (uid % 3) as usize;
+            match (self.truth.get(&name).copied(), operation) {
+                (Some((uid, _)), 0) => {
+                    self.truth.remove(&name);
+                    self.waiting[shard(uid)].push_back(Delta::Delete { key, last: Some(item(name, uid, version)) });
+                }
+                (known, _) => {
+                    let uid = known.map_or(version, |(uid, _)| uid);
+                    self.truth.insert(name, (uid, version));
+                    self.waiting[shard(uid)].push_back(Delta::Upsert(item(name, uid, version)));
+                }
+            }
+        }
+
+        /// A part hears of one write, and the merged state of what that changed.
+        fn deliver(&mut self, part: usize) -> bool {
+            let Some(delta) = self.waiting[part].pop_front() else { return false };
+            let mut changes = Vec::new();
+            self.parts[part].apply(delta, &mut changes);
+            self.parts[part].publish();
+            let others: Vec<_> =
+                (0..3).filter(|other| *other != part).map(|other| self.parts[other].current()).collect();
+            let mut told = Vec::new();
+            for change in &changes {
+                for delta in fold(self.merged.current(), change, &self.floors, others.iter().copied()) {
+                    self.merged.apply(delta, &mut told);
+                }
+            }
+            self.hear(&told);
+            true
+        }
+
+        fn hear(&mut self, changes: &[Change<Item>]) {
+            for change in changes {
+                let key = change.key().clone();
+                let newest = self.newest.entry(key.clone()).or_default();
+                assert!(**change.object() >= *newest, "broke no time travel: {change:?} after @{newest}");
+                *newest = **change.object();
+                self.floors.note(change);
+                match change {
+                    Change::Added { object, .. } => {
+                        assert!(self.told.insert(key, object.clone()).is_none(), "broke legal history: added twice");
+                    }
+                    Change::Updated { old, new, .. } => {
+                        let before = self.told.insert(key, new.clone());
+                        assert!(before.is_some_and(|before| before.is_same(old)), "broke legal history");
+                        assert!(old.uid() == new.uid() && **new > **old, "broke legal history: back in time");
+                    }
+                    Change::Deleted { last, .. } => {
+                        let before = self.told.remove(&key);
+                        assert!(before.is_some_and(|before| before.uid() == last.uid()), "broke legal history");
+                    }
+                }
+            }
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn shards_that_are_not_in_step_give_their_union_in_the_end(
+            steps in prop::collection::vec((0_u8..4, 0_u8..3, prop::option::of(0_usize..3)), 0..120),
+            removed in prop::option::of(0_usize..3),
+        ) {
+            let mut world = World {
+                truth: BTreeMap::new(),
+                version: 0,
+                parts: (0..3).map(|_| Indexer::new()).collect(),
+                waiting: vec![VecDeque::new(); 3],
+                merged: Indexer::new(),
+                told: BTreeMap::new(),
+                newest: BTreeMap::new(),
+                floors: Floors::default(),
+            };
+            for (name, operation, deliver) in steps {
+                match deliver {
+                    None => world.write(name, operation),
+                    Some(part) => drop(world.deliver(part)),
+                }
+            }
+            while (0..3).any(|part| world.deliver(part)) {}
+            if let Some(part) = removed {
+                let mut told = Vec::new();
+                for delta in take_out(world.merged.current(), world.parts[part].current()) {
+                    world.merged.apply(delta, &mut told);
+                }
+                world.hear(&told);
+                world.truth.retain(|_, (uid, _)| (*uid % 3) as usize != part);
+            }
+            let truth: Vec<(String, u64)> = world.truth.iter().map(|(name, (_, version))| (format!("o{name}"), *version)).collect();
+            let of = |object: &Item| (object.key().to_string(), **object);
+            prop_assert_eq!(world.merged.current().iter().map(of).collect::<Vec<_>>(), truth.clone(), "broke converging");
+            prop_assert_eq!(world.told.values().map(of).collect::<Vec<_>>(), truth, "broke converging");
+        }
+    }
+}

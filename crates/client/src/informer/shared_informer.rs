@@ -1,0 +1,424 @@
+//! The handle: [`SharedInformer`].
+
+use std::any::Any;
+use std::fmt;
+use std::future::Future;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use tokio::sync::{mpsc, oneshot};
+use tokio::time::Instant;
+
+use super::event::{Event, Stop};
+use super::handler::{EventStream, Handler, HandlerOptions, run_handler};
+use super::run::{Command, PartKind, Shared, Source, Worker};
+use super::slot::{Slot, Timer};
+use super::status::{HandlerStatus, InformerStatus, NotSynced, Phase, StartError, StillBusy};
+use crate::decode::{Decode, DecodeError, KeepJson};
+use crate::driver::Reflection;
+use crate::indexer::{Index, IndexValue, Indexer, Store};
+use crate::list_watch::ListWatch;
+use crate::object::{Object, ObjectKey, RawObject, TypeName};
+use crate::reflector::ReflectorConfig;
+use crate::stored::Stored;
+
+/// How an informer behaves.
+#[derive(Clone, Debug, Default)]
+pub struct InformerConfig {
+    /// What it is called in logs, metrics and errors.
+    pub name: String,
+    /// How its reflectors behave.
+    pub reflector: ReflectorConfig,
+}
+
+impl InformerConfig {
+    /// With this name and the defaults of a reflector.
+    pub fn named(name: &str) -> Self {
+        InformerConfig { name: name.to_owned(), ..InformerConfig::default() }
+    }
+}
+
+/// A cache of one resource, and any number of handlers that are told its changes. Cheap to clone.
+///
+/// It lives as long as somebody holds it: a clone, a [`Handler`], or an [`EventStream`]. When the
+/// last of them is dropped it stops, and callbacks that nobody holds end when they have processed
+/// what they have. See the [module](super) for the whole picture.
+pub struct SharedInformer<S: Stored = Object> {
+    inner: Arc<Inner<S>>,
+}
+
+struct Inner<S: Stored> {
+    shared: Arc<Shared<S>>,
+    store: Store<S>,
+    /// Reaches the worker while it runs; dropping it ends it.
+    commands: Mutex<Option<mpsc::Sender<Command<S>>>>,
+    next_handler: Mutex<u64>,
+}
+
+impl<S: Stored> Inner<S> {
+    fn commands(&self) -> MutexGuard<'_, Option<mpsc::Sender<Command<S>>>> {
+        self.commands.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl<S: Stored> Drop for Inner<S> {
+    fn drop(&mut self) {
+        self.shared.release();
+    }
+}
+
+impl SharedInformer<Object> {
+    /// An informer that keeps objects as their bytes. It is not started.
+    pub fn new(list_watch: impl ListWatch, config: InformerConfig) -> Self {
+        SharedInformer::with_decoder(list_watch, config, KeepJson)
+    }
+}
+
+impl<S: Stored> SharedInformer<S> {
+    /// An informer that keeps what `decoder` makes of the objects: typed values, some fields, or
+    /// all bytes. It is not started.
+    pub fn with_decoder<D: Decode<Stored = S>>(list_watch: impl ListWatch, config: InformerConfig, decoder: D) -> Self {
+        let reflection = Reflection::with_decoder(list_watch, config.reflector, decoder);
+        SharedInformer::over(reflection, &config.name)
+    }
+
+    /// An informer over a reflection that was made, and perhaps given indexes, by the caller. It is
+    /// not started.
+    pub fn over<L: ListWatch, D: Decode<Stored = S>>(reflection: Reflection<L, D>, name: &str) -> Self {
+        let shared = Shared::new(name.to_owned());
+        let store = reflection.store();
+        let worker = Worker::single(Box::new(reflection), &shared);
+        SharedInformer::parked(worker, shared, store)
+    }
+
+    /// An informer over several namespaces, each listed and watched by itself: what `list_watch`
+    /// gives for its name. Namespaces can come and go ([`SharedInformer::add_part`],
+    /// [`SharedInformer::remove_part`]). It is not started.
+    ///
+    /// Handlers are told each namespace as it comes in; one that cannot be read holds up
+    /// [`Event::Synced`] and nothing else.
+    pub fn over_namespaces<L: ListWatch, D: Decode<Stored = S>>(
+        namespaces: impl IntoIterator<Item = String>,
+        list_watch: impl Fn(&str) -> L + Send + Sync + 'static,
+        config: InformerConfig,
+        decoder: D,
+    ) -> Self {
+        SharedInformer::over_parts(PartKind::Namespaces, namespaces, list_watch, config, decoder)
+    }
+
+    /// An informer over several shards of one collection, each listed and watched by itself: what
+    /// `list_watch` gives for its name, for example a
+    /// [`ShardListWatch`](crate::ShardListWatch) of the selector that the name is. It is not started.
+    pub fn over_shards<L: ListWatch, D: Decode<Stored = S>>(
+        shards: impl IntoIterator<Item = String>,
+        list_watch: impl Fn(&str) -> L + Send + Sync + 'static,
+        config: InformerConfig,
+        decoder: D,
+    ) -> Self {
+        SharedInformer::over_parts(PartKind::Shards, shards, list_watch, config, decoder)
+    }
+
+    fn over_parts<L: ListWatch, D: Decode<Stored = S>>(
+        kind: PartKind,
+        names: impl IntoIterator<Item = String>,
+        list_watch: impl Fn(&str) -> L + Send + Sync + 'static,
+        config: InformerConfig,
+        decoder: D,
+    ) -> Self {
+        let shared = Shared::new(config.name);
+        let indexer = Indexer::new();
+        let store = indexer.reader();
+        let decoder = SharedDecoder(Arc::new(decoder));
+        let make = move |name: &str| -> Box<dyn Source<S>> {
+            Box::new(Reflection::with_decoder(list_watch(name), config.reflector.clone(), decoder.clone()))
+        };
+        let worker = Worker::merged(kind, names, Box::new(make), indexer, &shared);
+        SharedInformer::parked(worker, shared, store)
+    }
+
+    fn parked(worker: Worker<S>, shared: Shared<S>, store: Store<S>) -> Self {
+        *shared.parked() = Some(worker);
+        let inner = Inner { shared: Arc::new(shared), store, commands: Mutex::new(None), next_handler: Mutex::new(0) };
+        SharedInformer { inner: Arc::new(inner) }
+    }
+
+    /// What it is called.
+    pub fn name(&self) -> &str {
+        &self.inner.shared.name
+    }
+
+    // ===== running =====
+
+    /// Starts it, or starts it again after a stop: then it goes on from the version it has, and
+    /// handlers are told what changed meanwhile. Does nothing while it runs.
+    ///
+    /// # Errors
+    /// [`StartError`], when it is just stopping, or ended in a way that leaves nothing to start.
+    ///
+    /// # Panics
+    /// Outside of a tokio runtime.
+    pub fn start(&self) -> Result<(), StartError> {
+        let mut commands = self.inner.commands();
+        let mut parked = self.inner.shared.parked();
+        let Some(worker) = parked.take() else {
+            return match &self.inner.shared.condition.borrow().phase {
+                Phase::New | Phase::Running => Ok(()),
+                Phase::Stopping => Err(StartError::Stopping),
+                Phase::Stopped(why) => Err(StartError::Over(why.clone())),
+            };
+        };
+        *commands = Some(worker.spawn(self.inner.shared.clone()));
+        Ok(())
+    }
+
+    /// Stops it and waits, for at most `patience`, until its handlers have processed what it has
+    /// told them, [`Event::Stopped`] last. Handlers stay registered for the next start; the store
+    /// stays readable.
+    ///
+    /// # Errors
+    /// [`StillBusy`] names the handlers that were not done in time.
+    pub async fn stop(&self, patience: Duration) -> Result<(), StillBusy> {
+        let until = Instant::now() + patience;
+        let commands = self.inner.commands().clone();
+        if let Some(commands) = commands {
+            // An error is a worker that has ended already.
+            let _ = commands.send(Command::Stop).await;
+        }
+        let mut condition = self.inner.shared.condition.subscribe();
+        let stands_still = |phase: &Phase| matches!(phase, Phase::New | Phase::Stopped(_));
+        // The worker waits for nobody once it is told to stop; an error is one that is gone.
+        let _ = condition.wait_for(|condition| stands_still(&condition.phase)).await;
+        let mut busy = Vec::new();
+        for slot in self.inner.shared.hub.slots() {
+            if tokio::time::timeout_at(until, slot.idle()).await.is_err() {
+                busy.push(slot.name.to_string());
+            }
+        }
+        if busy.is_empty() { Ok(()) } else { Err(StillBusy { handlers: busy }) }
+    }
+
+    /// Stops it for good: as [`SharedInformer::stop`], and then its handlers and streams end.
+    ///
+    /// # Errors
+    /// [`StillBusy`] names the handlers that were not done in time; they end when they are.
+    pub async fn shutdown(&self, patience: Duration) -> Result<(), StillBusy> {
+        let stopped = self.stop(patience).await;
+        let was_new = matches!(self.inner.shared.condition.borrow().phase, Phase::New);
+        if self.inner.shared.parked().take().is_some() && was_new {
+            self.inner.shared.finish(Stop::Asked, true);
+        }
+        self.inner.shared.hub.close();
+        stopped
+    }
+
+    /// Waits until the initial state is in place, for at most `patience`. Handlers may still be
+    /// busy with it: see [`Handler::wait_until_synced`]. An informer that is not started is waited
+    /// for, as somebody else may start it. Dropping the future gives up.
+    ///
+    /// # Errors
+    /// [`NotSynced`], with the reason.
+    pub async fn wait_until_synced(&self, patience: Duration) -> Result<(), NotSynced> {
+        let mut condition = self.inner.shared.condition.subscribe();
+        let wait = condition.wait_for(|condition| condition.synced || matches!(condition.phase, Phase::Stopped(_)));
+        let ended = tokio::time::timeout(patience, wait).await.map(|ended| ended.map(|condition| condition.clone()));
+        match ended {
+            Ok(Ok(condition)) => match condition.phase {
+                _ if condition.synced => Ok(()),
+                Phase::Stopped(why) => Err(NotSynced::Stopped(why)),
+                Phase::New | Phase::Running | Phase::Stopping => Ok(()),
+            },
+            Ok(Err(_)) => Err(NotSynced::Stopped(Stop::Unused)),
+            Err(_) => {
+                let now = Instant::now().into_std();
+                let parts = self.inner.shared.part_statuses().into_iter().filter(|part| !part.synced);
+                let described = parts.map(|part| {
+                    let state = part.state.describe(now);
+                    match part.problem {
+                        Some(problem) if !state.contains(&problem.to_string()) => {
+                            (part.name, format!("{state} (before: {problem})"))
+                        }
+                        _ => (part.name, state),
+                    }
+                });
+                Err(NotSynced::TimedOut { waited: patience, parts: described.collect() })
+            }
+        }
+    }
+
+    /// True once the initial state is in place.
+    pub fn has_synced(&self) -> bool {
+        self.inner.shared.condition.borrow().synced
+    }
+
+    /// Waits until it does not run any more, and says why.
+    pub async fn stopped(&self) -> Stop {
+        let mut condition = self.inner.shared.condition.subscribe();
+        let stopped = condition.wait_for(|condition| matches!(condition.phase, Phase::Stopped(_))).await;
+        match stopped.map(|condition| condition.phase.clone()) {
+            Ok(Phase::Stopped(why)) => why,
+            _ => Stop::Unused,
+        }
+    }
+
+    // ===== reading =====
+
+    /// The cache. Stays readable when the informer stops.
+    pub fn store(&self) -> Store<S> {
+        self.inner.store.clone()
+    }
+
+    /// Adds an index to the cache, also to one that is filled and running: see
+    /// [`Indexer::add_index`]. `None` when the informer has ended for good.
+    pub async fn add_index<V, I>(&self, function: impl Fn(&S) -> I + Send + Sync + 'static) -> Option<Index<S, V>>
+    where
+        V: IndexValue,
+        I: IntoIterator<Item = V>,
+    {
+        let (done, index) = oneshot::channel();
+        let action = Box::new(move |indexer: &mut Indexer<S>| {
+            // Who asked may be gone; the index stays all the same.
+            let _ = done.send(indexer.add_index(function));
+        });
+        if let Some(worker) = &mut *self.inner.shared.parked() {
+            worker.with_indexer(action);
+        } else {
+            let commands = self.inner.commands().clone()?;
+            commands.send(Command::WithIndexer(action)).await.ok()?;
+        }
+        index.await.ok()
+    }
+
+    /// What it says about itself.
+    pub fn status(&self) -> InformerStatus {
+        let condition = self.inner.shared.condition.borrow().clone();
+        let snapshot = self.inner.store.snapshot();
+        let handlers = self.inner.shared.hub.slots();
+        InformerStatus {
+            name: self.inner.shared.name.clone(),
+            phase: condition.phase,
+            synced: condition.synced,
+            objects: snapshot.len(),
+            version: snapshot.version().to_owned(),
+            parts: self.inner.shared.part_statuses(),
+            handlers: handlers
+                .iter()
+                .map(|slot| HandlerStatus {
+                    name: slot.name.to_string(),
+                    synced: slot.has_synced(),
+                    lag: slot.lag(),
+                    counts: slot.counts(),
+                })
+                .collect(),
+        }
+    }
+
+    // ===== handlers =====
+
+    /// Registers a callback, at any time. It runs in a task of its own, one event at a time; it is
+    /// told the state that is there first.
+    ///
+    /// # Panics
+    /// Outside of a tokio runtime.
+    pub fn on<F, Fut>(&self, options: HandlerOptions, callback: F) -> Handler<S>
+    where
+        F: FnMut(Event<S>) -> Fut + Send + 'static,
+        Fut: Future<Output = ()> + Send + 'static,
+    {
+        let slot = self.slot(&options);
+        tokio::spawn(run_handler(slot.clone(), callback));
+        Handler { slot, _hold: self.hold() }
+    }
+
+    /// The events as a stream, at any time: the state that is there first.
+    pub fn stream(&self, options: HandlerOptions) -> EventStream<S> {
+        EventStream { slot: self.slot(&options), timer: Timer::default(), _hold: self.hold() }
+    }
+
+    fn slot(&self, options: &HandlerOptions) -> Arc<Slot<S>> {
+        let mut next = self.inner.next_handler.lock().unwrap_or_else(PoisonError::into_inner);
+        *next += 1;
+        let number = next.to_string();
+        let name = if options.name.is_empty() { &number } else { &options.name };
+        let slot = Arc::new(Slot::new(name, options.policy, options.resync));
+        self.inner.shared.hub.add(slot.clone());
+        slot
+    }
+
+    fn hold(&self) -> Arc<dyn Any + Send + Sync> {
+        self.inner.clone()
+    }
+
+    // ===== parts =====
+
+    /// Takes in a namespace or shard; its objects are added for everybody. False when it is there
+    /// already, when this informer is not made of parts, or has ended for good.
+    pub async fn add_part(&self, name: &str) -> bool {
+        if let Some(worker) = &mut *self.inner.shared.parked() {
+            return worker.add_parked(name, &self.inner.shared);
+        }
+        self.command(|done| Command::AddPart { name: name.to_owned(), done }).await
+    }
+
+    /// Takes out a namespace or shard; its objects are deleted for everybody, with
+    /// [`Reason::Unwatched`](super::Reason::Unwatched). False when it is not there.
+    pub async fn remove_part(&self, name: &str) -> bool {
+        if let Some(worker) = &mut *self.inner.shared.parked() {
+            return worker.remove_parked(name, &self.inner.shared);
+        }
+        self.command(|done| Command::RemovePart { name: name.to_owned(), done }).await
+    }
+
+    async fn command(&self, command: impl FnOnce(oneshot::Sender<bool>) -> Command<S>) -> bool {
+        let (done, answer) = oneshot::channel();
+        let Some(commands) = self.inner.commands().clone() else { return false };
+        commands.send(command(done)).await.is_ok() && answer.await.unwrap_or(false)
+    }
+
+    /// True when it has ended in a way that leaves nothing to start.
+    pub(super) fn is_over(&self) -> bool {
+        let parked = self.inner.shared.parked();
+        parked.is_none() && matches!(self.inner.shared.condition.borrow().phase, Phase::Stopped(_))
+    }
+
+    pub(super) fn downgrade(&self) -> WeakInformer<S> {
+        WeakInformer(Arc::downgrade(&self.inner))
+    }
+}
+
+impl<S: Stored> Clone for SharedInformer<S> {
+    fn clone(&self) -> Self {
+        SharedInformer { inner: self.inner.clone() }
+    }
+}
+
+impl<S: Stored> fmt::Debug for SharedInformer<S> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "SharedInformer({}, {:?})", self.name(), self.inner.store)
+    }
+}
+
+/// An informer as a factory knows it: not a reason for it to run.
+pub(super) struct WeakInformer<S: Stored>(std::sync::Weak<Inner<S>>);
+
+impl<S: Stored> WeakInformer<S> {
+    pub(super) fn upgrade(&self) -> Option<SharedInformer<S>> {
+        self.0.upgrade().map(|inner| SharedInformer { inner })
+    }
+}
+
+/// One decoder for all parts.
+struct SharedDecoder<D>(Arc<D>);
+
+impl<D> Clone for SharedDecoder<D> {
+    fn clone(&self) -> Self {
+        SharedDecoder(self.0.clone())
+    }
+}
+
+impl<D: Decode> Decode for SharedDecoder<D> {
+    type Stored = D::Stored;
+
+    fn decode(&self, raw: &RawObject, key: ObjectKey, type_name: Option<&TypeName>) -> Result<D::Stored, DecodeError> {
+        self.0.decode(raw, key, type_name)
+    }
+}

@@ -1,0 +1,222 @@
+//! One handler's [`View`] behind a lock, with those who wait for it: the handler for something to
+//! do, the informer for room, and whoever wants to know that it has synced or ended.
+//!
+//! Whoever waits looks and leaves its waker under one lock, so no wake-up falls between the two.
+//! The lock is held for a few map operations, never across an `await`.
+
+use std::future::{Future as _, poll_fn};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::task::{Context, Poll, Waker};
+use std::time::{Duration, Instant as StdInstant};
+
+use tokio::sync::watch;
+use tokio::time::Instant;
+
+use super::event::{Event, Reason};
+use super::handler::HandlerEnd;
+use super::view::{Counts, Lag, Policy, View};
+use crate::indexer::{Change, Snapshot};
+use crate::stored::Stored;
+
+/// See the [module](self).
+#[derive(Debug)]
+pub(crate) struct Slot<S: Stored> {
+    pub(crate) name: Arc<str>,
+    state: Mutex<State<S>>,
+    progress: watch::Sender<Progress>,
+}
+
+#[derive(Debug)]
+struct State<S: Stored> {
+    view: View<S>,
+    consumer: Option<Waker>,
+    producer: Option<Waker>,
+}
+
+/// What others may wait for.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub(crate) struct Progress {
+    pub(crate) synced: bool,
+    pub(crate) ended: Option<HandlerEnd>,
+    /// It has processed everything there was.
+    pub(crate) idle: bool,
+}
+
+impl<S: Stored> Slot<S> {
+    pub(crate) fn new(name: &str, policy: Policy, resync: Option<Duration>) -> Self {
+        let state = State { view: View::new(policy, resync), consumer: None, producer: None };
+        let progress = Progress { idle: true, ..Progress::default() };
+        Slot { name: name.into(), state: Mutex::new(state), progress: watch::Sender::new(progress) }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State<S>> {
+        // A view is changed by code that does not panic halfway; a poisoned lock is still a view.
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Changes the view and wakes its handler.
+    pub(crate) fn change<R>(&self, change: impl FnOnce(&mut View<S>) -> R) -> R {
+        let mut state = self.lock();
+        let result = change(&mut state.view);
+        self.set_idle(state.view.is_idle());
+        let consumer = state.consumer.take();
+        let producer = state.producer.take().filter(|_| state.view.has_room());
+        drop(state);
+        for waker in [consumer, producer].into_iter().flatten() {
+            waker.wake();
+        }
+        result
+    }
+
+    /// What the handler is told next. `Ready(None)` once the view is over.
+    pub(crate) fn poll_take(&self, context: &mut Context<'_>, timer: &mut Timer) -> Poll<Option<Event<S>>> {
+        loop {
+            let mut state = self.lock();
+            let event = state.view.take(Instant::now().into_std());
+            // Taking makes room.
+            let producer = if state.view.has_room() { state.producer.take() } else { None };
+            let over = event.is_none() && state.view.is_over();
+            let timeout = state.view.poll_timeout();
+            self.set_idle(state.view.is_idle());
+            if event.is_none() && !over {
+                state.consumer = Some(context.waker().clone());
+            }
+            drop(state);
+            if let Some(producer) = producer {
+                producer.wake();
+            }
+            if let Some(event) = event {
+                if matches!(event, Event::Synced) {
+                    self.progress.send_if_modified(|progress| !std::mem::replace(&mut progress.synced, true));
+                }
+                return Poll::Ready(Some(event));
+            }
+            if over {
+                self.end(HandlerEnd::Removed);
+                return Poll::Ready(None);
+            }
+            match timer.poll(context, timeout) {
+                Poll::Ready(()) => continue,
+                Poll::Pending => return Poll::Pending,
+            }
+        }
+    }
+
+    /// The handler processes nothing any more; the first reason counts.
+    pub(crate) fn end(&self, why: HandlerEnd) {
+        self.change(|view| view.close(false));
+        self.progress.send_if_modified(|progress| {
+            let first = progress.ended.is_none();
+            if first {
+                progress.ended = Some(why);
+            }
+            first
+        });
+    }
+
+    pub(crate) fn progress(&self) -> watch::Receiver<Progress> {
+        self.progress.subscribe()
+    }
+
+    pub(crate) fn has_ended(&self) -> bool {
+        self.progress.borrow().ended.is_some()
+    }
+
+    pub(crate) fn has_synced(&self) -> bool {
+        self.progress.borrow().synced
+    }
+
+    pub(crate) fn lag(&self) -> Lag {
+        self.lock().view.lag(Instant::now().into_std())
+    }
+
+    pub(crate) fn counts(&self) -> Counts {
+        self.lock().view.counts()
+    }
+
+    pub(crate) fn policy(&self) -> Policy {
+        self.lock().view.policy()
+    }
+
+    /// Called under the lock, so that the last word is the true one.
+    fn set_idle(&self, idle: bool) {
+        self.progress.send_if_modified(|progress| std::mem::replace(&mut progress.idle, idle) != idle);
+    }
+
+    /// Waits until the handler has processed everything there is, or ended.
+    pub(crate) async fn idle(&self) {
+        // An error is a slot that is gone, and this is one that is not.
+        let _ = self.progress.subscribe().wait_for(|progress| progress.idle || progress.ended.is_some()).await;
+    }
+
+    /// Pushes a batch into the view of a handler that may make others wait: the part that was not
+    /// taken at once. See [`View::begin_parts`].
+    pub(crate) fn begin_parts(&self, changes: &[Change<S>], why: Option<Reason>, state: &Arc<Snapshot<S>>) -> usize {
+        let now = Instant::now().into_std();
+        self.change(|view| view.begin_parts(now, changes, why, state.clone()))
+    }
+
+    /// Pushes the rest of such a batch as room comes, and stops waiting when the handler takes
+    /// nothing for as long as its policy allows. Cancel-safe up to the rest of the batch: whoever
+    /// drops this calls [`Slot::push_rest_now`].
+    pub(crate) async fn push_rest(&self, changes: &[Change<S>], why: Option<Reason>, taken: &mut usize) {
+        let Policy::Block { patience, .. } = self.policy() else { return };
+        let mut waiting_since = Instant::now();
+        while *taken < changes.len() {
+            let waiter = poll_fn(|context| {
+                let mut state = self.lock();
+                if state.view.has_room() {
+                    return Poll::Ready(());
+                }
+                state.producer = Some(context.waker().clone());
+                Poll::Pending
+            });
+            if tokio::time::timeout_at(waiting_since + patience, waiter).await.is_err() {
+                let last_take = self.lock().view.last_take().map(Instant::from_std);
+                match last_take.filter(|at| *at > waiting_since) {
+                    Some(at) => waiting_since = at,
+                    None => {
+                        tracing::warn!(handler = %self.name, ?patience, "a handler that wants each change took none; what follows is coalesced for it");
+                        self.change(View::lose_patience);
+                    }
+                }
+                continue;
+            }
+            waiting_since = Instant::now();
+            let now = waiting_since.into_std();
+            *taken += self.change(|view| view.push_part(now, &changes[*taken..], why));
+        }
+        self.change(View::end_parts);
+    }
+
+    /// Pushes what is left of such a batch at once, coalesced.
+    pub(crate) fn push_rest_now(&self, changes: &[Change<S>], why: Option<Reason>) {
+        let now: StdInstant = Instant::now().into_std();
+        self.change(|view| {
+            view.lose_patience();
+            view.push_part(now, changes, why);
+            view.end_parts();
+        });
+    }
+}
+
+/// A sleep that is kept between polls.
+#[derive(Debug, Default)]
+pub(crate) struct Timer {
+    sleep: Option<std::pin::Pin<Box<tokio::time::Sleep>>>,
+}
+
+impl Timer {
+    /// Ready when `due` has come; never without one.
+    fn poll(&mut self, context: &mut Context<'_>, due: Option<StdInstant>) -> Poll<()> {
+        let Some(due) = due.map(Instant::from_std) else {
+            self.sleep = None;
+            return Poll::Pending;
+        };
+        let sleep = self.sleep.get_or_insert_with(|| Box::pin(tokio::time::sleep_until(due)));
+        if sleep.deadline() != due {
+            sleep.as_mut().reset(due);
+        }
+        sleep.as_mut().poll(context)
+    }
+}

@@ -1,0 +1,247 @@
+//! What an informer says about itself: [`InformerStatus`], errors that carry reasons, and metrics.
+
+use std::fmt::{self, Write as _};
+use std::time::Duration;
+
+use super::event::Stop;
+use super::handler::HandlerEnd;
+use super::view::{Counts, Lag};
+use crate::problem::Problem;
+use crate::reflector::ReflectorState;
+
+/// Whether an informer runs.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub enum Phase {
+    /// It was not started.
+    #[default]
+    New,
+    /// It runs.
+    Running,
+    /// It was asked to stop.
+    Stopping,
+    /// It does not run any more.
+    Stopped(Stop),
+}
+
+/// One list and watch of an informer: the whole of it, one namespace, or one shard.
+#[derive(Clone, Debug, PartialEq)]
+pub struct PartStatus {
+    /// The namespace or shard; empty where there is only one part.
+    pub name: String,
+    /// What its reflector does at the moment, and why its copy is not current if it is not.
+    pub state: ReflectorState,
+    /// Its initial state is in place.
+    pub synced: bool,
+    /// What went wrong last, if anything did since the last progress.
+    pub problem: Option<Problem>,
+    /// Objects that were passed over because they had no name or were of another kind.
+    pub skipped: u64,
+    /// How often an object could not be decoded.
+    pub quarantined: u64,
+}
+
+/// One handler of an informer.
+#[derive(Clone, Debug, PartialEq)]
+pub struct HandlerStatus {
+    /// What it is called.
+    pub name: String,
+    /// It has processed the state that was there when it began.
+    pub synced: bool,
+    /// How far it is behind.
+    pub lag: Lag,
+    /// What it was told so far.
+    pub counts: Counts,
+}
+
+/// An informer at one moment.
+#[derive(Clone, Debug, PartialEq)]
+pub struct InformerStatus {
+    /// What it is called.
+    pub name: String,
+    /// Whether it runs.
+    pub phase: Phase,
+    /// Its whole initial state is in place.
+    pub synced: bool,
+    /// How many objects it holds.
+    pub objects: usize,
+    /// The version that it is current for.
+    pub version: String,
+    /// Its lists and watches, by name.
+    pub parts: Vec<PartStatus>,
+    /// Its handlers, in the order of their registration.
+    pub handlers: Vec<HandlerStatus>,
+}
+
+/// Why a wait for the initial state ended without it.
+#[derive(Clone, Debug, PartialEq)]
+pub enum NotSynced {
+    /// The time is over.
+    TimedOut {
+        /// How long was waited.
+        waited: Duration,
+        /// What the parts that are not synced are doing, in words.
+        parts: Vec<(String, String)>,
+    },
+    /// The informer stands still.
+    Stopped(Stop),
+    /// The handler ended first.
+    Ended {
+        /// Why.
+        why: HandlerEnd,
+    },
+}
+
+impl fmt::Display for NotSynced {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            NotSynced::TimedOut { waited, parts } => {
+                write!(f, "not synced after {:.1} s", waited.as_secs_f64())?;
+                for (at, (name, state)) in parts.iter().take(NAMED_PARTS_MAX).enumerate() {
+                    let separator = if at == 0 { ": " } else { "; " };
+                    let space = if name.is_empty() { "" } else { ": " };
+                    write!(f, "{separator}{name}{space}{state}")?;
+                }
+                match parts.len().saturating_sub(NAMED_PARTS_MAX) {
+                    0 => Ok(()),
+                    more => write!(f, "; and {more} more"),
+                }
+            }
+            NotSynced::Stopped(why) => write!(f, "not synced: {why}"),
+            NotSynced::Ended { why } => write!(f, "not synced: the handler has ended: {why}"),
+        }
+    }
+}
+
+impl std::error::Error for NotSynced {}
+
+/// How many parts an error names; the others are counted.
+const NAMED_PARTS_MAX: usize = 3;
+
+/// Why an informer was not started.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum StartError {
+    /// It is about to stop; try again when that is done.
+    #[error("the informer is still stopping")]
+    Stopping,
+    /// It ended in a way that leaves nothing to start.
+    #[error("the informer cannot be started again: {0}")]
+    Over(Stop),
+}
+
+/// Handlers that were still busy when the patience of whoever stopped their informer was over. The
+/// informer has stopped all the same; they go on with what they have.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("handlers were still busy: {}", .handlers.join(", "))]
+pub struct StillBusy {
+    /// Their names.
+    pub handlers: Vec<String>,
+}
+
+impl InformerStatus {
+    /// Why it is not synced, in words; `None` when it is.
+    pub fn why_not_synced(&self) -> Option<String> {
+        if self.synced {
+            return None;
+        }
+        let now = tokio::time::Instant::now().into_std();
+        Some(match &self.phase {
+            Phase::New => "it was not started".to_owned(),
+            Phase::Stopping => "it is stopping".to_owned(),
+            Phase::Stopped(why) => why.to_string(),
+            Phase::Running => {
+                let waiting = self.parts.iter().filter(|part| !part.synced);
+                let described = waiting.map(|part| {
+                    let space = if part.name.is_empty() { "" } else { ": " };
+                    format!("{}{space}{}", part.name, part.state.describe(now))
+                });
+                described.collect::<Vec<_>>().join("; ")
+            }
+        })
+    }
+
+    /// Appends the status as Prometheus text, without `# HELP` and `# TYPE` lines: see
+    /// [`METRIC_TYPES`].
+    pub fn write_metrics(&self, out: &mut String) {
+        let informer = Label(&self.name);
+        let running = u8::from(self.phase == Phase::Running);
+        let mut line = |name: &str, labels: fmt::Arguments<'_>, value: fmt::Arguments<'_>| {
+            // Writing to a String does not fail.
+            let _ = writeln!(out, "listwatch_informer_{name}{{{labels}}} {value}");
+        };
+        line("running", format_args!("informer={informer}"), format_args!("{running}"));
+        line("synced", format_args!("informer={informer}"), format_args!("{}", u8::from(self.synced)));
+        line("objects", format_args!("informer={informer}"), format_args!("{}", self.objects));
+        for part in &self.parts {
+            let labels = format_args!("informer={informer},part={}", Label(&part.name));
+            let watching = u8::from(matches!(part.state, ReflectorState::Watching { .. }));
+            line("watching", labels, format_args!("{watching}"));
+            line("skipped_total", labels, format_args!("{}", part.skipped));
+            line("quarantined_total", labels, format_args!("{}", part.quarantined));
+        }
+        for handler in &self.handlers {
+            let labels = format_args!("informer={informer},handler={}", Label(&handler.name));
+            let Lag { waiting, age, versions, .. } = handler.lag;
+            line("handler_synced", labels, format_args!("{}", u8::from(handler.synced)));
+            line("handler_waiting", labels, format_args!("{waiting}"));
+            line("handler_lag_seconds", labels, format_args!("{:.3}", age.as_secs_f64()));
+            if let Some(versions) = versions {
+                line("handler_lag_versions", labels, format_args!("{versions}"));
+            }
+            let Counts { told, coalesced, resets, impatience } = handler.counts;
+            line("handler_told_total", labels, format_args!("{told}"));
+            line("handler_coalesced_total", labels, format_args!("{coalesced}"));
+            line("handler_resets_total", labels, format_args!("{resets}"));
+            line("handler_impatience_total", labels, format_args!("{impatience}"));
+        }
+    }
+}
+
+/// What the metrics of informers are, to be written once before all
+/// [`InformerStatus::write_metrics`].
+pub const METRIC_TYPES: &str = "\
+# HELP listwatch_informer_running 1 while the informer runs.
+# TYPE listwatch_informer_running gauge
+# HELP listwatch_informer_synced 1 once the initial state is in place.
+# TYPE listwatch_informer_synced gauge
+# HELP listwatch_informer_objects Objects in the cache.
+# TYPE listwatch_informer_objects gauge
+# HELP listwatch_informer_watching 1 while a watch of the part is open.
+# TYPE listwatch_informer_watching gauge
+# HELP listwatch_informer_skipped_total Objects that were passed over.
+# TYPE listwatch_informer_skipped_total counter
+# HELP listwatch_informer_quarantined_total Versions of objects that could not be decoded.
+# TYPE listwatch_informer_quarantined_total counter
+# HELP listwatch_informer_handler_synced 1 once the handler has processed the initial state.
+# TYPE listwatch_informer_handler_synced gauge
+# HELP listwatch_informer_handler_waiting Objects with changes that the handler has not seen.
+# TYPE listwatch_informer_handler_waiting gauge
+# HELP listwatch_informer_handler_lag_seconds Age of the oldest change that the handler has not processed.
+# TYPE listwatch_informer_handler_lag_seconds gauge
+# HELP listwatch_informer_handler_lag_versions Versions between what the handler has processed and the newest state.
+# TYPE listwatch_informer_handler_lag_versions gauge
+# HELP listwatch_informer_handler_told_total Events that the handler took.
+# TYPE listwatch_informer_handler_told_total counter
+# HELP listwatch_informer_handler_coalesced_total Changes that were collapsed into one that waited.
+# TYPE listwatch_informer_handler_coalesced_total counter
+# HELP listwatch_informer_handler_resets_total How often all that waited was dropped.
+# TYPE listwatch_informer_handler_resets_total counter
+# HELP listwatch_informer_handler_impatience_total How often the informer stopped waiting for the handler.
+# TYPE listwatch_informer_handler_impatience_total counter
+";
+
+/// A label's value, quoted.
+struct Label<'a>(&'a str);
+
+impl fmt::Display for Label<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_char('"')?;
+        for c in self.0.chars() {
+            match c {
+                '"' | '\\' => write!(f, "\\{c}")?,
+                '\n' => f.write_str("\\n")?,
+                c => f.write_char(c)?,
+            }
+        }
+        f.write_char('"')
+    }
+}

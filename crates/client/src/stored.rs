@@ -1,0 +1,223 @@
+//! What a store can hold: the [`Stored`] trait, and [`Typed`] for values of the user's own.
+//!
+//! A cache of bytes ([`Object`]) and a cache of Rust values differ in what a reader gets and in
+//! nothing else. What the machinery asks of either is here: identity, version, labels, weight.
+
+use std::borrow::Cow;
+use std::fmt;
+use std::ops::Deref;
+use std::sync::Arc;
+
+use listwatch_meta::scan;
+
+use crate::object::{Object, ObjectKey, RawObject};
+
+/// A state of one object, as a store keeps it: immutable, and cheap to clone (one pointer).
+pub trait Stored: Clone + fmt::Debug + Send + Sync + 'static {
+    /// The object's identity.
+    fn key(&self) -> &ObjectKey;
+
+    /// `metadata.uid`: the incarnation.
+    fn uid(&self) -> Cow<'_, str>;
+
+    /// `metadata.resourceVersion`.
+    fn resource_version(&self) -> Cow<'_, str>;
+
+    /// True when both are the same state in memory, not merely equal ones.
+    fn is_same(&self, other: &Self) -> bool;
+
+    /// What this state weighs in memory, in bytes, roughly: what a queue counts.
+    fn size_bytes(&self) -> usize;
+
+    /// `metadata.labels` as JSON; empty when there are none, or when they were not kept.
+    fn labels_json(&self) -> &[u8];
+
+    /// The value of one label.
+    fn label(&self, key: &str) -> Option<Cow<'_, str>> {
+        let mut found = None;
+        // What does not parse as an object has no labels.
+        let _ = scan::entries(self.labels_json(), |name, value| {
+            if json_text(name) == key {
+                found = Some(json_text(unquoted(value)));
+            }
+        });
+        found
+    }
+
+    /// Calls `each` with every label and its value.
+    fn for_each_label(&self, mut each: impl FnMut(&str, &str)) {
+        let _ = scan::entries(self.labels_json(), |name, value| each(&json_text(name), &json_text(unquoted(value))));
+    }
+}
+
+fn unquoted(value: &[u8]) -> &[u8] {
+    value.strip_prefix(b"\"").and_then(|value| value.strip_suffix(b"\"")).unwrap_or_default()
+}
+
+/// The text between the quotes of a JSON string; an escape in it is rare and costs an allocation.
+fn json_text(inner: &[u8]) -> Cow<'_, str> {
+    match std::str::from_utf8(inner) {
+        Ok(text) if !text.contains('\\') => Cow::Borrowed(text),
+        _ => {
+            let quoted = [b"\"", inner, b"\""].concat();
+            Cow::Owned(serde_json::from_slice(&quoted).unwrap_or_default())
+        }
+    }
+}
+
+/// `metadata.labels` of an object's JSON; empty when there are none.
+pub(crate) fn labels_of(json: &[u8]) -> &[u8] {
+    use std::sync::LazyLock;
+    static LABELS: LazyLock<scan::PathSet> = LazyLock::new(|| {
+        let mut paths = scan::PathSet::new();
+        paths.add(&["metadata", "labels"]);
+        paths
+    });
+    let mut spans = [scan::Span::default()];
+    match scan::find(json, &LABELS, &mut spans) {
+        Ok(()) => spans[0].of(json),
+        Err(_) => &[],
+    }
+}
+
+impl Stored for Object {
+    fn key(&self) -> &ObjectKey {
+        Object::key(self)
+    }
+
+    fn uid(&self) -> Cow<'_, str> {
+        Object::uid(self)
+    }
+
+    fn resource_version(&self) -> Cow<'_, str> {
+        Object::resource_version(self)
+    }
+
+    fn is_same(&self, other: &Self) -> bool {
+        Object::is_same(self, other)
+    }
+
+    fn size_bytes(&self) -> usize {
+        self.json().len()
+    }
+
+    fn labels_json(&self) -> &[u8] {
+        labels_of(self.json())
+    }
+}
+
+/// A value of the user's own (a `k8s-openapi` type, or a handful of fields), with what the store
+/// needs beside it. Dereferences to the value.
+///
+/// # Example
+/// ```
+/// use bytes::Bytes;
+/// use listwatch_client::{RawObject, Stored, Typed};
+///
+/// let json = br#"{"metadata":{"name":"web","uid":"u","resourceVersion":"7","labels":{"app":"shop"}}}"#;
+/// let raw = RawObject::new(Bytes::from_static(json)).unwrap();
+/// let replicas = Typed::new(&raw, 3_u32);
+/// assert_eq!((*replicas, replicas.key().as_str()), (3, "web"));
+/// assert_eq!(replicas.label("app").as_deref(), Some("shop"));
+/// ```
+pub struct Typed<T>(Arc<Kept<T>>);
+
+struct Kept<T> {
+    key: ObjectKey,
+    uid: Box<str>,
+    version: Box<str>,
+    labels: Box<[u8]>,
+    size_bytes: usize,
+    value: T,
+}
+
+impl<T> Typed<T> {
+    /// This value, with identity, version and labels of the object it was made of. Its weight is
+    /// taken to be that of the object's JSON.
+    pub fn new(raw: &RawObject, value: T) -> Self {
+        let metadata = raw.metadata();
+        let key = ObjectKey::new(&metadata.namespace, &metadata.name);
+        Typed::with_key(raw, key, value)
+    }
+
+    pub(crate) fn with_key(raw: &RawObject, key: ObjectKey, value: T) -> Self {
+        let metadata = raw.metadata();
+        Typed(Arc::new(Kept {
+            key,
+            uid: metadata.uid.into(),
+            version: metadata.resource_version.into(),
+            labels: labels_of(raw.json()).into(),
+            size_bytes: raw.json().len(),
+            value,
+        }))
+    }
+}
+
+impl<T> Clone for Typed<T> {
+    fn clone(&self) -> Self {
+        Typed(self.0.clone())
+    }
+}
+
+impl<T> Deref for Typed<T> {
+    type Target = T;
+
+    fn deref(&self) -> &T {
+        &self.0.value
+    }
+}
+
+impl<T> fmt::Debug for Typed<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}@{}", self.0.key, self.0.version)
+    }
+}
+
+impl<T: Send + Sync + 'static> Stored for Typed<T> {
+    fn key(&self) -> &ObjectKey {
+        &self.0.key
+    }
+
+    fn uid(&self) -> Cow<'_, str> {
+        Cow::Borrowed(&self.0.uid)
+    }
+
+    fn resource_version(&self) -> Cow<'_, str> {
+        Cow::Borrowed(&self.0.version)
+    }
+
+    fn is_same(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.0, &other.0)
+    }
+
+    fn size_bytes(&self) -> usize {
+        self.0.size_bytes
+    }
+
+    fn labels_json(&self) -> &[u8] {
+        &self.0.labels
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use bytes::Bytes;
+
+    use super::*;
+
+    #[test]
+    fn labels_are_read_from_bytes_and_kept_beside_values() {
+        fn check(json: &'static str, key: &str, expected: Option<&str>) {
+            let raw = RawObject::new(Bytes::from_static(json.as_bytes())).unwrap();
+            let object = Object::keep(&raw, ObjectKey::new("", "a"), None);
+            assert_eq!(object.label(key).as_deref(), expected, "{json}");
+            assert_eq!(Typed::new(&raw, ()).label(key).as_deref(), expected, "{json} typed");
+        }
+        check(r#"{"metadata":{"name":"a","labels":{"x":"1","y":"2"}}}"#, "y", Some("2"));
+        check(r#"{"metadata":{"name":"a","labels":{"x":"1"}}}"#, "y", None);
+        check(r#"{"metadata":{"name":"a","labels":{"x":"caf\u00e9","k\u0065y":"v"}}}"#, "x", Some("caf\u{e9}"));
+        check(r#"{"metadata":{"name":"a","labels":{"k\u0065y":"v"}}}"#, "key", Some("v"));
+        check(r#"{"metadata":{"name":"a","labels":null}}"#, "x", None);
+        check(r#"{"metadata":{"name":"a"}}"#, "x", None);
+    }
+}

@@ -1,0 +1,157 @@
+//! Bodies that come compressed: [`decompressed`].
+//!
+//! Lists of objects shrink to a tenth; over a long or metered way that pays, next to the server it
+//! costs both sides more than it saves. Who asks decides; what comes is read either way.
+
+use std::io::Write as _;
+use std::pin::Pin;
+use std::task::{Context, Poll, ready};
+
+use bytes::{Buf as _, Bytes};
+use flate2::write::MultiGzDecoder;
+use http::Response;
+use http::header::CONTENT_ENCODING;
+use http_body::{Body, Frame};
+use http_body_util::BodyExt as _;
+
+use super::{BoxBody, BoxError};
+
+/// How much is decompressed at a time, in bytes of input: at most a thousand times as much comes
+/// out, and nobody holds more than that however well a body is compressed.
+const STEP_BYTES: usize = 2 * 1024;
+
+/// The response with its body as it was meant, if it came as gzip.
+pub(crate) fn decompressed(mut response: Response<BoxBody>) -> Response<BoxBody> {
+    let coded = response.headers().get(CONTENT_ENCODING);
+    if !coded.is_some_and(|coding| coding.as_bytes().eq_ignore_ascii_case(b"gzip")) {
+        return response;
+    }
+    response.headers_mut().remove(CONTENT_ENCODING);
+    response.map(|body| {
+        Gunzip { body, input: Bytes::new(), decoder: MultiGzDecoder::new(Vec::new()), over: false }.boxed_unsync()
+    })
+}
+
+struct Gunzip {
+    body: BoxBody,
+    /// What came and was not decompressed.
+    input: Bytes,
+    decoder: MultiGzDecoder<Vec<u8>>,
+    over: bool,
+}
+
+impl Body for Gunzip {
+    type Data = Bytes;
+    type Error = BoxError;
+
+    fn poll_frame(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, BoxError>>> {
+        let this = &mut *self;
+        loop {
+            if this.over {
+                return Poll::Ready(None);
+            }
+            let done = if this.input.is_empty() {
+                match ready!(Pin::new(&mut this.body).poll_frame(context)) {
+                    Some(Ok(frame)) => {
+                        if let Ok(data) = frame.into_data() {
+                            this.input = data;
+                        }
+                        continue;
+                    }
+                    Some(Err(error)) => Err(error),
+                    // Says whether the last member was whole.
+                    None => {
+                        this.over = true;
+                        this.decoder.try_finish().map_err(BoxError::from)
+                    }
+                }
+            } else {
+                let step = this.input.len().min(STEP_BYTES);
+                match this.decoder.write(&this.input[..step]) {
+                    Ok(0) => Err(BoxError::from("there are bytes after the compressed body")),
+                    Ok(taken) => {
+                        this.input.advance(taken);
+                        Ok(())
+                    }
+                    Err(error) => Err(error.into()),
+                }
+            };
+            // A flush shows what the input so far amounts to: events of a watch must not wait.
+            let done =
+                done.and_then(|()| if this.over { Ok(()) } else { this.decoder.flush().map_err(BoxError::from) });
+            if let Err(error) = done {
+                this.over = true;
+                return Poll::Ready(Some(Err(error)));
+            }
+            let out = std::mem::take(this.decoder.get_mut());
+            if !out.is_empty() {
+                return Poll::Ready(Some(Ok(Frame::data(Bytes::from(out)))));
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use flate2::Compression;
+    use flate2::write::GzEncoder;
+    use http_body_util::StreamBody;
+
+    use super::*;
+
+    fn packed(text: &[u8]) -> Vec<u8> {
+        let mut encoder = GzEncoder::new(Vec::new(), Compression::default());
+        encoder.write_all(text).unwrap();
+        encoder.finish().unwrap()
+    }
+
+    async fn unpack(coding: &str, chunks: Vec<Vec<u8>>) -> Result<Vec<u8>, String> {
+        let frames = chunks.into_iter().map(|chunk| Ok::<_, BoxError>(Frame::data(Bytes::from(chunk))));
+        let body = StreamBody::new(futures_util::stream::iter(frames)).boxed_unsync();
+        let response = Response::builder().header(CONTENT_ENCODING, coding).body(body).unwrap();
+        let body = decompressed(response).into_body();
+        body.collect().await.map(|body| body.to_bytes().to_vec()).map_err(|error| error.to_string())
+    }
+
+    #[tokio::test]
+    async fn a_compressed_body_reads_as_it_was_meant_however_it_is_cut() {
+        let text: Vec<u8> = (0..200_000_u32).flat_map(|n| (n % 977).to_string().into_bytes()).collect();
+        let packed = packed(&text);
+        for size in [1, 7, 1_000, packed.len()] {
+            let chunks = packed.chunks(size).map(<[u8]>::to_vec).collect();
+            assert_eq!(unpack("gzip", chunks).await.as_deref(), Ok(&text[..]), "chunks of {size}");
+        }
+        assert_eq!(unpack("identity", vec![b"plain".to_vec()]).await.as_deref(), Ok(&b"plain"[..]));
+    }
+
+    #[tokio::test]
+    async fn several_members_are_one_body() {
+        let chunks = vec![[packed(b"one "), packed(b"two")].concat()];
+        assert_eq!(unpack("GZIP", chunks).await.as_deref(), Ok(&b"one two"[..]));
+    }
+
+    #[tokio::test]
+    async fn what_is_cut_or_no_gzip_is_an_error() {
+        let whole = packed(&[b'x'; 100_000]);
+        assert!(
+            unpack("gzip", vec![whole[..whole.len() - 9].to_vec()]).await.is_err(),
+            "a cut body was taken for whole"
+        );
+        assert!(unpack("gzip", vec![b"no gzip at all".to_vec()]).await.is_err());
+    }
+
+    #[tokio::test]
+    async fn what_was_sent_so_far_is_shown_at_once() {
+        let mut encoder = GzEncoder::new(Vec::new(), Compression::default());
+        encoder.write_all(b"event\n").unwrap();
+        encoder.flush().unwrap();
+        let sent = encoder.get_ref().clone();
+        let first = futures_util::stream::iter([Ok::<_, BoxError>(Frame::data(Bytes::from(sent)))]);
+        let body =
+            StreamBody::new(futures_util::StreamExt::chain(first, futures_util::stream::pending())).boxed_unsync();
+        let response = Response::builder().header(CONTENT_ENCODING, "gzip").body(body).unwrap();
+        let mut body = decompressed(response).into_body();
+        let frame = body.frame().await.unwrap().unwrap();
+        assert_eq!(frame.into_data().unwrap(), "event\n");
+    }
+}

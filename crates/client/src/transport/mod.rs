@@ -1,0 +1,309 @@
+//! Bytes to and from one server: [`Transport`], over hyper ([`HttpTransport`]) or any tower service
+//! in this process ([`ServiceTransport`]).
+//!
+//! HTTP/2 where the server speaks it (ALPN), with pings, so that a dead connection is noticed in
+//! seconds instead of at the next timeout; HTTP/1.1 otherwise, one connection per watch.
+//!
+//! A server takes a limited number of streams per HTTP/2 connection (kube-apiserver: 100 unless told
+//! otherwise). What is above that waits inside the client until another stream ends, which a watch
+//! does not do for minutes. So requests are spread: a connection gets at most
+//! [`TransportOptions::streams_max`], then another one is made.
+
+mod connect;
+mod gzip;
+mod tls;
+
+use std::error::Error as StdError;
+use std::fmt;
+use std::pin::Pin;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use async_trait::async_trait;
+use bytes::Bytes;
+use http::{Request, Response, Uri};
+use http_body::{Body, Frame, SizeHint};
+use http_body_util::combinators::UnsyncBoxBody;
+use http_body_util::{BodyExt, Empty};
+use hyper::body::Incoming;
+use hyper_util::client::legacy;
+use hyper_util::rt::{TokioExecutor, TokioTimer};
+use rustls_pki_types::ServerName;
+use tokio_rustls::TlsConnector;
+use tower_service::Service;
+
+pub use self::connect::ProxyUrl;
+pub(crate) use self::gzip::decompressed;
+
+use self::connect::{Connector, bare};
+use self::tls::tls_config;
+use crate::config::{ConfigError, TlsOptions};
+use crate::problem::Problem;
+
+/// Flow control window of one HTTP/2 stream in bytes: how much a server may send ahead of a slow
+/// consumer.
+pub const STREAM_WINDOW_BYTES: u32 = 1024 * 1024;
+
+/// Flow control window of one HTTP/2 connection in bytes, shared by its streams.
+pub const CONNECTION_WINDOW_BYTES: u32 = 8 * 1024 * 1024;
+
+/// Most groups of streams with a connection of their own. Beyond `CONNECTIONS_MAX × streams_max`
+/// streams the least used connections take more, and some may wait.
+pub const CONNECTIONS_MAX: usize = 64;
+
+/// How long a connection is kept for the next request.
+const IDLE_LIMIT: Duration = Duration::from_secs(90);
+
+/// Idle HTTP/1.1 connections that are kept; more are closed.
+const IDLE_MAX: usize = 8;
+
+/// How connections are made and watched over.
+#[derive(Clone, Debug)]
+pub struct TransportOptions {
+    /// The proxy that connections go through.
+    pub proxy: Option<ProxyUrl>,
+    /// How long a connection may take, proxy and TLS included.
+    pub connect_limit: Duration,
+    /// After this much silence an HTTP/2 connection with open streams is pinged.
+    pub ping_interval: Duration,
+    /// How long the answer to a ping may take before the connection is given up.
+    pub ping_limit: Duration,
+    /// Streams per HTTP/2 connection; at least 1.
+    pub streams_max: usize,
+}
+
+impl Default for TransportOptions {
+    fn default() -> Self {
+        TransportOptions {
+            proxy: None,
+            connect_limit: Duration::from_secs(10),
+            ping_interval: Duration::from_secs(15),
+            ping_limit: Duration::from_secs(10),
+            // Below the 100 of a kube-apiserver, with room for short requests in between.
+            streams_max: 80,
+        }
+    }
+}
+
+impl TransportOptions {
+    /// After this much silence of the network a connection with open streams is given up, whatever
+    /// is between the client and the server. client-go needs 45 s.
+    pub fn silence_limit(&self) -> Duration {
+        self.ping_interval + self.ping_limit
+    }
+}
+
+/// The error of a body, whatever carries it.
+pub type BoxError = Box<dyn StdError + Send + Sync>;
+
+/// A response body, whatever carries it.
+pub type BoxBody = UnsyncBoxBody<Bytes, BoxError>;
+
+/// Sends a request without a body and brings back the response. The path of the request is
+/// absolute and complete; scheme and authority are the transport's.
+#[async_trait]
+pub trait Transport: Send + Sync + 'static {
+    /// Sends the request.
+    ///
+    /// # Errors
+    /// [`Problem::Disconnected`] when no response came. An HTTP error is a response.
+    async fn send(&self, request: Request<Empty<Bytes>>) -> Result<Response<BoxBody>, Problem>;
+}
+
+/// A [`Transport`] over the network. Cheap to clone; clones share connections.
+#[derive(Clone)]
+pub struct HttpTransport {
+    inner: Arc<Connections>,
+}
+
+struct Connections {
+    options: TransportOptions,
+    connector: Connector,
+    lanes: Mutex<Vec<Arc<Lane>>>,
+    scheme: http::uri::Scheme,
+    authority: http::uri::Authority,
+}
+
+/// A client of its own, which keeps one HTTP/2 connection.
+struct Lane {
+    client: legacy::Client<Connector, Empty<Bytes>>,
+    open: AtomicUsize,
+}
+
+/// A request or response that is under way in a lane.
+struct Open(Arc<Lane>);
+
+impl Open {
+    fn new(lane: &Arc<Lane>) -> Self {
+        lane.open.fetch_add(1, Ordering::Relaxed);
+        Open(lane.clone())
+    }
+}
+
+impl Drop for Open {
+    fn drop(&mut self) {
+        self.0.open.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+impl fmt::Debug for HttpTransport {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "HttpTransport({}://{})", self.inner.scheme, self.inner.authority)
+    }
+}
+
+impl HttpTransport {
+    /// A transport to the server of this URL. Connects when the first request is sent.
+    ///
+    /// # Errors
+    /// [`ConfigError::Invalid`] when the URL or the certificates cannot be used.
+    pub fn new(server: &Uri, tls: TlsOptions, options: TransportOptions) -> Result<Self, ConfigError> {
+        let invalid =
+            |why: &str| ConfigError::Invalid { what: format!("the server's address {server}"), why: why.to_owned() };
+        let scheme = server.scheme().cloned().ok_or_else(|| invalid("has no scheme"))?;
+        let authority = server.authority().cloned().ok_or_else(|| invalid("has no host"))?;
+        let host = bare(authority.host()).to_owned();
+        let tls = if scheme == http::uri::Scheme::HTTPS {
+            let name = tls.server_name.clone().unwrap_or_else(|| host.clone());
+            let name = ServerName::try_from(name).map_err(|error| invalid(&error.to_string()))?;
+            Some((TlsConnector::from(Arc::new(tls_config(tls)?)), name))
+        } else {
+            None
+        };
+        let connector = Connector {
+            tls,
+            host,
+            proxy: options.proxy.clone(),
+            connect_limit: options.connect_limit,
+            ping_interval: options.ping_interval,
+            ping_limit: options.ping_limit,
+        };
+        let lanes = Mutex::new(Vec::new());
+        Ok(HttpTransport { inner: Arc::new(Connections { options, connector, lanes, scheme, authority }) })
+    }
+
+    /// How many requests are under way, streaming responses included, per connection.
+    pub fn open_streams(&self) -> Vec<usize> {
+        let lanes = self.inner.lanes.lock().unwrap_or_else(PoisonError::into_inner);
+        lanes.iter().map(|lane| lane.open.load(Ordering::Relaxed)).collect()
+    }
+}
+
+impl Connections {
+    /// A lane with room; what has become empty is let go, except for the first one.
+    fn lane(&self) -> Open {
+        let mut lanes = self.lanes.lock().unwrap_or_else(PoisonError::into_inner);
+        let open = |lane: &Arc<Lane>| lane.open.load(Ordering::Relaxed);
+        if let Some(lane) = lanes.iter().find(|lane| open(lane) < self.options.streams_max.max(1)) {
+            let chosen = Open::new(lane);
+            let mut first = true;
+            lanes.retain(|lane| std::mem::take(&mut first) || open(lane) > 0);
+            return chosen;
+        }
+        if lanes.len() < CONNECTIONS_MAX {
+            lanes.push(Arc::new(Lane { client: self.client(), open: AtomicUsize::new(0) }));
+            return Open::new(&lanes[lanes.len() - 1]);
+        }
+        let least = lanes.iter().min_by_key(|lane| open(lane)).expect("there are lanes");
+        Open::new(least)
+    }
+
+    fn client(&self) -> legacy::Client<Connector, Empty<Bytes>> {
+        legacy::Client::builder(TokioExecutor::new())
+            .timer(TokioTimer::new())
+            .pool_timer(TokioTimer::new())
+            .pool_idle_timeout(IDLE_LIMIT)
+            .pool_max_idle_per_host(IDLE_MAX)
+            .http2_keep_alive_interval(self.options.ping_interval)
+            .http2_keep_alive_timeout(self.options.ping_limit)
+            .http2_keep_alive_while_idle(false)
+            .http2_initial_stream_window_size(STREAM_WINDOW_BYTES)
+            .http2_initial_connection_window_size(CONNECTION_WINDOW_BYTES)
+            .build(self.connector.clone())
+    }
+}
+
+#[async_trait]
+impl Transport for HttpTransport {
+    async fn send(&self, mut request: Request<Empty<Bytes>>) -> Result<Response<BoxBody>, Problem> {
+        let mut parts = std::mem::take(request.uri_mut()).into_parts();
+        parts.scheme = Some(self.inner.scheme.clone());
+        parts.authority = Some(self.inner.authority.clone());
+        *request.uri_mut() = Uri::from_parts(parts).map_err(|error| disconnected(&error))?;
+        let open = self.inner.lane();
+        let response = open.0.client.request(request).await.map_err(|error| disconnected(&error))?;
+        Ok(response.map(|body| Held { body, _open: open }.boxed_unsync()))
+    }
+}
+
+/// A body that keeps its place in a lane.
+struct Held {
+    body: Incoming,
+    _open: Open,
+}
+
+impl Body for Held {
+    type Data = Bytes;
+    type Error = BoxError;
+
+    fn poll_frame(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, BoxError>>> {
+        Pin::new(&mut self.body).poll_frame(context).map_err(BoxError::from)
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.body.is_end_stream()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.body.size_hint()
+    }
+}
+
+/// A [`Transport`] to a server in the same process: any tower service of requests.
+#[derive(Clone, Debug)]
+pub struct ServiceTransport<S> {
+    service: S,
+}
+
+impl<S> ServiceTransport<S> {
+    /// A transport to this service, which is cloned for every request.
+    pub fn new(service: S) -> Self {
+        ServiceTransport { service }
+    }
+}
+
+#[async_trait]
+impl<S, B> Transport for ServiceTransport<S>
+where
+    S: Service<Request<Empty<Bytes>>, Response = Response<B>> + Clone + Send + Sync + 'static,
+    S::Future: Send,
+    S::Error: Into<BoxError>,
+    B: Body<Data = Bytes> + Send + 'static,
+    B::Error: Into<BoxError>,
+{
+    async fn send(&self, request: Request<Empty<Bytes>>) -> Result<Response<BoxBody>, Problem> {
+        let mut service = self.service.clone();
+        let failed = |error: S::Error| Problem::Disconnected { why: error.into().to_string() };
+        std::future::poll_fn(|context| service.poll_ready(context)).await.map_err(failed)?;
+        let response = service.call(request).await.map_err(failed)?;
+        Ok(response.map(|body| body.map_err(Into::into).boxed_unsync()))
+    }
+}
+
+/// An error with its causes, which is where hyper hides what the network said.
+pub(crate) fn disconnected(error: &dyn StdError) -> Problem {
+    let mut why = error.to_string();
+    let mut source = error.source();
+    while let Some(cause) = source {
+        let text = cause.to_string();
+        if !why.contains(&text) {
+            why = format!("{why}: {text}");
+        }
+        source = cause.source();
+    }
+    // rustls explains itself by a link, which says nothing to whoever reads a log.
+    let why = why.split(": https://docs.rs/").next().unwrap_or_default().to_owned();
+    Problem::Disconnected { why }
+}

@@ -1,0 +1,420 @@
+//! The queue as a state machine: [`WorkQueueCore`]. Operations and the time come in, keys and the
+//! number of workers to wake come out; there is no lock, clock or task in here.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::fmt;
+use std::hash::{DefaultHasher, Hash, Hasher};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use super::limiter::{RetryPolicy, TokenBucket};
+use super::metrics::QueueMetrics;
+use super::ready::{Group, Place, Ready};
+
+/// The longest delay a key may be given; a longer one is cut to it. A year is not lost by that: it
+/// keeps times far inside what a clock can represent.
+const DELAY_MAX: Duration = Duration::from_secs(366 * 24 * 3_600);
+
+/// How a queue behaves. The defaults are client-go's, with keys in one group.
+#[derive(Clone)]
+pub struct QueueConfig<K> {
+    /// The delay of a key that failed.
+    pub retry: RetryPolicy,
+    /// The limit of retries over all keys.
+    pub bucket: TokenBucket,
+    /// A key that waited this long in the queue gets its turn by age: every other turn belongs to
+    /// the oldest overdue key, whatever its priority and group. So no key starves: with `n` older
+    /// keys it is handed out within `2n + 2` turns of becoming overdue. Default: 10 s.
+    pub overdue_after: Duration,
+    group: Option<GroupOf<K>>,
+}
+
+type GroupOf<K> = Arc<dyn Fn(&K) -> Group + Send + Sync>;
+
+impl<K> Default for QueueConfig<K> {
+    fn default() -> Self {
+        QueueConfig {
+            retry: RetryPolicy::default(),
+            bucket: TokenBucket::default(),
+            overdue_after: Duration::from_secs(10),
+            group: None,
+        }
+    }
+}
+
+impl<K> QueueConfig<K> {
+    /// Keys for which this gives equal values form a group, and groups of one priority take turns:
+    /// `fair_by(|key: &ObjectKey| key.namespace().to_owned())` keeps a crowded namespace from
+    /// delaying the others. Only a hash of the value is kept.
+    #[must_use]
+    pub fn fair_by<G: Hash>(mut self, group: impl Fn(&K) -> G + Send + Sync + 'static) -> Self {
+        self.group = Some(Arc::new(move |key| {
+            let mut hasher = DefaultHasher::new();
+            group(key).hash(&mut hasher);
+            hasher.finish()
+        }));
+        self
+    }
+}
+
+impl<K> fmt::Debug for QueueConfig<K> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("QueueConfig")
+            .field("retry", &self.retry)
+            .field("bucket", &self.bucket)
+            .field("overdue_after", &self.overdue_after)
+            .field("grouped", &self.group.is_some())
+            .finish()
+    }
+}
+
+/// Whether a queue takes and gives.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Phase {
+    /// Keys come and go.
+    Open,
+    /// Adds are ignored; what is ready, or will be when its worker is done, is still handed out.
+    ShuttingDown,
+    /// Shut down, nothing is ready, nothing is being processed.
+    Drained,
+}
+
+/// A key as a worker gets it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Taken<K> {
+    /// The key.
+    pub key: K,
+    /// The priority it was handed out with; a retry keeps it.
+    pub priority: i32,
+    /// How often it failed in a row.
+    pub failures: u32,
+    /// How long it was ready.
+    pub waited: Duration,
+}
+
+/// The answer to a worker.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Take<K> {
+    /// Work. The worker owes a [`WorkQueueCore::handle_done`].
+    Key(Taken<K>),
+    /// Nothing yet: ask again when woken, and at this time if there is one.
+    Wait(Option<Instant>),
+    /// The queue is shut down and nothing will come any more.
+    Closed,
+}
+
+/// See the [module](super). Order of calls: any, with `now` never going back. After each `handle_*`
+/// and each [`WorkQueueCore::poll_take`] wake as many waiting workers as
+/// [`WorkQueueCore::poll_wakes`] says.
+#[derive(Debug)]
+pub struct WorkQueueCore<K> {
+    config: QueueConfig<K>,
+    entries: HashMap<K, Entry>,
+    ready: Ready<K>,
+    /// Keys that wait for their time.
+    delayed: BTreeMap<(Instant, u64), K>,
+    /// Keys whose failures are forgotten at that time.
+    fading: BTreeMap<(Instant, u64), K>,
+    /// When each running worker took its key.
+    running: BTreeSet<(Instant, u64)>,
+    bucket: TokenBucket,
+    shut_down: bool,
+    next_sequence: u64,
+    wakes: usize,
+    metrics: QueueMetrics,
+}
+
+/// What is known of a key. Dropped when nothing is.
+#[derive(Debug, Default)]
+struct Entry {
+    ready: Option<Place>,
+    processing: Option<(Instant, u64)>,
+    /// Added while processing, with the highest priority it was added with.
+    dirty: Option<i32>,
+    delayed: Option<(Instant, u64, i32)>,
+    failures: u32,
+    fades: Option<(Instant, u64)>,
+}
+
+impl Entry {
+    fn is_idle(&self) -> bool {
+        self.ready.is_none() && self.processing.is_none() && self.delayed.is_none() && self.failures == 0
+    }
+}
+
+impl<K: Clone + Eq + Hash> WorkQueueCore<K> {
+    /// An empty queue.
+    pub fn new(config: QueueConfig<K>) -> Self {
+        WorkQueueCore {
+            bucket: config.bucket.clone(),
+            config,
+            entries: HashMap::new(),
+            ready: Ready::new(),
+            delayed: BTreeMap::new(),
+            fading: BTreeMap::new(),
+            running: BTreeSet::new(),
+            shut_down: false,
+            next_sequence: 0,
+            wakes: 0,
+            metrics: QueueMetrics::default(),
+        }
+    }
+
+    /// Adds a key now. A key that is ready already keeps its place, unless this priority is higher;
+    /// one that is being processed is ready again when its worker is done. Ignored after
+    /// [`WorkQueueCore::handle_shut_down`].
+    pub fn handle_add(&mut self, now: Instant, key: K, priority: i32) {
+        if self.shut_down {
+            self.metrics.ignored += 1;
+            return;
+        }
+        self.add(now, key, priority);
+    }
+
+    /// Adds a key when the delay is over; of several delays of a key the one that ends first counts,
+    /// with the highest of their priorities. A delay of zero adds now. An add without delay does not
+    /// take a delayed one back. Delays are cut to a year. Ignored after shutdown, and what is
+    /// delayed then is dropped.
+    pub fn handle_add_after(&mut self, now: Instant, key: K, delay: Duration, priority: i32) {
+        if self.shut_down {
+            self.metrics.ignored += 1;
+            return;
+        }
+        if delay.is_zero() {
+            self.add(now, key, priority);
+            return;
+        }
+        let due = now + delay.min(DELAY_MAX);
+        let sequence = self.sequence();
+        let first = self.delayed.first_key_value().map(|((due, _), _)| *due);
+        let entry = self.entries.entry(key.clone()).or_default();
+        let (due, priority) = match entry.delayed {
+            Some((earlier, old, known)) => {
+                self.delayed.remove(&(earlier, old));
+                (due.min(earlier), priority.max(known))
+            }
+            None => (due, priority),
+        };
+        entry.delayed = Some((due, sequence, priority));
+        self.delayed.insert((due, sequence), key);
+        if first.is_none_or(|first| due < first) {
+            // Whoever sleeps until the first time sleeps too long now.
+            self.wakes += 1;
+        }
+    }
+
+    /// Counts a failure of a key and adds it after the later of its own delay and the bucket's.
+    /// Returns the delay. Ignored after shutdown, with a delay of zero.
+    pub fn handle_failure(&mut self, now: Instant, key: K, priority: i32) -> Duration {
+        if self.shut_down {
+            self.metrics.ignored += 1;
+            return Duration::ZERO;
+        }
+        self.metrics.retries += 1;
+        let sequence = self.sequence();
+        let entry = self.entries.entry(key.clone()).or_default();
+        let own = self.config.retry.delay(entry.failures);
+        entry.failures = entry.failures.saturating_add(1);
+        let delay = own.max(self.bucket.reserve(now));
+        if let Some(fades) = entry.fades.take() {
+            self.fading.remove(&fades);
+        }
+        let fades = (now + delay.min(DELAY_MAX) + self.config.retry.memory().min(DELAY_MAX), sequence);
+        entry.fades = Some(fades);
+        self.fading.insert(fades, key.clone());
+        self.handle_add_after(now, key, delay, priority);
+        delay
+    }
+
+    /// Forgets the failures of a key: it worked, or it is not to be tried again.
+    pub fn handle_forget(&mut self, key: &K) {
+        let Some(entry) = self.entries.get_mut(key) else { return };
+        entry.failures = 0;
+        if let Some(fades) = entry.fades.take() {
+            self.fading.remove(&fades);
+        }
+        self.drop_if_idle(key);
+    }
+
+    /// A worker is done with a key, whatever came of it. False when nobody held it.
+    pub fn handle_done(&mut self, now: Instant, key: &K) -> bool {
+        let Some(entry) = self.entries.get_mut(key) else { return false };
+        let Some(taken) = entry.processing.take() else { return false };
+        let dirty = entry.dirty.take();
+        self.running.remove(&taken);
+        self.metrics.work_duration.observe(now.saturating_duration_since(taken.0));
+        match dirty {
+            Some(priority) => self.enqueue(now, key.clone(), priority),
+            None => self.drop_if_idle(key),
+        }
+        if self.phase() == Phase::Drained {
+            self.wakes = usize::MAX;
+        }
+        true
+    }
+
+    /// Takes no more keys. What is ready is still handed out; what is delayed is dropped, unless its
+    /// time has come.
+    pub fn handle_shut_down(&mut self, now: Instant) {
+        self.advance(now);
+        self.shut_down = true;
+        for key in std::mem::take(&mut self.delayed).into_values() {
+            if let Some(entry) = self.entries.get_mut(&key) {
+                entry.delayed = None;
+            }
+            self.drop_if_idle(&key);
+        }
+        self.wakes = usize::MAX;
+    }
+
+    /// A worker that waited stopped waiting without a key. Another one takes over what it was
+    /// waiting for.
+    pub fn handle_cancel(&mut self) {
+        self.pass_on();
+    }
+
+    /// Work for a worker, if there is some.
+    pub fn poll_take(&mut self, now: Instant) -> Take<K> {
+        self.advance(now);
+        let Some((key, place)) = self.ready.pop(now, self.config.overdue_after) else {
+            if self.phase() == Phase::Drained || (self.shut_down && !self.is_any_dirty()) {
+                return Take::Closed;
+            }
+            return Take::Wait(self.poll_timeout());
+        };
+        let sequence = self.sequence();
+        let waited = now.saturating_duration_since(place.since);
+        self.metrics.queue_duration.observe(waited);
+        self.running.insert((now, sequence));
+        let entry = self.entries.entry(key.clone()).or_default();
+        entry.ready = None;
+        entry.processing = Some((now, sequence));
+        let failures = entry.failures;
+        self.pass_on();
+        Take::Key(Taken { key, priority: place.priority, failures, waited })
+    }
+
+    /// How many waiting workers to wake; `usize::MAX` is all of them. Zero when asked again.
+    pub fn poll_wakes(&mut self) -> usize {
+        std::mem::take(&mut self.wakes)
+    }
+
+    /// When the first delay ends. Failure counts that fade wait for the next call.
+    pub fn poll_timeout(&self) -> Option<Instant> {
+        self.delayed.first_key_value().map(|((due, _), _)| *due)
+    }
+
+    /// Whether the queue takes and gives.
+    pub fn phase(&self) -> Phase {
+        match self.shut_down {
+            false => Phase::Open,
+            true if self.ready.is_empty() && self.running.is_empty() => Phase::Drained,
+            true => Phase::ShuttingDown,
+        }
+    }
+
+    /// How often a key failed since it was forgotten.
+    pub fn failures(&self, key: &K) -> u32 {
+        self.entries.get(key).map_or(0, |entry| entry.failures)
+    }
+
+    /// How many keys are known: ready, delayed, in processing, or with failures.
+    pub fn len(&self) -> usize {
+        self.entries.len()
+    }
+
+    /// True when no key is known.
+    pub fn is_empty(&self) -> bool {
+        self.entries.is_empty()
+    }
+
+    /// The queue in numbers.
+    pub fn metrics(&self, now: Instant) -> QueueMetrics {
+        let since = |at: &Instant| now.saturating_duration_since(*at);
+        QueueMetrics {
+            depth: self.ready.len(),
+            delayed: self.delayed.len(),
+            processing: self.running.len(),
+            failing: self.fading.len(),
+            unfinished_work: self.running.iter().map(|(at, _)| since(at)).sum(),
+            longest_running: self.running.first().map(|(at, _)| since(at)).unwrap_or_default(),
+            oldest_ready: self.ready.oldest().as_ref().map(since).unwrap_or_default(),
+            ..self.metrics.clone()
+        }
+    }
+
+    /// Moves what has become due.
+    fn advance(&mut self, now: Instant) {
+        while let Some(first) = self.delayed.first_entry()
+            && first.key().0 <= now
+        {
+            let key = first.remove();
+            let delayed = self.entries.get_mut(&key).and_then(|entry| entry.delayed.take());
+            self.add(now, key, delayed.map_or(super::PRIORITY_NORMAL, |(.., priority)| priority));
+        }
+        while let Some(first) = self.fading.first_entry()
+            && first.key().0 <= now
+        {
+            let key = first.remove();
+            if let Some(entry) = self.entries.get_mut(&key) {
+                entry.failures = 0;
+                entry.fades = None;
+            }
+            self.drop_if_idle(&key);
+        }
+    }
+
+    fn add(&mut self, now: Instant, key: K, priority: i32) {
+        let entry = self.entries.entry(key.clone()).or_default();
+        if entry.processing.is_some() {
+            entry.dirty = Some(entry.dirty.map_or(priority, |known| known.max(priority)));
+            return;
+        }
+        match &mut entry.ready {
+            None => self.enqueue(now, key, priority),
+            Some(place) if place.priority < priority => {
+                // It moves up, and its age stays: it is the same wait.
+                self.ready.remove(place);
+                place.priority = priority;
+                let place = *place;
+                self.ready.insert(key, place);
+            }
+            Some(_) => {}
+        }
+    }
+
+    fn enqueue(&mut self, now: Instant, key: K, priority: i32) {
+        let group = self.config.group.as_ref().map_or(0, |group| group(&key));
+        let place = Place { priority, group, sequence: self.sequence(), since: now };
+        self.entries.entry(key.clone()).or_default().ready = Some(place);
+        self.ready.insert(key, place);
+        self.metrics.adds += 1;
+        self.wakes = self.wakes.saturating_add(1);
+    }
+
+    /// Whoever stops waiting may have been the only one who watched for what is left.
+    fn pass_on(&mut self) {
+        if !self.ready.is_empty() || !self.delayed.is_empty() {
+            self.wakes = self.wakes.saturating_add(1);
+        } else if self.shut_down {
+            self.wakes = usize::MAX;
+        }
+    }
+
+    fn is_any_dirty(&self) -> bool {
+        // Only keys in processing can be dirty, and there are no more of them than workers; this is
+        // asked after shutdown alone.
+        self.entries.values().any(|entry| entry.dirty.is_some())
+    }
+
+    fn drop_if_idle(&mut self, key: &K) {
+        if self.entries.get(key).is_some_and(Entry::is_idle) {
+            self.entries.remove(key);
+        }
+    }
+
+    fn sequence(&mut self) -> u64 {
+        self.next_sequence += 1;
+        self.next_sequence
+    }
+}

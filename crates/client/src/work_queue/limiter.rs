@@ -1,0 +1,137 @@
+//! When a key that failed is tried again: [`RetryPolicy`] per key, [`TokenBucket`] over all keys.
+//!
+//! The numbers are client-go's default controller limiter: the later of 5 ms doubled per failure up
+//! to 1,000 s, and ten retries a second after a burst of a hundred.
+
+use std::time::{Duration, Instant};
+
+/// The exponential delay of one key.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RetryPolicy {
+    /// The delay after the first failure.
+    pub initial: Duration,
+    /// The largest delay.
+    pub max: Duration,
+}
+
+impl Default for RetryPolicy {
+    fn default() -> Self {
+        RetryPolicy { initial: Duration::from_millis(5), max: Duration::from_secs(1_000) }
+    }
+}
+
+impl RetryPolicy {
+    /// The delay after `failures` earlier failures: `initial × 2^failures`, at most `max`. Never
+    /// overflows.
+    pub fn delay(&self, failures: u32) -> Duration {
+        let factor = 1_u32.checked_shl(failures).unwrap_or(u32::MAX);
+        // From 2^31 on the factor stays where it is; the maximum was passed long before, or the
+        // initial delay is below a nanosecond's billionth of it.
+        self.initial.checked_mul(factor).unwrap_or(self.max).min(self.max)
+    }
+
+    /// How long a failure count is kept when nothing more is heard of its key: twice the largest
+    /// delay, as `flowcontrol.Backoff` does it. A key that fails again later starts anew.
+    pub fn memory(&self) -> Duration {
+        self.max.saturating_mul(2)
+    }
+}
+
+/// A token bucket that hands out reservations: how long to wait until a token is there.
+#[derive(Clone, Debug)]
+pub struct TokenBucket {
+    /// Time per token; zero is no limit.
+    interval: Duration,
+    /// What may be taken at once from a full bucket.
+    burst: u32,
+    /// Waits longer than this are cut to it, so that a burst of failures cannot push retries into
+    /// the far future.
+    wait_max: Duration,
+    /// When the bucket will be empty of debt: the time up to which tokens are spoken for.
+    spoken_for: Option<Instant>,
+}
+
+impl TokenBucket {
+    /// A full bucket of `burst` tokens, filled with `per_second`. Zero or less per second is no
+    /// limit; a burst of zero counts as one. No wait is longer than `wait_max`.
+    pub fn new(per_second: f64, burst: u32, wait_max: Duration) -> Self {
+        let interval = if per_second > 0.0 {
+            Duration::try_from_secs_f64(1.0 / per_second).unwrap_or(wait_max)
+        } else {
+            Duration::ZERO
+        };
+        TokenBucket { interval, burst: burst.max(1), wait_max, spoken_for: None }
+    }
+
+    /// No limit.
+    pub fn unlimited() -> Self {
+        TokenBucket::new(0.0, 1, Duration::ZERO)
+    }
+
+    /// Takes a token and says how long to wait for it.
+    pub fn reserve(&mut self, now: Instant) -> Duration {
+        if self.interval.is_zero() {
+            return Duration::ZERO;
+        }
+        let from = self.spoken_for.map_or(now, |at| at.max(now));
+        let room = self.interval.saturating_mul(self.burst);
+        let until = from + self.interval;
+        let wait = until.saturating_duration_since(now).saturating_sub(room);
+        if wait > self.wait_max {
+            // The token is not taken: whoever waits the longest wait does not make others wait more.
+            return self.wait_max;
+        }
+        self.spoken_for = Some(until);
+        wait
+    }
+}
+
+impl Default for TokenBucket {
+    /// Ten a second, a hundred at once, and no wait above 1,000 s.
+    fn default() -> Self {
+        TokenBucket::new(10.0, 100, RetryPolicy::default().max)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_keys_delay_doubles_from_5_ms_to_1000_s() {
+        let policy = RetryPolicy::default();
+        let found: Vec<u128> = [0, 1, 2, 10, 17, 18, 31, 32, u32::MAX].map(|n| policy.delay(n).as_millis()).to_vec();
+        assert_eq!(found, [5, 10, 20, 5_120, 655_360, 1_000_000, 1_000_000, 1_000_000, 1_000_000]);
+        assert_eq!(policy.memory(), Duration::from_secs(2_000));
+        assert_eq!(RetryPolicy { initial: Duration::ZERO, ..policy }.delay(40), Duration::ZERO);
+    }
+
+    #[test]
+    fn a_full_bucket_gives_its_burst_and_then_one_token_per_interval() {
+        let start = Instant::now();
+        let mut bucket = TokenBucket::default();
+        for n in 0..100 {
+            assert_eq!(bucket.reserve(start), Duration::ZERO, "token {n} of the burst had to be waited for");
+        }
+        assert_eq!(bucket.reserve(start).as_millis(), 100);
+        assert_eq!(bucket.reserve(start).as_millis(), 200);
+        let later = start + Duration::from_millis(200);
+        assert_eq!(bucket.reserve(later).as_millis(), 100, "waiting fills the bucket");
+        let much_later = later + Duration::from_secs(3_600);
+        for n in 0..100 {
+            assert_eq!(bucket.reserve(much_later), Duration::ZERO, "token {n}: an hour fills it, and only to the brim");
+        }
+        assert_eq!(bucket.reserve(much_later).as_millis(), 100);
+    }
+
+    #[test]
+    fn no_wait_is_longer_than_asked_for() {
+        let start = Instant::now();
+        let mut bucket = TokenBucket::new(1.0, 1, Duration::from_secs(3));
+        let waits: Vec<u64> = (0..8).map(|_| bucket.reserve(start).as_secs()).collect();
+        assert_eq!(waits, [0, 1, 2, 3, 3, 3, 3, 3]);
+        assert_eq!(bucket.reserve(start + Duration::from_secs(3)).as_secs(), 1, "cut waits took no tokens");
+        let mut unlimited = TokenBucket::unlimited();
+        assert!((0..1_000).all(|_| unlimited.reserve(start).is_zero()));
+    }
+}

@@ -1,0 +1,152 @@
+//! What a queue counts: [`QueueMetrics`], under client-go's names.
+
+use std::fmt::Write as _;
+use std::time::Duration;
+
+/// Upper bounds of the buckets in seconds: client-go's, from 10 ns to 10 s by tens, and beyond
+/// them 100 s and 1,000 s, because reconciling can be slow.
+const BOUNDS_SECONDS: [f64; 12] = [1e-8, 1e-7, 1e-6, 1e-5, 1e-4, 1e-3, 1e-2, 1e-1, 1.0, 10.0, 100.0, 1_000.0];
+
+/// How durations are distributed.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Histogram {
+    /// One per bound, and the last one for what is above all of them. Not cumulative.
+    buckets: [u64; BOUNDS_SECONDS.len() + 1],
+    sum: Duration,
+    max: Duration,
+}
+
+impl Histogram {
+    /// Counts one duration.
+    pub fn observe(&mut self, duration: Duration) {
+        let seconds = duration.as_secs_f64();
+        let bucket = BOUNDS_SECONDS.iter().position(|bound| seconds <= *bound).unwrap_or(BOUNDS_SECONDS.len());
+        self.buckets[bucket] += 1;
+        self.sum = self.sum.saturating_add(duration);
+        self.max = self.max.max(duration);
+    }
+
+    /// How many were counted.
+    pub fn count(&self) -> u64 {
+        self.buckets.iter().sum()
+    }
+
+    /// All of them together.
+    pub fn sum(&self) -> Duration {
+        self.sum
+    }
+
+    /// The longest one.
+    pub fn max(&self) -> Duration {
+        self.max
+    }
+
+    /// Bounds in seconds with how many were at most that long, rising; the last bound is infinite.
+    pub fn cumulative(&self) -> impl Iterator<Item = (f64, u64)> {
+        let bounds = BOUNDS_SECONDS.iter().copied().chain([f64::INFINITY]);
+        bounds.zip(self.buckets).scan(0, |total, (bound, count)| {
+            *total += count;
+            Some((bound, *total))
+        })
+    }
+
+    /// Appends this histogram in Prometheus' text format; `labels` is `a="b",c="d"` or empty.
+    pub fn write_prometheus(&self, name: &str, labels: &str, out: &mut String) {
+        let comma = if labels.is_empty() { "" } else { "," };
+        for (bound, count) in self.cumulative() {
+            let bound = if bound.is_finite() { bound.to_string() } else { "+Inf".to_owned() };
+            let _ = writeln!(out, "{name}_bucket{{{labels}{comma}le=\"{bound}\"}} {count}");
+        }
+        let _ = writeln!(out, "{name}_sum{{{labels}}} {}", self.sum.as_secs_f64());
+        let _ = writeln!(out, "{name}_count{{{labels}}} {}", self.count());
+    }
+}
+
+/// The state of a queue in numbers.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct QueueMetrics {
+    /// Keys that are ready and wait for a worker.
+    pub depth: usize,
+    /// Keys whose time has not come.
+    pub delayed: usize,
+    /// Keys that a worker holds.
+    pub processing: usize,
+    /// Keys whose failures are remembered.
+    pub failing: usize,
+    /// Keys that became ready, over the queue's life; adds of a key that was ready already do not
+    /// count.
+    pub adds: u64,
+    /// Adds after a failure, over the queue's life.
+    pub retries: u64,
+    /// Adds that were ignored because the queue was shut down.
+    pub ignored: u64,
+    /// From ready to handed out.
+    pub queue_duration: Histogram,
+    /// From handed out to done.
+    pub work_duration: Histogram,
+    /// How long the keys in processing have been held, added up.
+    pub unfinished_work: Duration,
+    /// How long the one that is held longest has been.
+    pub longest_running: Duration,
+    /// How long the key that is ready longest has waited.
+    pub oldest_ready: Duration,
+}
+
+impl QueueMetrics {
+    /// These numbers in Prometheus' text format, under client-go's names, labelled with the queue's
+    /// name.
+    pub fn to_prometheus(&self, queue: &str) -> String {
+        let mut out = String::new();
+        let labels = format!("name={queue:?}");
+        let mut put = |name: &str, kind: &str, value: f64| {
+            let _ = writeln!(out, "# TYPE workqueue_{name} {kind}\nworkqueue_{name}{{{labels}}} {value}");
+        };
+        put("depth", "gauge", self.depth as f64);
+        put("adds_total", "counter", self.adds as f64);
+        put("retries_total", "counter", self.retries as f64);
+        put("unfinished_work_seconds", "gauge", self.unfinished_work.as_secs_f64());
+        put("longest_running_processor_seconds", "gauge", self.longest_running.as_secs_f64());
+        for (name, histogram) in
+            [("queue_duration_seconds", &self.queue_duration), ("work_duration_seconds", &self.work_duration)]
+        {
+            let _ = writeln!(out, "# TYPE workqueue_{name} histogram");
+            histogram.write_prometheus(&format!("workqueue_{name}"), &labels, &mut out);
+        }
+        out
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn durations_fall_into_their_buckets() {
+        let mut histogram = Histogram::default();
+        for millis in [0, 1, 2, 1_000, 2_000_000] {
+            histogram.observe(Duration::from_millis(millis));
+        }
+        let found: Vec<(f64, u64)> = histogram.cumulative().collect();
+        assert_eq!(found[0], (1e-8, 1));
+        assert_eq!(found[5], (1e-3, 2), "a bound belongs to its bucket");
+        assert_eq!(found[8], (1.0, 4));
+        assert_eq!(*found.last().unwrap(), (f64::INFINITY, 5), "no duration is too long to be counted");
+        assert_eq!((histogram.count(), histogram.max().as_secs()), (5, 2_000));
+    }
+
+    #[test]
+    fn the_names_are_client_gos() {
+        let mut metrics = QueueMetrics { depth: 3, adds: 7, ..QueueMetrics::default() };
+        metrics.work_duration.observe(Duration::from_millis(5));
+        let text = metrics.to_prometheus("pods");
+        for line in [
+            "workqueue_depth{name=\"pods\"} 3",
+            "workqueue_adds_total{name=\"pods\"} 7",
+            "workqueue_work_duration_seconds_bucket{name=\"pods\",le=\"0.01\"} 1",
+            "workqueue_work_duration_seconds_bucket{name=\"pods\",le=\"+Inf\"} 1",
+            "workqueue_work_duration_seconds_sum{name=\"pods\"} 0.005",
+        ] {
+            assert!(text.lines().any(|found| found == line), "{line} is missing in\n{text}");
+        }
+    }
+}

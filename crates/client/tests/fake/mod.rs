@@ -1,0 +1,245 @@
+//! A server in a few lines for tests of what is above [`ListWatch`]: it keeps a state and its
+//! history, lists and watches, and fails as it is told to.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex};
+
+use async_trait::async_trait;
+use bytes::Bytes;
+use futures_util::{StreamExt as _, stream};
+use listwatch_client::{ListItem, ListStream, ListWatch, Problem, RawObject, WatchStream, WatchedEvent};
+use listwatch_meta::{ListOptions, ShardSelector, Status};
+use listwatch_wire::{EventKind, ListMeta};
+use tokio::sync::Notify;
+
+/// A server, and a handle on it.
+#[derive(Clone, Default)]
+pub(crate) struct Fake {
+    inner: Arc<Inner>,
+    /// Only this namespace.
+    namespace: Option<String>,
+}
+
+#[derive(Default)]
+struct Inner {
+    state: Mutex<State>,
+    news: Notify,
+}
+
+#[derive(Default)]
+struct State {
+    version: u64,
+    objects: BTreeMap<String, RawObject>,
+    history: Vec<(u64, EventKind, RawObject)>,
+    /// Watches from before this version are expired.
+    window: u64,
+    /// Watches that were opened before this count are cut.
+    cuts: u64,
+    refuse: Option<Problem>,
+    /// Lists and watches so far.
+    lists: u64,
+    watches: u64,
+    /// Batches that were taken from watches.
+    taken: u64,
+    shards_known: bool,
+    panics: bool,
+    /// Watches that were opened before this count bring nothing any more, not even an end.
+    frozen: u64,
+}
+
+pub(crate) fn raw(namespace: &str, name: &str, uid: &str, version: u64, extra: &str) -> RawObject {
+    let json = format!(
+        r#"{{"metadata":{{"namespace":"{namespace}","name":"{name}","uid":"{uid}","resourceVersion":"{version}"}}{extra}}}"#
+    );
+    RawObject::new(Bytes::from(json)).expect("valid JSON")
+}
+
+/// Uids whose hashes are all over the range.
+fn uid(version: u64) -> String {
+    format!("{:016x}", version.wrapping_mul(0x9e37_79b9_7f4a_7c15))
+}
+
+impl Fake {
+    pub(crate) fn new() -> Self {
+        Fake::default()
+    }
+
+    /// The same server, of which this handle lists and watches one namespace.
+    pub(crate) fn namespace(&self, namespace: &str) -> Self {
+        Fake { inner: self.inner.clone(), namespace: Some(namespace.to_owned()) }
+    }
+
+    fn with<R>(&self, change: impl FnOnce(&mut State) -> R) -> R {
+        let result = change(&mut self.inner.state.lock().expect("no test panics in here"));
+        self.inner.news.notify_waiters();
+        result
+    }
+
+    /// Creates or updates `namespace/name`, with more members of the object in `extra`.
+    pub(crate) fn put_with(&self, key: &str, extra: &str) -> u64 {
+        let (namespace, name) = key.split_once('/').expect("namespace/name");
+        self.with(|state| {
+            state.version += 1;
+            let version = state.version;
+            let old = state.objects.get(key).map(|old| old.metadata().uid.into_owned());
+            let kind = if old.is_some() { EventKind::Modified } else { EventKind::Added };
+            let object = raw(namespace, name, &old.unwrap_or_else(|| uid(version)), version, extra);
+            state.objects.insert(key.to_owned(), object.clone());
+            state.history.push((version, kind, object));
+            version
+        })
+    }
+
+    pub(crate) fn put(&self, key: &str) -> u64 {
+        self.put_with(key, "")
+    }
+
+    pub(crate) fn delete(&self, key: &str) {
+        let (namespace, name) = key.split_once('/').expect("namespace/name");
+        self.with(|state| {
+            let Some(old) = state.objects.remove(key) else { return };
+            state.version += 1;
+            let last = raw(namespace, name, &old.metadata().uid, state.version, "");
+            state.history.push((state.version, EventKind::Deleted, last));
+        });
+    }
+
+    /// Cuts every open watch.
+    pub(crate) fn cut(&self) {
+        self.with(|state| state.cuts += 1);
+    }
+
+    /// Forgets the history, and cuts every open watch.
+    pub(crate) fn expire(&self) {
+        self.with(|state| {
+            state.window = state.version;
+            state.cuts += 1;
+        });
+    }
+
+    /// Refuses every list and watch, or serves again.
+    pub(crate) fn refuse(&self, problem: Option<Problem>) {
+        self.with(|state| state.refuse = problem);
+    }
+
+    /// Knows `shardSelector` from now on.
+    pub(crate) fn know_shards(&self) {
+        self.with(|state| state.shards_known = true);
+    }
+
+    /// Panics at the next list or watch.
+    pub(crate) fn panic(&self) {
+        self.with(|state| state.panics = true);
+    }
+
+    /// Makes half-open sockets of the open watches.
+    pub(crate) fn freeze(&self) {
+        self.with(|state| state.frozen += 1);
+    }
+
+    pub(crate) fn lists(&self) -> u64 {
+        self.with(|state| state.lists)
+    }
+
+    /// Batches that were read from watches.
+    pub(crate) fn taken(&self) -> u64 {
+        self.with(|state| state.taken)
+    }
+
+    /// What there is: keys with uids and versions.
+    pub(crate) fn objects(&self) -> BTreeMap<String, (String, String)> {
+        self.with(|state| {
+            let of = |object: &RawObject| {
+                let metadata = object.metadata();
+                (metadata.uid.into_owned(), metadata.resource_version.into_owned())
+            };
+            state.objects.iter().map(|(key, object)| (key.clone(), of(object))).collect()
+        })
+    }
+
+    fn is_meant(&self, object: &RawObject, shards: Option<&ShardSelector>) -> bool {
+        let metadata = object.metadata();
+        self.namespace.as_ref().is_none_or(|namespace| metadata.namespace == *namespace)
+            && shards.is_none_or(|shards| shards.holds(&metadata.uid))
+    }
+
+    fn check(&self) -> Result<(), Problem> {
+        let (panics, refuse) = self.with(|state| (state.panics, state.refuse.clone()));
+        assert!(!panics, "this list watch panics");
+        refuse.map_or(Ok(()), Err)
+    }
+}
+
+fn shards_of(state: &State, options: &ListOptions) -> Option<ShardSelector> {
+    let known = state.shards_known && !options.shard_selector.is_empty();
+    known.then(|| ShardSelector::parse(&options.shard_selector).expect("a good selector"))
+}
+
+#[async_trait]
+impl ListWatch for Fake {
+    async fn list(&self, options: ListOptions) -> Result<ListStream, Problem> {
+        self.with(|state| state.lists += 1);
+        self.check()?;
+        let (objects, end) = self.with(|state| {
+            let shards = shards_of(state, &options);
+            let objects = state.objects.values().filter(|object| self.is_meant(object, shards.as_ref()));
+            let end = ListMeta {
+                resource_version: state.version.to_string(),
+                shard_selector: shards.as_ref().map(ToString::to_string).unwrap_or_default(),
+                ..ListMeta::default()
+            };
+            (objects.cloned().collect::<Vec<_>>(), end)
+        });
+        Ok(stream::iter([Ok(ListItem::Objects(objects)), Ok(ListItem::End(end))]).boxed())
+    }
+
+    async fn watch(&self, options: ListOptions) -> Result<WatchStream, Problem> {
+        let from: u64 = options.resource_version.as_str().parse().expect("a version");
+        self.check()?;
+        let (cuts, frozen) = self.with(|state| {
+            state.watches += 1;
+            if from < state.window {
+                return Err(Problem::refused(Status::expired_watch(from, state.window)));
+            }
+            Ok((state.cuts, state.frozen))
+        })?;
+        let server = self.clone();
+        let events = stream::unfold(Some(from), move |from| {
+            let (server, options) = (server.clone(), options.clone());
+            async move {
+                let from = from?;
+                loop {
+                    // Before the look: what is written after it is not slept through.
+                    let mut news = std::pin::pin!(server.inner.news.notified());
+                    news.as_mut().enable();
+                    let batch = {
+                        let mut state = server.inner.state.lock().expect("no test panics in here");
+                        if state.cuts != cuts && state.frozen == frozen {
+                            let cut = Problem::Disconnected { why: "cut".to_owned() };
+                            return Some((Err(cut), None));
+                        }
+                        let shards = shards_of(&state, &options);
+                        let new = state.history.iter().filter(|(version, ..)| *version > from);
+                        let mine = new.filter(|(_, _, object)| server.is_meant(object, shards.as_ref()));
+                        let events = mine.map(|(version, kind, object)| {
+                            (*version, WatchedEvent { kind: *kind, object: object.clone() })
+                        });
+                        let batch: Vec<_> = events.collect();
+                        if state.frozen == frozen {
+                            state.taken += u64::from(!batch.is_empty());
+                            batch
+                        } else {
+                            Vec::new()
+                        }
+                    };
+                    if let Some((last, _)) = batch.last() {
+                        let last = *last;
+                        return Some((Ok(batch.into_iter().map(|(_, event)| event).collect()), Some(last)));
+                    }
+                    news.await;
+                }
+            }
+        });
+        Ok(events.boxed())
+    }
+}

@@ -1,0 +1,457 @@
+//! What is between a client and its server: proxies, machines that stop forwarding, connections that
+//! are full, compressed answers, and credentials that change.
+
+use std::convert::Infallible;
+use std::net::SocketAddr;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use bytes::Bytes;
+use futures_util::StreamExt as _;
+use http::{Request, Response, StatusCode};
+use http_body::Frame;
+use http_body_util::combinators::UnsyncBoxBody;
+use http_body_util::{BodyExt as _, Empty, Full, StreamBody};
+use hyper::body::Incoming;
+use hyper::service::service_fn;
+use hyper_util::rt::{TokioExecutor, TokioIo};
+use hyper_util::server::conn::auto;
+use listwatch_client::config::{Auth, Config, ExecPlugin, ExecVersion, InteractiveMode, TlsOptions};
+use listwatch_client::transport::{HttpTransport, ProxyUrl, Transport as _, TransportOptions};
+use listwatch_client::{Client, Notice, Problem, Reflection, ReflectorConfig, Scope};
+use rustls_pki_types::CertificateDer;
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::net::{TcpListener, TcpStream};
+use tokio_rustls::TlsAcceptor;
+
+/// Nothing here should take longer, on any machine.
+const PATIENCE: Duration = Duration::from_secs(30);
+
+type Body = UnsyncBoxBody<Bytes, Infallible>;
+
+/// What a server knows of a request: it, and how many client certificates came with it.
+type Answer = dyn Fn(&Request<Incoming>, usize) -> Response<Body> + Send + Sync;
+
+fn json(text: impl Into<Bytes>) -> Response<Body> {
+    Response::new(Full::new(text.into()).boxed_unsync())
+}
+
+fn unauthorized() -> Response<Body> {
+    let mut response = json(
+        r#"{"kind":"Status","apiVersion":"v1","metadata":{},"status":"Failure","message":"Unauthorized","reason":"Unauthorized","code":401}"#,
+    );
+    *response.status_mut() = StatusCode::UNAUTHORIZED;
+    response
+}
+
+/// A watch that brings one event and stays open.
+fn open_watch() -> Response<Body> {
+    let event = r#"{"type":"ADDED","object":{"kind":"Pod","apiVersion":"v1","metadata":{"name":"late","namespace":"shop","uid":"u","resourceVersion":"9"}}}"#;
+    let first = futures_util::stream::iter([Ok(Frame::data(Bytes::from(format!("{event}\n"))))]);
+    Response::new(StreamBody::new(first.chain(futures_util::stream::pending())).boxed_unsync())
+}
+
+/// A server for as long as the runtime lives.
+async fn serve(tls: Option<TlsAcceptor>, answer: Arc<Answer>) -> SocketAddr {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = listener.local_addr().unwrap();
+    tokio::spawn(async move {
+        while let Ok((stream, _)) = listener.accept().await {
+            let (tls, answer) = (tls.clone(), answer.clone());
+            tokio::spawn(async move {
+                let builder = auto::Builder::new(TokioExecutor::new());
+                let service = |certificates| {
+                    service_fn(move |request: Request<Incoming>| {
+                        let response = answer(&request, certificates);
+                        async move { Ok::<_, Infallible>(response) }
+                    })
+                };
+                match tls {
+                    None => drop(builder.serve_connection(TokioIo::new(stream), service(0)).await),
+                    Some(tls) => {
+                        let Ok(stream) = tls.accept(stream).await else { return };
+                        let certificates = stream.get_ref().1.peer_certificates().map_or(0, <[_]>::len);
+                        drop(builder.serve_connection(TokioIo::new(stream), service(certificates)).await);
+                    }
+                }
+            });
+        }
+    });
+    address
+}
+
+/// A TLS server for `localhost` and who vouches for it. With `clients`, certificates that these
+/// vouch for are welcome and none is needed.
+fn certify(clients: Option<CertificateDer<'static>>) -> (TlsAcceptor, CertificateDer<'static>) {
+    let provider = Arc::new(rustls::crypto::ring::default_provider());
+    let signed = rcgen::generate_simple_self_signed(["localhost".to_owned()]).unwrap();
+    let authority = signed.cert.der().clone();
+    let key = rustls_pki_types::PrivateKeyDer::try_from(signed.signing_key.serialize_der()).unwrap();
+    let config = rustls::ServerConfig::builder_with_provider(provider.clone());
+    let config = config.with_safe_default_protocol_versions().unwrap();
+    let config = match clients {
+        None => config.with_no_client_auth(),
+        Some(clients) => {
+            let mut roots = rustls::RootCertStore::empty();
+            roots.add(clients).unwrap();
+            let verifier = rustls::server::WebPkiClientVerifier::builder_with_provider(Arc::new(roots), provider);
+            config.with_client_cert_verifier(verifier.allow_unauthenticated().build().unwrap())
+        }
+    };
+    let mut config = config.with_single_cert(vec![authority.clone()], key).unwrap();
+    config.alpn_protocols = vec![b"h2".to_vec(), b"http/1.1".to_vec()];
+    (TlsAcceptor::from(Arc::new(config)), authority)
+}
+
+fn config(address: SocketAddr, authority: &CertificateDer<'static>) -> Config {
+    Config {
+        tls: TlsOptions { authorities: vec![authority.clone()], ..TlsOptions::default() },
+        ..Config::new(&format!("https://localhost:{}", address.port())).unwrap()
+    }
+}
+
+/// Forwards to one address until it is told to swallow what comes; connections stay open then, as
+/// behind a machine that lost its way. Connections made later are forwarded again.
+struct Forwarder {
+    address: SocketAddr,
+    generation: Arc<AtomicUsize>,
+    connections: Arc<AtomicUsize>,
+}
+
+impl Forwarder {
+    async fn new(to: SocketAddr) -> Self {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = listener.local_addr().unwrap();
+        let forwarder = Forwarder { address, generation: Arc::default(), connections: Arc::default() };
+        let (generation, connections) = (forwarder.generation.clone(), forwarder.connections.clone());
+        tokio::spawn(async move {
+            while let Ok((client, _)) = listener.accept().await {
+                connections.fetch_add(1, Ordering::SeqCst);
+                let server = TcpStream::connect(to).await.unwrap();
+                let born = generation.load(Ordering::SeqCst);
+                let (from_client, to_client) = client.into_split();
+                let (from_server, to_server) = server.into_split();
+                for (mut from, mut to) in [(from_client, to_server), (from_server, to_client)] {
+                    let generation = generation.clone();
+                    tokio::spawn(async move {
+                        let mut chunk = vec![0; 16 * 1024];
+                        while let Ok(n @ 1..) = from.read(&mut chunk).await {
+                            if generation.load(Ordering::SeqCst) == born && to.write_all(&chunk[..n]).await.is_err() {
+                                return;
+                            }
+                        }
+                        // Swallowed ends are swallowed too.
+                        if generation.load(Ordering::SeqCst) != born {
+                            std::future::pending::<()>().await;
+                        }
+                    });
+                }
+            }
+        });
+        forwarder
+    }
+
+    /// From now on nothing passes on the connections there are.
+    fn swallow(&self) {
+        self.generation.fetch_add(1, Ordering::SeqCst);
+    }
+}
+
+const PODS: &str = r#"{"kind":"APIResourceList","groupVersion":"v1","resources":[{"name":"pods","singularName":"pod","namespaced":true,"kind":"Pod","verbs":["get","list","watch"]}]}"#;
+const NO_PODS: &str = r#"{"kind":"PodList","apiVersion":"v1","metadata":{"resourceVersion":"3"},"items":[]}"#;
+
+fn pods(request: &Request<Incoming>) -> Response<Body> {
+    let query = request.uri().query().unwrap_or_default();
+    match request.uri().path() {
+        "/api/v1" => json(PODS),
+        _ if query.contains("watch=true") => open_watch(),
+        _ => json(NO_PODS),
+    }
+}
+
+#[tokio::test]
+async fn a_connection_that_carries_nothing_any_more_is_given_up_within_the_stated_time() {
+    let (tls, authority) = certify(None);
+    let server = serve(Some(tls), Arc::new(|request: &Request<Incoming>, _| pods(request))).await;
+    let forwarder = Forwarder::new(server).await;
+    let options = TransportOptions {
+        ping_interval: Duration::from_millis(300),
+        ping_limit: Duration::from_millis(300),
+        ..TransportOptions::default()
+    };
+    let limit = options.silence_limit();
+    let client = Client::new(Config { transport: options, ..config(forwarder.address, &authority) }).unwrap();
+    let resource = client.discover("pods").await.unwrap();
+    let reflector = ReflectorConfig { watch_list: false, ..ReflectorConfig::default() };
+    let mut reflection = Reflection::new(client.list_watch(&resource, &Scope::Cluster), reflector);
+    while !matches!(reflection.next().await, Notice::Changes(_)) {}
+    // Quiet, and not dead: nothing is given up for that.
+    let quiet =
+        tokio::time::timeout(limit * 3, async { while !matches!(reflection.next().await, Notice::Problem(_)) {} });
+    assert!(quiet.await.is_err(), "a quiet watch was given up");
+    let before = forwarder.connections.load(Ordering::SeqCst);
+
+    forwarder.swallow();
+    let swallowed = tokio::time::Instant::now();
+    let problem = tokio::time::timeout(PATIENCE, async {
+        loop {
+            if let Notice::Problem(problem) = reflection.next().await {
+                return problem;
+            }
+        }
+    });
+    let problem = problem.await.expect("a dead connection was never noticed");
+    assert!(matches!(problem, Problem::Disconnected { .. }), "{problem}");
+    // A slow machine may be late; three times the stated time is no longer that.
+    assert!(swallowed.elapsed() < limit * 3, "noticed after {:?}, stated is {limit:?}", swallowed.elapsed());
+    let watching = tokio::time::timeout(PATIENCE, async {
+        while !matches!(reflection.next().await, Notice::State(listwatch_client::ReflectorState::Watching { .. })) {}
+    });
+    watching.await.expect("it never came back");
+    assert_eq!(forwarder.connections.load(Ordering::SeqCst), before + 1, "one new connection");
+}
+
+#[tokio::test]
+async fn a_full_connection_is_followed_by_another_one() {
+    let (tls, authority) = certify(None);
+    let server = serve(Some(tls), Arc::new(|request: &Request<Incoming>, _| pods(request))).await;
+    let forwarder = Forwarder::new(server).await;
+    let config = config(forwarder.address, &authority);
+    let options = TransportOptions { streams_max: 2, ..TransportOptions::default() };
+    let transport = HttpTransport::new(&config.server, config.tls, options).unwrap();
+    let mut open = Vec::new();
+    for _ in 0..5 {
+        let mut request = Request::new(Empty::new());
+        *request.uri_mut() = "/api/v1/pods?watch=true".parse().unwrap();
+        let response =
+            tokio::time::timeout(PATIENCE, transport.send(request)).await.expect("a watch waited for a place");
+        open.push(response.unwrap().into_body());
+    }
+    assert_eq!(transport.open_streams(), [2, 2, 1]);
+    assert_eq!(forwarder.connections.load(Ordering::SeqCst), 3);
+    open.truncate(1);
+    let mut request = Request::new(Empty::new());
+    *request.uri_mut() = "/api/v1/pods".parse().unwrap();
+    let body = transport.send(request).await.unwrap().into_body();
+    assert_eq!(body.collect().await.unwrap().to_bytes(), NO_PODS);
+    assert_eq!(transport.open_streams(), [1], "what is empty is let go");
+}
+
+/// A proxy that notes what it was asked, and connects to `to` whatever that was.
+async fn proxy(to: SocketAddr, socks: bool) -> (SocketAddr, Arc<Mutex<Vec<String>>>) {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = listener.local_addr().unwrap();
+    let asked: Arc<Mutex<Vec<String>>> = Arc::default();
+    let noted = asked.clone();
+    tokio::spawn(async move {
+        while let Ok((mut client, _)) = listener.accept().await {
+            let question = if socks { ask_socks(&mut client).await } else { ask_http(&mut client).await };
+            noted.lock().unwrap().push(question);
+            let mut server = TcpStream::connect(to).await.unwrap();
+            tokio::spawn(async move { drop(tokio::io::copy_bidirectional(&mut client, &mut server).await) });
+        }
+    });
+    (address, asked)
+}
+
+async fn ask_http(client: &mut TcpStream) -> String {
+    let mut head = Vec::new();
+    while !head.ends_with(b"\r\n\r\n") {
+        head.push(client.read_u8().await.unwrap());
+    }
+    client.write_all(b"HTTP/1.1 200 Connection established\r\nVia: test\r\n\r\n").await.unwrap();
+    String::from_utf8(head).unwrap().replace("\r\n", "|")
+}
+
+async fn ask_socks(client: &mut TcpStream) -> String {
+    let mut offer = [0; 4];
+    client.read_exact(&mut offer).await.unwrap();
+    assert_eq!(offer, [5, 2, 0, 2]);
+    client.write_all(&[5, 2]).await.unwrap();
+    let mut login = [0; 11];
+    client.read_exact(&mut login).await.unwrap();
+    client.write_all(&[1, 0]).await.unwrap();
+    let mut request = [0; 5];
+    client.read_exact(&mut request).await.unwrap();
+    let mut host = vec![0; usize::from(request[4]) + 2];
+    client.read_exact(&mut host).await.unwrap();
+    client.write_all(&[5, 0, 0, 1, 127, 0, 0, 1, 0, 80]).await.unwrap();
+    let name = String::from_utf8_lossy(&host[..host.len() - 2]).into_owned();
+    format!("{} {name}", String::from_utf8_lossy(&login[2..]).replace(|c: char| c.is_control(), ":"))
+}
+
+#[tokio::test]
+async fn requests_go_through_proxies() {
+    let (tls, authority) = certify(None);
+    let server = serve(Some(tls), Arc::new(|request: &Request<Incoming>, _| pods(request))).await;
+    for (socks, scheme) in [(false, "http"), (true, "socks5")] {
+        let (address, asked) = proxy(server, socks).await;
+        let url = format!("{scheme}://user:pass@127.0.0.1:{}", address.port());
+        let options = TransportOptions { proxy: Some(ProxyUrl::parse(&url).unwrap()), ..TransportOptions::default() };
+        let client = Client::new(Config { transport: options, ..config(server, &authority) }).unwrap();
+        client.discover("pods").await.unwrap();
+        let target = format!("localhost:{}", server.port());
+        let expected = if socks {
+            "user:pass localhost".to_owned()
+        } else {
+            format!("CONNECT {target} HTTP/1.1|Host: {target}|Proxy-Authorization: Basic dXNlcjpwYXNz||")
+        };
+        assert_eq!(*asked.lock().unwrap(), [expected]);
+    }
+}
+
+#[tokio::test]
+async fn a_proxy_that_refuses_is_named() {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let port = listener.local_addr().unwrap().port();
+    tokio::spawn(async move {
+        while let Ok((mut client, _)) = listener.accept().await {
+            let mut head = [0; 16];
+            let _ = client.read(&mut head).await;
+            let _ = client.write_all(b"HTTP/1.1 407 Who are you\r\n\r\n").await;
+        }
+    });
+    let options = TransportOptions {
+        proxy: Some(ProxyUrl::parse(&format!("http://127.0.0.1:{port}")).unwrap()),
+        ..TransportOptions::default()
+    };
+    let client = Client::new(Config { transport: options, ..Config::new("https://localhost:1").unwrap() }).unwrap();
+    let error = client.discover("pods").await.unwrap_err().to_string();
+    assert!(
+        error.contains(&format!("the proxy 127.0.0.1:{port} did not connect: it said \"HTTP/1.1 407 Who are you\"")),
+        "{error}"
+    );
+}
+
+#[tokio::test]
+async fn lists_come_compressed_where_that_is_asked_for_and_watches_never() {
+    let (tls, authority) = certify(None);
+    let asked: Arc<Mutex<Vec<String>>> = Arc::default();
+    let noted = asked.clone();
+    let answer = move |request: &Request<Incoming>, _| {
+        let coding =
+            request.headers().get(http::header::ACCEPT_ENCODING).map(|value| value.to_str().unwrap().to_owned());
+        let watch = request.uri().query().unwrap_or_default().contains("watch=true");
+        if request.uri().path() != "/api/v1" {
+            noted.lock().unwrap().push(format!(
+                "{} {}",
+                if watch { "watch" } else { "list" },
+                coding.clone().unwrap_or_default()
+            ));
+        }
+        let response = pods(request);
+        if watch || coding.is_none() || request.uri().path() == "/api/v1" {
+            return response;
+        }
+        use std::io::Write as _;
+        let items: Vec<String> = (0..500)
+            .map(|n| {
+                format!(r#"{{"metadata":{{"name":"p{n}","namespace":"shop","uid":"{n}","resourceVersion":"1"}}}}"#)
+            })
+            .collect();
+        let list = NO_PODS.replace("[]", &format!("[{}]", items.join(",")));
+        let mut encoder = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::fast());
+        encoder.write_all(list.as_bytes()).unwrap();
+        let mut response = json(encoder.finish().unwrap());
+        response.headers_mut().insert(http::header::CONTENT_ENCODING, http::HeaderValue::from_static("gzip"));
+        response
+    };
+    let server = serve(Some(tls), Arc::new(answer)).await;
+    let client = Client::new(Config { compression: true, ..config(server, &authority) }).unwrap();
+    let resource = client.discover("pods").await.unwrap();
+    let reflector = ReflectorConfig { watch_list: false, ..ReflectorConfig::default() };
+    let mut reflection = Reflection::new(client.list_watch(&resource, &Scope::Cluster), reflector);
+    while !matches!(reflection.next().await, Notice::Synced) {}
+    assert_eq!(reflection.store().snapshot().len(), 500);
+    while !matches!(reflection.next().await, Notice::Changes(_)) {}
+    assert_eq!(*asked.lock().unwrap(), ["list gzip", "watch "]);
+}
+
+#[tokio::test]
+async fn a_token_that_was_changed_is_read_when_the_old_one_is_refused() {
+    let (tls, authority) = certify(None);
+    let answer = |request: &Request<Incoming>, _| {
+        let good = request.headers().get(http::header::AUTHORIZATION).is_some_and(|value| value == "Bearer new");
+        if good { pods(request) } else { unauthorized() }
+    };
+    let server = serve(Some(tls), Arc::new(answer)).await;
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("token");
+    std::fs::write(&path, "old").unwrap();
+    let client = Client::new(Config { auth: Auth::TokenFile(path.clone()), ..config(server, &authority) }).unwrap();
+    assert!(client.discover("pods").await.is_err(), "asked once more, and refused for good");
+    std::fs::write(&path, "new").unwrap();
+    client.discover("pods").await.expect("the token in the file is good");
+}
+
+#[tokio::test]
+async fn a_plugins_certificate_is_used_and_replaced_when_it_is_refused() {
+    let mut params = rcgen::CertificateParams::new(Vec::new()).unwrap();
+    params.is_ca = rcgen::IsCa::Ca(rcgen::BasicConstraints::Unconstrained);
+    let issuer = rcgen::CertifiedIssuer::self_signed(params, rcgen::KeyPair::generate().unwrap()).unwrap();
+    let (tls, authority) = certify(Some(issuer.der().clone()));
+    // The first session is not believed, although its certificate is good: as after a revocation.
+    let refusals = Arc::new(AtomicUsize::new(1));
+    let left = refusals.clone();
+    let answer = move |request: &Request<Incoming>, certificates: usize| {
+        let refused = left.fetch_update(Ordering::SeqCst, Ordering::SeqCst, |left| left.checked_sub(1)).is_ok();
+        if certificates == 0 || refused { unauthorized() } else { pods(request) }
+    };
+    let server = serve(Some(tls), Arc::new(answer)).await;
+    let folder = tempfile::tempdir().unwrap();
+    for run in [1, 2] {
+        let key = rcgen::KeyPair::generate().unwrap();
+        let mut leaf = rcgen::CertificateParams::new(Vec::new()).unwrap();
+        leaf.extended_key_usages = vec![rcgen::ExtendedKeyUsagePurpose::ClientAuth];
+        let certificate = leaf.signed_by(&key, &issuer).unwrap();
+        let credential = serde_json::json!({
+            "apiVersion": "client.authentication.k8s.io/v1",
+            "kind": "ExecCredential",
+            "status": {"clientCertificateData": certificate.pem(), "clientKeyData": key.serialize_pem()},
+        });
+        std::fs::write(folder.path().join(format!("credential-{run}")), credential.to_string()).unwrap();
+    }
+    let script =
+        format!("cd '{}'; echo x >> runs; cat credential-$(wc -l < runs | tr -d ' ')", folder.path().display());
+    let plugin = ExecPlugin {
+        command: "sh".into(),
+        args: vec!["-c".to_owned(), script],
+        env: Vec::new(),
+        version: ExecVersion::V1,
+        interactive: InteractiveMode::Never,
+        install_hint: String::new(),
+        cluster: None,
+    };
+    let config = Config { auth: Auth::Exec(Box::new(plugin)), ..config(server, &authority) };
+    let client = Client::new(config).unwrap();
+    client.discover("pods").await.expect("the second certificate is believed");
+    client.discover("pods").await.expect("and used again");
+    let runs = std::fs::read_to_string(folder.path().join("runs")).unwrap().lines().count();
+    assert_eq!((runs, refusals.load(Ordering::SeqCst)), (2, 0));
+}
+
+#[tokio::test]
+async fn a_plugin_that_is_missing_is_no_reason_to_ask_the_server() {
+    let asked = Arc::new(AtomicBool::new(false));
+    let noted = asked.clone();
+    let (tls, authority) = certify(None);
+    let answer = move |request: &Request<Incoming>, _| {
+        noted.store(true, Ordering::SeqCst);
+        pods(request)
+    };
+    let server = serve(Some(tls), Arc::new(answer)).await;
+    let plugin = ExecPlugin {
+        command: "no-such-plugin-anywhere".into(),
+        args: Vec::new(),
+        env: Vec::new(),
+        version: ExecVersion::V1Beta1,
+        interactive: InteractiveMode::Never,
+        install_hint: "see https://example.com".to_owned(),
+        cluster: None,
+    };
+    let client = Client::new(Config { auth: Auth::Exec(Box::new(plugin)), ..config(server, &authority) }).unwrap();
+    let error = client.discover("pods").await.unwrap_err().to_string();
+    assert_eq!(error, "the credential plugin no-such-plugin-anywhere is not installed: see https://example.com");
+    assert!(!asked.load(Ordering::SeqCst));
+}

@@ -1,0 +1,450 @@
+//! Views of handlers against a model: objects are written, handlers stall, join late, are reset,
+//! resynced, lose the informer's patience and are removed, in any order. The promises:
+//!
+//! - *legal history*: what a handler is told could have happened: nothing is updated or deleted that
+//!   was not added, an update's old state is the one it saw last, of one object no older state
+//!   follows a newer one, and a name with another uid is deleted and added;
+//! - *converging*: when it has taken everything, it knows what there is;
+//! - *every change*: a handler that blocks, and is waited for, is told each;
+//! - *synced when it is*: `Synced` comes once for each beginning, when all that was there was told;
+//! - *bounded*: what waits for it is bounded by its policy.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use bytes::Bytes;
+use listwatch_client::informer::{Event, Policy, Reason, View};
+use listwatch_client::{Change, Delta, Indexer, ObjectKey, RawObject, Snapshot, Stored, Typed};
+use proptest::prelude::*;
+
+type Item = Typed<u64>;
+
+/// How many names there are.
+const NAMES: u8 = 7;
+
+const PERIOD: Duration = Duration::from_secs(10);
+
+fn item(name: u8, uid: u64, version: u64) -> Item {
+    let json = format!(r#"{{"metadata":{{"name":"o{name}","uid":"{uid}","resourceVersion":"{version}"}}}}"#);
+    Typed::new(&RawObject::new(Bytes::from(json)).expect("valid JSON"), version)
+}
+
+/// A handler that believes what it is told, and complains about what cannot be.
+struct Handler {
+    view: View<Item>,
+    policy: Policy,
+    knows: BTreeMap<ObjectKey, Item>,
+    newest: BTreeMap<ObjectKey, u64>,
+    /// Changes of the batch that it has not taken, for a policy that blocks.
+    rest: Vec<Change<Item>>,
+    /// What it must be told one by one: versions, from when it had seen the beginning.
+    owed: Vec<u64>,
+    told: Vec<u64>,
+    /// It was always waited for since it had seen the beginning.
+    patient: bool,
+    began: bool,
+    ended_initial: bool,
+    /// It is owed `Synced`: since it began, or since a reset.
+    unsynced: bool,
+    resyncs: u64,
+}
+
+impl Handler {
+    fn new(policy: Policy, resync: Option<Duration>) -> Self {
+        Handler {
+            view: View::new(policy, resync),
+            policy,
+            knows: BTreeMap::new(),
+            newest: BTreeMap::new(),
+            rest: Vec::new(),
+            owed: Vec::new(),
+            told: Vec::new(),
+            patient: true,
+            began: false,
+            ended_initial: false,
+            unsynced: true,
+            resyncs: 0,
+        }
+    }
+
+    /// Takes one event; false when there is none.
+    fn take(&mut self, now: Instant) -> bool {
+        let Some(event) = self.view.take(now) else { return false };
+        let reason = event.reason();
+        match event {
+            Event::Added { object, .. } => {
+                self.check_version(&object);
+                if reason == Some(Reason::Live) {
+                    self.told.push(*object);
+                }
+                let before = self.knows.insert(object.key().clone(), object);
+                assert!(before.is_none(), "broke legal history: {before:?} was added twice");
+            }
+            Event::Updated { old, new, .. } => {
+                self.check_version(&new);
+                let before = self.knows.insert(new.key().clone(), new.clone());
+                assert!(
+                    before.as_ref().is_some_and(|before| before.is_same(&old)),
+                    "broke legal history: {new:?} is told to follow {old:?}, and the handler saw {before:?}"
+                );
+                assert_eq!(old.uid(), new.uid(), "broke legal history: another object came without a deletion");
+                if reason == Some(Reason::Resync) {
+                    assert!(old.is_same(&new), "broke legal history: a resync brought news");
+                    self.resyncs += 1;
+                } else {
+                    assert_ne!(*old, *new, "broke legal history: an update without a change");
+                    self.told.push(*new);
+                }
+            }
+            Event::Deleted { last, .. } => {
+                let before = self.knows.remove(last.key());
+                assert!(
+                    before.as_ref().is_some_and(|before| before.uid() == last.uid()),
+                    "broke legal history: {last:?} was deleted, and the handler saw {before:?}"
+                );
+                self.told.push(*last);
+            }
+            Event::Synced => {
+                assert!(self.ended_initial, "broke synced when it is: the beginning was not whole");
+                assert!(std::mem::take(&mut self.unsynced), "broke synced when it is: told twice");
+            }
+            Event::Reset => {
+                assert!(matches!(self.policy, Policy::DropAndResync { .. }), "a reset under {:?}", self.policy);
+                self.unsynced = true;
+                self.knows.clear();
+            }
+            Event::Quarantined { .. } | Event::Stopped(_) => panic!("nothing of the kind happened"),
+        }
+        true
+    }
+
+    fn check_version(&mut self, object: &Item) {
+        let newest = self.newest.entry(object.key().clone()).or_default();
+        assert!(**object >= *newest, "broke legal history: {object:?} came after @{newest}");
+        *newest = **object;
+    }
+
+    fn push(&mut self, now: Instant, changes: &[Change<Item>], state: &Arc<Snapshot<Item>>) {
+        if !self.began {
+            return;
+        }
+        // From the end of the walk on, whoever blocks is owed every change.
+        if matches!(self.policy, Policy::Block { .. }) && !self.view.lag(now).replaying {
+            self.owed.extend(changes.iter().map(|change| **change.object()));
+        }
+        let taken = self.view.begin_parts(now, changes, None, state.clone());
+        self.rest = changes[taken..].to_vec();
+        if self.rest.is_empty() {
+            self.view.end_parts();
+        }
+    }
+
+    /// The informer waits for this handler, or loses patience with it.
+    fn push_rest(&mut self, now: Instant, patient: bool) {
+        while !self.rest.is_empty() {
+            if !self.view.has_room() {
+                if patient && self.take(now) {
+                    continue;
+                }
+                self.patient = false;
+                self.view.lose_patience();
+            }
+            let taken = self.view.push_part(now, &self.rest, None);
+            assert!(taken > 0, "there was room for nothing");
+            self.rest.drain(..taken);
+        }
+        self.view.end_parts();
+    }
+
+    fn check_bound(&self, now: Instant) {
+        let waiting = self.view.lag(now).waiting;
+        let bound = match self.policy {
+            Policy::Coalesce => usize::from(NAMES),
+            Policy::Block { changes_max, .. } => changes_max + usize::from(NAMES),
+            Policy::DropAndResync { objects_max } => objects_max,
+        };
+        assert!(waiting <= bound, "broke bounded: {waiting} changes wait under {:?}", self.policy);
+    }
+}
+
+struct World {
+    now: Instant,
+    indexer: Indexer<Item>,
+    version: u64,
+    handlers: Vec<Handler>,
+    /// The state at the beginning is whole: who joins is told so at once.
+    whole: bool,
+}
+
+#[derive(Clone, Debug)]
+enum Step {
+    /// A batch of writes: a name, and what becomes of it.
+    Write(Vec<(u8, u8)>),
+    /// A handler takes some events.
+    Take(u8, u8),
+    Join(Policy, bool),
+    /// The beginning is whole.
+    Whole,
+    Time(u16),
+    Remove(u8),
+    /// Whether those who block are waited for from now on.
+    Wait(bool),
+}
+
+impl World {
+    fn write(&mut self, writes: &[(u8, u8)]) -> Vec<Change<Item>> {
+        let mut changes = Vec::new();
+        for (name, operation) in writes {
+            self.version += 1;
+            let key = ObjectKey::new("", &format!("o{name}"));
+            let old = self.indexer.current().get(key.as_str()).cloned();
+            let delta = match (old, operation % 4) {
+                (None, _) => Delta::Upsert(item(*name, self.version, self.version)),
+                (Some(old), 0) => {
+                    let uid = old.uid().parse().expect("ours");
+                    Delta::Delete { key, last: Some(item(*name, uid, self.version)) }
+                }
+                // A gap: the deletion was not seen.
+                (Some(_), 1) => Delta::Upsert(item(*name, self.version, self.version)),
+                (Some(old), _) => Delta::Upsert(item(*name, old.uid().parse().expect("ours"), self.version)),
+            };
+            self.indexer.apply(delta, &mut changes);
+        }
+        self.indexer.apply(Delta::Version(self.version.to_string()), &mut changes);
+        self.indexer.publish();
+        changes
+    }
+
+    fn join(&mut self, policy: Policy, resync: bool) {
+        let mut handler = Handler::new(policy, resync.then_some(PERIOD));
+        handler.began = true;
+        handler.ended_initial = self.whole;
+        handler.view.begin(self.now, self.indexer.reader().snapshot());
+        if self.whole {
+            handler.view.end_initial();
+        }
+        self.handlers.push(handler);
+    }
+
+    fn run(&mut self, steps: &[Step]) {
+        let mut wait = true;
+        for step in steps {
+            match step {
+                Step::Write(writes) => {
+                    for handler in &mut self.handlers {
+                        handler.push_rest(self.now, wait);
+                    }
+                    let changes = self.write(writes);
+                    let state = self.indexer.reader().snapshot();
+                    for handler in &mut self.handlers {
+                        handler.push(self.now, &changes, &state);
+                    }
+                }
+                Step::Take(handler, events) => {
+                    let count = self.handlers.len();
+                    if let Some(handler) = self.handlers.get_mut(usize::from(*handler) % count.max(1)) {
+                        for _ in 0..*events {
+                            handler.take(self.now);
+                        }
+                    }
+                }
+                Step::Join(policy, resync) => self.join(*policy, *resync),
+                Step::Whole => {
+                    self.whole = true;
+                    for handler in &mut self.handlers {
+                        handler.ended_initial = true;
+                        handler.view.end_initial();
+                    }
+                }
+                Step::Time(millis) => self.now += Duration::from_millis(u64::from(*millis)),
+                Step::Remove(handler) => {
+                    if !self.handlers.is_empty() {
+                        let at = usize::from(*handler) % self.handlers.len();
+                        let mut handler = self.handlers.remove(at);
+                        handler.push_rest(self.now, true);
+                        handler.view.close(true);
+                        let mut events = 0;
+                        while handler.take(self.now) {
+                            events += 1;
+                            assert!(events < 10_000, "a removed handler is told for ever");
+                        }
+                        assert!(handler.view.is_over(), "a removed handler took everything and is not over");
+                    }
+                }
+                Step::Wait(patient) => wait = *patient,
+            }
+            for handler in &self.handlers {
+                handler.check_bound(self.now);
+            }
+        }
+    }
+
+    /// Everybody takes what there is, and has to know what there is.
+    fn settle(&mut self) {
+        if !self.whole {
+            self.run(&[Step::Whole]);
+        }
+        let state = self.indexer.reader().snapshot();
+        for handler in &mut self.handlers {
+            handler.push_rest(self.now, true);
+            let mut events = 0;
+            while handler.take(self.now) {
+                events += 1;
+                assert!(events < 10_000, "a handler is told for ever although nothing happens");
+            }
+            let knows: Vec<_> = handler.knows.values().map(|object| (object.key().clone(), **object)).collect();
+            let there: Vec<_> = state.iter().map(|object| (object.key().clone(), **object)).collect();
+            assert_eq!(knows, there, "broke converging under {:?}", handler.policy);
+            assert!(!handler.unsynced, "broke synced when it is: not told");
+            assert!(handler.view.has_synced());
+            assert!(handler.view.is_idle(), "everything was taken, and something is left");
+            let lag = handler.view.lag(self.now);
+            assert_eq!((lag.waiting, lag.versions, lag.age), (0, Some(0), Duration::ZERO), "current, and behind");
+            if matches!(handler.policy, Policy::Block { .. }) && handler.patient {
+                let told: Vec<u64> = handler.told.iter().rev().take(handler.owed.len()).rev().copied().collect();
+                assert_eq!(told, handler.owed, "broke every change");
+            }
+        }
+    }
+}
+
+fn any_policy() -> impl Strategy<Value = Policy> {
+    prop_oneof![
+        Just(Policy::Coalesce),
+        (1_usize..5).prop_map(|changes_max| Policy::Block { changes_max, patience: Duration::from_secs(1) }),
+        (1_usize..5).prop_map(|objects_max| Policy::DropAndResync { objects_max }),
+    ]
+}
+
+fn any_step() -> impl Strategy<Value = Step> {
+    prop_oneof![
+        8 => prop::collection::vec((0..NAMES, any::<u8>()), 1..6).prop_map(Step::Write),
+        8 => (any::<u8>(), 1_u8..12).prop_map(|(handler, events)| Step::Take(handler, events)),
+        2 => (any_policy(), any::<bool>()).prop_map(|(policy, resync)| Step::Join(policy, resync)),
+        1 => Just(Step::Whole),
+        3 => (0_u16..8_000).prop_map(Step::Time),
+        1 => any::<u8>().prop_map(Step::Remove),
+        1 => any::<bool>().prop_map(Step::Wait),
+    ]
+}
+
+fn world() -> World {
+    World { now: Instant::now(), indexer: Indexer::new(), version: 0, handlers: Vec::new(), whole: false }
+}
+
+proptest! {
+    #[test]
+    fn every_handler_sees_a_legal_history_whatever_happens(steps in prop::collection::vec(any_step(), 0..120)) {
+        let mut world = world();
+        world.join(Policy::Coalesce, true);
+        world.run(&steps);
+        world.settle();
+    }
+}
+
+/// The checker must be able to fail: a view that misses a change is caught.
+#[test]
+#[should_panic(expected = "broke")]
+fn a_lost_change_is_noticed() {
+    let mut world = world();
+    world.join(Policy::Coalesce, false);
+    world.run(&[Step::Whole, Step::Write(vec![(0, 2)]), Step::Take(0, 5)]);
+    let changes = world.write(&[(0, 2), (1, 2)]);
+    let state = world.indexer.reader().snapshot();
+    world.handlers[0].push(world.now, &changes[1..], &state);
+    world.settle();
+}
+
+#[test]
+fn changes_of_one_object_collapse_into_what_leads_to_the_present() {
+    // Writes before the handler looks, writes while it does not, and what it is told then.
+    fn check(before: &[(u8, u8)], meanwhile: &[(u8, u8)], expected: &[&str]) {
+        let mut world = world();
+        world.write(before);
+        world.join(Policy::Coalesce, false);
+        world.run(&[Step::Whole, Step::Take(0, 50)]);
+        for write in meanwhile {
+            world.run(&[Step::Write(vec![*write])]);
+        }
+        let view = &mut world.handlers[0].view;
+        let told = std::iter::from_fn(|| view.take(world.now)).map(|event| match event {
+            Event::Added { object, .. } => format!("+{object:?}"),
+            Event::Updated { old, new, .. } => format!("{old:?}>{}", *new),
+            Event::Deleted { last, .. } => format!("-{last:?}"),
+            other => format!("{other:?}"),
+        });
+        assert_eq!(told.collect::<Vec<_>>(), expected, "{before:?} then {meanwhile:?}");
+    }
+    const DELETE: u8 = 0;
+    const REPLACE: u8 = 1;
+    const UPDATE: u8 = 2;
+    check(&[], &[(0, UPDATE), (0, UPDATE), (0, UPDATE)], &["+o0@3"]);
+    check(&[], &[(0, UPDATE), (0, UPDATE), (0, DELETE)], &[]);
+    check(&[(0, UPDATE)], &[(0, UPDATE), (0, UPDATE)], &["o0@1>3"]);
+    check(&[(0, UPDATE)], &[(0, UPDATE), (0, DELETE)], &["-o0@3"]);
+    check(&[(0, UPDATE)], &[(0, REPLACE)], &["-o0@1", "+o0@2"]);
+    check(&[(0, UPDATE)], &[(0, UPDATE), (0, REPLACE), (0, UPDATE)], &["-o0@2", "+o0@4"]);
+    check(&[(0, UPDATE)], &[(0, REPLACE), (0, DELETE)], &["-o0@1"]);
+    check(&[(0, UPDATE)], &[(0, DELETE), (0, UPDATE), (0, DELETE), (0, UPDATE)], &["-o0@2", "+o0@5"]);
+    // An object keeps the place of its first change.
+    check(&[], &[(1, UPDATE), (0, UPDATE), (1, UPDATE), (1, UPDATE)], &["+o1@4", "+o0@2"]);
+}
+
+#[test]
+fn an_object_that_changes_all_the_time_keeps_nobody_waiting() {
+    let mut world = world();
+    world.join(Policy::Coalesce, false);
+    world.run(&[Step::Whole, Step::Take(0, 5), Step::Write(vec![(0, 2), (1, 2), (2, 2)])]);
+    let mut told = Vec::new();
+    for _ in 0..3 {
+        world.run(&[Step::Write(vec![(0, 2)])]);
+        let event = world.handlers[0].view.take(world.now).expect("something waits");
+        told.push(event.key().expect("of an object").to_string());
+    }
+    assert_eq!(told, ["o0", "o1", "o2"]);
+}
+
+#[test]
+fn a_resync_is_spread_over_its_period() {
+    let mut world = world();
+    world.write(&(0..NAMES).map(|name| (name, 2)).collect::<Vec<_>>());
+    world.join(Policy::Coalesce, true);
+    world.run(&[Step::Whole, Step::Take(0, 50)]);
+    let handler = &mut world.handlers[0];
+    let mut at = Vec::new();
+    for second in 0..40_u64 {
+        let now = world.now + Duration::from_secs(second);
+        while handler.take(now) {
+            at.push(second);
+        }
+    }
+    // The first pass begins a period after the beginning; seven objects in ten seconds.
+    assert_eq!(at, [10, 12, 13, 15, 16, 18, 19, 20, 22, 23, 25, 26, 28, 29, 30, 32, 33, 35, 36, 38, 39]);
+    assert_eq!(handler.resyncs, 21);
+}
+
+#[test]
+fn a_resync_is_told_although_something_always_waits() {
+    let mut world = world();
+    world.write(&[(0, 2), (1, 2)]);
+    world.join(Policy::Coalesce, true);
+    world.run(&[Step::Whole, Step::Take(0, 50), Step::Write(vec![(0, 2)])]);
+    world.now += PERIOD * 3;
+    for _ in 0..100 {
+        world.run(&[Step::Write(vec![(0, 2)]), Step::Take(0, 1), Step::Time(200)]);
+    }
+    assert!(world.handlers[0].resyncs > 0, "the resync starved");
+}
+
+#[test]
+fn a_walk_through_many_objects_and_live_changes_take_turns() {
+    let mut world = world();
+    world.write(&(0..NAMES).map(|name| (name, 2)).collect::<Vec<_>>());
+    world.join(Policy::Coalesce, false);
+    world.run(&[Step::Whole, Step::Take(0, 2), Step::Write(vec![(0, 2), (6, 2)])]);
+    let view = &mut world.handlers[0].view;
+    let told: Vec<String> =
+        std::iter::from_fn(|| view.take(world.now)).map(|event| format!("{:?}", event.key())).take(3).collect();
+    assert_eq!(told, ["Some(o0)", "Some(o2)", "Some(o3)"]);
+}

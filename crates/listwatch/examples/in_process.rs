@@ -1,0 +1,41 @@
+//! A server inside a process of one's own, for a client that is another process: no certificate, no
+//! token, nothing on disk but the kubeconfig. A client that lives in the same process needs no port
+//! either: `kube::Client::new(server.service(), "default")`.
+//! `cargo xtask e2e --kube-rs` runs kube-rs' own examples against it.
+//!
+//! ```sh
+//! cargo run -p listwatch --example in_process -- kubeconfig &
+//! KUBECONFIG=kubeconfig kubectl get namespaces
+//! ```
+
+use std::error::Error;
+use std::net::TcpListener;
+
+use listwatch::apiserver::ApiServer;
+
+#[tokio::main]
+async fn main() -> Result<(), Box<dyn Error>> {
+    let file = std::env::args().nth(1).ok_or("usage: in_process KUBECONFIG")?;
+    let server = ApiServer::builder().build().await?;
+    let serving = server.serve_plain(TcpListener::bind("127.0.0.1:0")?)?;
+    let url = format!("http://{}", serving.address());
+    std::fs::write(&file, kubeconfig(&url))?;
+    println!("serves {url}, as {file} says");
+    tokio::signal::ctrl_c().await?;
+    server.shutdown();
+    serving.shutdown().await;
+    Ok(())
+}
+
+/// How to reach a server that asks for no credential.
+fn kubeconfig(url: &str) -> String {
+    format!(
+        "apiVersion: v1
+kind: Config
+clusters: [{{name: in-process, cluster: {{server: \"{url}\"}}}}]
+users: [{{name: anybody, user: {{}}}}]
+contexts: [{{name: in-process, context: {{cluster: in-process, user: anybody}}}}]
+current-context: in-process
+"
+    )
+}

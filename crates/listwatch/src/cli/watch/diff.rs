@@ -1,0 +1,370 @@
+//! What differs between two states of an object, field by field: [`difference`]. Pure.
+//!
+//! Lists are compared as people read them: elements that carry a name (containers, conditions,
+//! ports) are paired by it, others by place, so that a container put in front of another one is one
+//! line and not a page.
+
+use serde_json::{Map, Value};
+
+/// The longest value that is shown whole, in characters; of a longer one the beginning is.
+const VALUE_LIMIT: usize = 160;
+
+/// Most lines of a text that are shown around what changed in it.
+const TEXT_LINES_MAX: usize = 20;
+
+/// Members that name the elements of a list, most telling first.
+const NAMES: [&str; 8] = ["name", "type", "uid", "key", "containerPort", "port", "ip", "topologyKey"];
+
+/// One field that differs.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Difference {
+    /// Where: `spec.containers[name=app].image`.
+    pub(super) path: String,
+    /// How.
+    pub(super) how: How,
+}
+
+/// How a field differs.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum How {
+    /// It is new, with this value.
+    Added(String),
+    /// It is gone; it had this value.
+    Removed(String),
+    /// It had one value and has another one.
+    Changed(String, String),
+    /// A text of several lines changed: the first line that differs, counted from 1, what is gone,
+    /// what is new.
+    Text(usize, Vec<String>, Vec<String>),
+}
+
+/// What of an object is compared.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Shown {
+    /// `metadata.managedFields` too.
+    pub(super) managed_fields: bool,
+    /// The contents of Secrets too.
+    pub(super) secrets: bool,
+}
+
+/// Every field that differs, in the order of the newer state; what is gone follows what is there.
+/// The resource version is left out: it always differs.
+pub(super) fn difference(old: &Value, new: &Value, shown: Shown) -> Vec<Difference> {
+    let mut walk = Walk { shown, secret: !shown.secrets && is_secret(new), found: Vec::new() };
+    walk.values(&mut Vec::new(), old, new);
+    walk.found
+}
+
+fn is_secret(object: &Value) -> bool {
+    object.get("kind").is_some_and(|kind| kind == "Secret")
+        && object.get("apiVersion").is_some_and(|version| version == "v1")
+}
+
+struct Walk {
+    shown: Shown,
+    secret: bool,
+    found: Vec<Difference>,
+}
+
+impl Walk {
+    fn values(&mut self, path: &mut Vec<String>, old: &Value, new: &Value) {
+        if old == new || self.is_hidden(path) {
+            return;
+        }
+        match (old, new) {
+            (Value::Object(old), Value::Object(new)) => self.objects(path, old, new),
+            (Value::Array(old), Value::Array(new)) => self.lists(path, old, new),
+            (Value::String(old), Value::String(new))
+                if (old.contains('\n') || new.contains('\n')) && !self.is_secret(path) =>
+            {
+                self.texts(path, old, new);
+            }
+            _ => {
+                let how = How::Changed(self.show(path, old), self.show(path, new));
+                self.note(path, how);
+            }
+        }
+    }
+
+    fn objects(&mut self, path: &mut Vec<String>, old: &Map<String, Value>, new: &Map<String, Value>) {
+        for (name, value) in new {
+            path.push(member(name));
+            match old.get(name) {
+                Some(before) => self.values(path, before, value),
+                None => self.leaf(path, value, How::Added),
+            }
+            path.pop();
+        }
+        for (name, value) in old.iter().filter(|(name, _)| !new.contains_key(*name)) {
+            path.push(member(name));
+            self.leaf(path, value, How::Removed);
+            path.pop();
+        }
+    }
+
+    fn lists(&mut self, path: &mut Vec<String>, old: &[Value], new: &[Value]) {
+        if let Some(name) = NAMES.iter().find(|name| names_all(old, name) && names_all(new, name)) {
+            let same = |a: &Value, b: &Value| a[name] == b[name];
+            for value in new {
+                path.push(format!("[{name}={}]", bare(&value[name])));
+                match old.iter().find(|before| same(before, value)) {
+                    Some(before) => self.values(path, before, value),
+                    None => self.leaf(path, value, How::Added),
+                }
+                path.pop();
+            }
+            for value in old.iter().filter(|before| !new.iter().any(|value| same(before, value))) {
+                path.push(format!("[{name}={}]", bare(&value[name])));
+                self.leaf(path, value, How::Removed);
+                path.pop();
+            }
+            return;
+        }
+        // What both begin and end with is the same; only the middle differs.
+        let begin = old.iter().zip(new).take_while(|(a, b)| a == b).count();
+        let end = old[begin..].iter().rev().zip(new[begin..].iter().rev()).take_while(|(a, b)| a == b).count();
+        let (old_middle, new_middle) = (&old[begin..old.len() - end], &new[begin..new.len() - end]);
+        for at in 0..old_middle.len().max(new_middle.len()) {
+            path.push(format!("[{}]", begin + at));
+            match (old_middle.get(at), new_middle.get(at)) {
+                (Some(before), Some(value)) => self.values(path, before, value),
+                (None, Some(value)) => self.leaf(path, value, How::Added),
+                (Some(before), None) => self.leaf(path, before, How::Removed),
+                (None, None) => {}
+            }
+            path.pop();
+        }
+    }
+
+    fn texts(&mut self, path: &[String], old: &str, new: &str) {
+        let (old, new): (Vec<&str>, Vec<&str>) = (old.lines().collect(), new.lines().collect());
+        let begin = old.iter().zip(&new).take_while(|(a, b)| a == b).count();
+        let end = old[begin..].iter().rev().zip(new[begin..].iter().rev()).take_while(|(a, b)| a == b).count();
+        let some = |lines: &[&str]| {
+            let mut shown: Vec<String> = lines.iter().take(TEXT_LINES_MAX).map(|line| visible(line)).collect();
+            if lines.len() > TEXT_LINES_MAX {
+                shown.push(format!("… and {} more lines", lines.len() - TEXT_LINES_MAX));
+            }
+            shown
+        };
+        let (gone, come) = (some(&old[begin..old.len() - end]), some(&new[begin..new.len() - end]));
+        self.note(path, How::Text(begin + 1, gone, come));
+    }
+
+    /// A value that is only on one side. Objects are told member by member, as far as that is
+    /// shorter than a page.
+    fn leaf(&mut self, path: &mut Vec<String>, value: &Value, how: fn(String) -> How) {
+        if self.is_hidden(path) {
+            return;
+        }
+        match value {
+            Value::Object(members) if !members.is_empty() && members.len() <= 12 && path.len() < 3 => {
+                for (name, value) in members {
+                    path.push(member(name));
+                    self.leaf(path, value, how);
+                    path.pop();
+                }
+            }
+            _ => {
+                let shown = self.show(path, value);
+                self.note(path, how(shown));
+            }
+        }
+    }
+
+    fn is_hidden(&self, path: &[String]) -> bool {
+        match path {
+            [metadata, field] if metadata == ".metadata" => {
+                field == ".resourceVersion" || (field == ".managedFields" && !self.shown.managed_fields)
+            }
+            _ => false,
+        }
+    }
+
+    fn is_secret(&self, path: &[String]) -> bool {
+        self.secret && path.first().is_some_and(|first| first == ".data" || first == ".stringData")
+    }
+
+    fn show(&self, path: &[String], value: &Value) -> String {
+        // kubectl diff hides them as well; the annotation holds the whole object as it was applied.
+        let applied = self.secret
+            && path.last().is_some_and(|last| last.contains("kubectl.kubernetes.io/last-applied-configuration"));
+        if self.is_secret(path) || applied {
+            return "***".to_owned();
+        }
+        let text = value.to_string();
+        let length = text.chars().count();
+        if length <= VALUE_LIMIT {
+            return visible(&text);
+        }
+        let begin: String = text.chars().take(VALUE_LIMIT).collect();
+        visible(&format!("{begin}… ({} more)", length - VALUE_LIMIT))
+    }
+
+    fn note(&mut self, path: &[String], how: How) {
+        let path = path.concat();
+        // The first step needs no dot.
+        self.found.push(Difference { path: path.strip_prefix('.').unwrap_or(&path).to_owned(), how });
+    }
+}
+
+/// Do all elements carry this name, each another one?
+fn names_all(list: &[Value], name: &str) -> bool {
+    let names: Vec<&Value> = list.iter().filter_map(|value| value.get(name)).collect();
+    let plain = names.iter().all(|name| name.is_string() || name.is_number());
+    plain && names.len() == list.len() && names.iter().enumerate().all(|(at, name)| !names[..at].contains(name))
+}
+
+/// A member as a step of a path: `.spec`, or `["a.b/c"]` where a dot would be misread.
+fn member(name: &str) -> String {
+    let plain = !name.is_empty() && name.chars().all(|c| c.is_ascii_alphanumeric() || c == '_' || c == '-');
+    if plain { format!(".{name}") } else { format!("[{}]", visible(&Value::from(name).to_string())) }
+}
+
+fn bare(value: &Value) -> String {
+    visible(&value.as_str().map_or_else(|| value.to_string(), str::to_owned))
+}
+
+/// Text that cannot move a terminal's cursor or turn its direction: what is no letter, digit, sign
+/// or space is written as its code.
+pub(super) fn visible(text: &str) -> String {
+    let is_odd = |c: char| {
+        c.is_control()
+            || matches!(c, '\u{200b}'..='\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2060}'..='\u{2069}' | '\u{feff}')
+    };
+    if !text.chars().any(is_odd) {
+        return text.to_owned();
+    }
+    text.chars().map(|c| if is_odd(c) { format!("\\u{:04x}", c as u32) } else { c.to_string() }).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn check_with(shown: Shown, old: &Value, new: &Value, expected: &[&str]) {
+        let found: Vec<String> = difference(old, new, shown)
+            .into_iter()
+            .map(|Difference { path, how }| match how {
+                How::Added(value) => format!("+ {path}: {value}"),
+                How::Removed(value) => format!("- {path}: {value}"),
+                How::Changed(old, new) => format!("{path}: {old} → {new}"),
+                How::Text(line, gone, come) => format!("{path} line {line}: -{gone:?} +{come:?}"),
+            })
+            .collect();
+        assert_eq!(found, expected, "{old} → {new}");
+    }
+
+    fn check(old: &Value, new: &Value, expected: &[&str]) {
+        check_with(Shown::default(), old, new, expected);
+    }
+
+    #[test]
+    fn fields_are_named_by_their_path() {
+        check(
+            &json!({"spec": {"replicas": 3, "paused": true}, "metadata": {"resourceVersion": "1"}}),
+            &json!({"spec": {"replicas": 5}, "metadata": {"resourceVersion": "2"}, "status": {"ready": 1}}),
+            &["spec.replicas: 3 → 5", "- spec.paused: true", "+ status.ready: 1"],
+        );
+        check(
+            &json!({"metadata": {"labels": {"a": "1"}}}),
+            &json!({"metadata": {"labels": {"a": "1", "app.kubernetes.io/name": "x"}}}),
+            &[r#"+ metadata.labels["app.kubernetes.io/name"]: "x""#],
+        );
+        check(&json!({"spec": {"a": null}}), &json!({"spec": {"a": [1]}}), &["spec.a: null → [1]"]);
+        check(&json!({"spec": 1}), &json!({"spec": 1}), &[]);
+    }
+
+    #[test]
+    fn elements_are_paired_by_their_names() {
+        check(
+            &json!({"spec": {"containers": [{"name": "app", "image": "a:1"}, {"name": "old", "image": "o"}]}}),
+            &json!({"spec": {"containers": [{"name": "side", "image": "s"}, {"name": "app", "image": "a:2"}]}}),
+            &[
+                r#"+ spec.containers[name=side]: {"name":"side","image":"s"}"#,
+                r#"spec.containers[name=app].image: "a:1" → "a:2""#,
+                r#"- spec.containers[name=old]: {"name":"old","image":"o"}"#,
+            ],
+        );
+        check(
+            &json!({"status": {"conditions": [{"type": "Ready", "status": "False"}]}}),
+            &json!({"status": {"conditions": [{"type": "Ready", "status": "True"}]}}),
+            &[r#"status.conditions[type=Ready].status: "False" → "True""#],
+        );
+        let twice = |port: u32| json!({"spec": {"ports": [{"name": "x", "port": port}, {"name": "x", "port": 9}]}});
+        check(
+            &twice(1),
+            &twice(2),
+            &[r#"+ spec.ports[port=2]: {"name":"x","port":2}"#, r#"- spec.ports[port=1]: {"name":"x","port":1}"#],
+        );
+    }
+
+    #[test]
+    fn other_lists_are_compared_in_the_middle() {
+        check(
+            &json!({"spec": {"args": ["a", "b", "z"]}}),
+            &json!({"spec": {"args": ["a", "x", "y", "z"]}}),
+            &[r#"spec.args[1]: "b" → "x""#, r#"+ spec.args[2]: "y""#],
+        );
+        check(
+            &json!({"metadata": {"finalizers": ["a", "b"]}}),
+            &json!({"metadata": {"finalizers": ["b"]}}),
+            &[r#"- metadata.finalizers[0]: "a""#],
+        );
+    }
+
+    #[test]
+    fn texts_show_the_lines_that_differ() {
+        check(
+            &json!({"data": {"app.yaml": "a: 1\nb: 2\nc: 3\n"}}),
+            &json!({"data": {"app.yaml": "a: 1\nb: 7\nx: 9\nc: 3\n"}}),
+            &[r#"data["app.yaml"] line 2: -["b: 2"] +["b: 7", "x: 9"]"#],
+        );
+    }
+
+    #[test]
+    fn secrets_and_managed_fields_are_shown_only_on_demand() {
+        let secret = |value: &str| {
+            json!({"kind": "Secret", "apiVersion": "v1", "data": {"password": value},
+                "metadata": {"managedFields": [value], "annotations": {"kubectl.kubernetes.io/last-applied-configuration": value}}})
+        };
+        check(
+            &secret("b2xk"),
+            &secret("bmV3"),
+            &[
+                "data.password: *** → ***",
+                r#"metadata.annotations["kubectl.kubernetes.io/last-applied-configuration"]: *** → ***"#,
+            ],
+        );
+        let all = Shown { managed_fields: true, secrets: true };
+        check_with(
+            all,
+            &secret("b2xk"),
+            &secret("bmV3"),
+            &[
+                r#"data.password: "b2xk" → "bmV3""#,
+                r#"metadata.managedFields[0]: "b2xk" → "bmV3""#,
+                r#"metadata.annotations["kubectl.kubernetes.io/last-applied-configuration"]: "b2xk" → "bmV3""#,
+            ],
+        );
+        let lines =
+            |value: &str| json!({"kind": "Secret", "apiVersion": "v1", "stringData": {"a": format!("{value}\nx")}});
+        check(&lines("1"), &lines("2"), &["stringData.a: *** → ***"]);
+    }
+
+    #[test]
+    fn nothing_moves_the_terminal_and_nothing_fills_it() {
+        let long = "x".repeat(1_000);
+        let found = difference(&json!({"spec": {"a": 1}}), &json!({"spec": {"a": long}}), Shown::default());
+        let How::Changed(_, new) = &found[0].how else { panic!("it changed") };
+        assert!(new.ends_with("x… (842 more)"), "{new}");
+        check(
+            &json!({"spec": {"a": "x"}}),
+            &json!({"spec": {"a": "\u{1b}[2J\u{202e}", "b\u{9b}c": 1}}),
+            &[r#"spec.a: "x" → "\u001b[2J\u202e""#, r#"+ spec["b\u009bc"]: 1"#],
+        );
+        assert_eq!(visible("tab\tbell\u{7}"), "tab\\u0009bell\\u0007");
+    }
+}
