@@ -159,6 +159,15 @@ impl<'a> Client<'a> {
         Ok(bytes)
     }
 
+    /// Opens a watch and gives it up as soon as it is answered.
+    pub(crate) async fn glance(&mut self, path: &str) -> Outcome<()> {
+        let response = self.send(Method::GET, path, Extras::default()).await?;
+        match response.status() {
+            StatusCode::OK => Ok(()),
+            status => Err(format!("GET {path} on {}: {status}", self.target.name).into()),
+        }
+    }
+
     /// The resource version that a list of `path` has now.
     pub(crate) async fn version(&mut self, path: &str) -> Outcome<u64> {
         let list = self.expect(Method::GET, &format!("{path}?limit=1"), Extras::default()).await?;

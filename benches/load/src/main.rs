@@ -1,20 +1,25 @@
 //! Loads a Kubernetes API server and says what it costs: `load fanout`, `list`, `storm`, `writes`,
-//! `idle`. Any server will do, given by kubeconfig, or by URL, token and CA; a listwatch binary is
+//! `idle`, `churn`, `leases`, `cold`, `replicas`, and `aims` for all that listwatch wants to reach. Any server will do, given by kubeconfig, or by URL, token and CA; a listwatch binary is
 //! started where one is given. Beside each figure stands the floor, got in the same run: hyper and
 //! rustls that push the same bytes with no list-watch behind them.
 //!
 //! It is no correctness test, but it counts: each watcher checks that what it got is complete,
 //! rises in revision and comes once.
 
+mod aims;
 mod chunked;
+mod churn;
+mod cold;
 mod fanout;
 mod floor;
 mod h2;
 mod http;
 mod idle;
+mod leases;
 mod list;
 mod objects;
 mod plot;
+mod replicas;
 mod report;
 mod run;
 mod storm;
@@ -54,6 +59,10 @@ Examples:
   load fanout --watchers 100 --rate 100 --serve target/release/listwatch --kubeconfig kube --pid 4711
       latency at 100 writes/s, side by side with a running server whose process is 4711
   load list --server https://10.0.0.1:6443 --ca ca.crt --token-file token
+  load cold --objects 150000 --serve target/release/listwatch --store embedded
+      how long it takes to start on a full store
+  load aims --serve target/release/listwatch
+      what listwatch wants to reach, and what is seen
   load tables fanout.json list.json
       the tables of earlier runs (--json) as Markdown; `load plot` draws them";
 
@@ -64,6 +73,11 @@ enum Load {
     Storm(storm::Storm),
     Writes(writes::Writes),
     Idle(idle::Idle),
+    Churn(churn::Churn),
+    Leases(leases::Leases),
+    Cold(cold::Cold),
+    Replicas(replicas::Replicas),
+    Aims(aims::Aims),
     #[command(hide = true)]
     Floor(floor::Floor),
     /// Tables of earlier runs, as Markdown
@@ -117,6 +131,12 @@ async fn run(cli: Cli) -> Outcome<ExitCode> {
         Load::Storm(load) => load.run(&cli.common).await?,
         Load::Writes(load) => load.run(&cli.common).await?,
         Load::Idle(load) => load.run(&cli.common).await?,
+        Load::Churn(load) => load.run(&cli.common).await?,
+        Load::Leases(load) => load.run(&cli.common).await?,
+        Load::Cold(load) => load.run(&cli.common).await?,
+        Load::Replicas(load) => load.run(&cli.common).await?,
+        // Its future holds those of all others.
+        Load::Aims(load) => Box::pin(load.run(&cli.common)).await?,
     };
     print!("{}", report.markdown());
     if let Some(path) = &cli.common.json {

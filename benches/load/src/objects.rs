@@ -193,7 +193,7 @@ fn namespace(object: usize) -> String {
 }
 
 /// Creates something, unless it is there already.
-async fn there(client: &mut Client<'_>, path: &str, body: Bytes) -> Outcome<()> {
+pub(crate) async fn there(client: &mut Client<'_>, path: &str, body: Bytes) -> Outcome<()> {
     let (status, answer) = client.request(Method::POST, path, Extras { body, ..Extras::default() }).await?;
     if status.is_success() || status == StatusCode::CONFLICT {
         return Ok(());

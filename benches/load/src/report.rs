@@ -30,6 +30,11 @@ const HEADINGS: &[(&str, &str, usize)] = &[
     ("p99_ms", "p99 ms", 2),
     ("seconds", "s until all are in sync", 2),
     ("bytes_per_event", "bytes/event", 0),
+    ("ready_ms", "ready after ms", 1),
+    ("ready_rss_mib", "RSS then MiB", 1),
+    ("listed_ms", "listed after ms", 1),
+    ("cpu_s", "CPU s", 2),
+    ("cpu_share", "cores", 2),
     ("kib_per_watcher", "KiB/watcher", 1),
     ("rss_before_mib", "RSS before MiB", 1),
     ("rss_mib", "RSS MiB", 1),
@@ -70,6 +75,17 @@ impl Report {
         let metrics = combined(rounds).into_iter().map(|(name, value)| (name.to_owned(), value)).collect();
         let parameters = parameters.iter().map(|(name, value)| ((*name).to_owned(), value.clone())).collect();
         self.rows.push(Row { table: table.to_owned(), parameters, server: server.to_owned(), metrics });
+    }
+
+    /// Takes the rows of another run.
+    pub(crate) fn append(&mut self, other: Report) {
+        self.rows.extend(other.rows);
+    }
+
+    /// One metric of all rows that have it, with the server it was seen on.
+    pub(crate) fn values(&self, metric: &str) -> Vec<(String, f64)> {
+        let value = |row: &Row| row.metrics.iter().find(|(name, _)| name == metric).map(|(_, value)| *value);
+        self.rows.iter().filter_map(|row| Some((row.server.clone(), value(row)?))).collect()
     }
 
     /// The same with these metrics alone; with all of them where none is named.
@@ -232,7 +248,7 @@ fn write_table(text: &mut String, rows: &[&Row]) {
 }
 
 /// A number with its thousands apart.
-fn number(value: f64, decimals: usize) -> String {
+pub(crate) fn number(value: f64, decimals: usize) -> String {
     let text = format!("{value:.decimals$}");
     let (sign, digits) = text.strip_prefix('-').map_or(("", text.as_str()), |digits| ("-", digits));
     let (whole, fraction) = digits.split_once('.').map_or((digits, None), |(whole, fraction)| (whole, Some(fraction)));

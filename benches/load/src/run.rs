@@ -6,7 +6,8 @@ use std::time::Duration;
 
 use crate::Outcome;
 use crate::report::{Metrics, Report};
-use crate::target::{Servers, Target};
+use crate::target::{Launch, Servers, Target};
+use crate::usage::Usage;
 
 /// The flags of every load.
 #[derive(Clone, Debug, clap::Args)]
@@ -38,6 +39,20 @@ impl Common {
         Ok(self.servers.start()?.into_iter().map(Arc::new).collect())
     }
 
+    /// The binary that is to be started, for loads that start it more than once.
+    pub(crate) fn launch(&self) -> Outcome<Launch> {
+        self.servers.launch()
+    }
+
+    pub(crate) fn rounds(&self) -> usize {
+        self.rounds.max(1)
+    }
+
+    /// The same with the started server's objects kept in another place.
+    pub(crate) fn with_store(&self, store: &str) -> Self {
+        Common { servers: self.servers.with_store(store), ..self.clone() }
+    }
+
     /// The same with one round.
     pub(crate) fn once(&self) -> Self {
         Common { rounds: 1, ..self.clone() }
@@ -57,7 +72,7 @@ impl Common {
         let mut all = targets.to_vec();
         let mut figures: Vec<Vec<Metrics>> = vec![Vec::new(); all.len()];
         let what: Vec<&str> = parameters.iter().map(|(_, value)| value.as_str()).collect();
-        for round in 0..self.rounds.max(1) {
+        for round in 0..self.rounds() {
             let mut index = 0;
             while index < all.len() {
                 let target = all[index].clone();
@@ -89,6 +104,21 @@ pub(crate) fn percentile(values: &mut [f64], part: f64) -> f64 {
     }
     let index = ((values.len() - 1) as f64 * part).round() as usize;
     *values.select_nth_unstable_by(index, f64::total_cmp).1
+}
+
+/// What requests cost that took these times (in ms): the server before and after them, and the seconds
+/// they took together.
+pub(crate) fn per_request(usage: Option<(Usage, Usage)>, times: &mut [f64], took: f64) -> Metrics {
+    let count = times.len() as f64;
+    let mut metrics = Metrics::new();
+    if let Some((before, after)) = usage {
+        metrics.push(("cpu_us_per_request", (after.cpu - before.cpu).as_secs_f64() * 1e6 / count));
+        metrics.push(("rss_mib", after.rss_kib as f64 / 1024.0));
+    }
+    metrics.push(("requests_per_s", count / took));
+    metrics.push(("p50_ms", percentile(times, 0.5)));
+    metrics.push(("p99_ms", percentile(times, 0.99)));
+    metrics
 }
 
 #[cfg(test)]

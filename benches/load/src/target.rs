@@ -1,14 +1,15 @@
 //! The servers that are measured: given by address ([`Target::connect_to`]), started from a binary
-//! ([`Target::serve`]), or the floor ([`Target::floor`]).
+//! ([`Launch`]), or the floor ([`Target::floor`]).
 
 use std::io::{BufRead as _, BufReader};
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::{Child, ChildStdin, Command, Stdio};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use listwatch_client::Config;
 use listwatch_client::config::Auth;
+use parking_lot::Mutex;
 use rustls::{ClientConfig, RootCertStore};
 use rustls_pki_types::pem::PemObject as _;
 use rustls_pki_types::{CertificateDer, ServerName};
@@ -36,7 +37,7 @@ pub(crate) struct Target {
     server_name: ServerName<'static>,
     connectors: [TlsConnector; 2],
     pid: Option<u32>,
-    _child: Option<Started>,
+    child: Mutex<Option<Started>>,
 }
 
 /// A process of ours, which ends when this is dropped.
@@ -44,8 +45,8 @@ struct Started {
     child: Child,
     /// Its end ends the floor, also when this program is killed.
     _stdin: Option<ChildStdin>,
-    /// Removed behind it.
-    _directory: Option<tempfile::TempDir>,
+    /// Removed behind the last one that has its data there.
+    _directory: Option<Arc<tempfile::TempDir>>,
 }
 
 impl Drop for Started {
@@ -88,44 +89,31 @@ impl Target {
             Auth::Token(token) => Some(format!("Bearer {token}")),
             Auth::TokenFile(path) => Some(format!("Bearer {}", std::fs::read_to_string(path)?.trim())),
             Auth::Basic { .. } => return Err("give a token or a client certificate, not a password".into()),
+            Auth::Exec(_) => return Err("give a token or a client certificate, not a credential plugin".into()),
         };
         let (name, floor) = (name.to_owned(), false);
-        Ok(Target { name, authority, authorization, floor, server_name, connectors, pid, _child: None })
+        Ok(Target { name, authority, authorization, floor, server_name, connectors, pid, child: Mutex::default() })
     }
 
-    /// Starts `binary serve` on a free port, with its data in a directory that goes with it.
-    /// `store` is `memory`, `embedded`, or the URL of an etcd.
-    pub(crate) fn serve(name: &str, binary: &Path, store: &str, further: &[String]) -> Outcome<Self> {
-        let directory = tempfile::tempdir()?;
-        let kubeconfig = directory.path().join("kubeconfig");
-        let mut command = Command::new(binary);
-        command.args(["serve", "--bind", "127.0.0.1:0", "--log-level", "warn", "--kubeconfig-out"]).arg(&kubeconfig);
-        match store {
-            "memory" => command.arg("--in-memory"),
-            "embedded" => command.arg("--data-dir").arg(directory.path().join("data")),
-            etcd => {
-                // A prefix of its own: each run begins with nothing.
-                let prefix =
-                    format!("/load-{}-{}", std::process::id(), directory.path().display()).replace("/tmp/", "");
-                command.args(["--etcd-servers", etcd, "--etcd-prefix", &prefix, "--data-dir"]).arg(directory.path())
+    /// Ends a process that was started here as a service manager would, and waits for its end.
+    ///
+    /// # Errors
+    /// It was not started here, or did not end well.
+    pub(crate) fn stop(&self) -> Outcome<()> {
+        let mut started = self.child.lock();
+        let child = &mut started.as_mut().ok_or("this server was not started here")?.child;
+        #[cfg(unix)]
+        {
+            let pid = rustix::process::Pid::from_child(child);
+            rustix::process::kill_process(pid, rustix::process::Signal::TERM)?;
+            let status = child.wait()?;
+            if !status.success() {
+                return Err(format!("{} ended with {status}", self.name).into());
             }
-        };
-        let mut child = command
-            .args(further)
-            .stdin(Stdio::null())
-            .stdout(Stdio::piped())
-            .spawn()
-            .map_err(|error| format!("cannot start {}: {error}", binary.display()))?;
-        let stdout = child.stdout.take().ok_or("no standard output")?;
-        // The banner comes when the server listens.
-        let ready = BufReader::new(stdout).lines().map_while(Result::ok).any(|line| line.trim().starts_with("stop"));
-        let pid = child.id();
-        let child = Some(Started { child, _stdin: None, _directory: Some(directory) });
-        if !ready {
-            return Err(format!("{} ended before it was ready", binary.display()).into());
         }
-        let target = Target::connect_to(name, Config::load(Some(&kubeconfig), None)?, Some(pid))?;
-        Ok(Target { _child: child, ..target })
+        #[cfg(not(unix))]
+        child.kill()?;
+        Ok(())
     }
 
     /// Starts the floor in a process of its own.
@@ -138,7 +126,7 @@ impl Target {
         let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn()?;
         let (stdin, stdout) = (child.stdin.take(), child.stdout.take().ok_or("no standard output")?);
         let pid = child.id();
-        let child = Some(Started { child, _stdin: stdin, _directory: None });
+        let child = Mutex::new(Some(Started { child, _stdin: stdin, _directory: None }));
         let (mut authority, mut ca) = (String::new(), String::new());
         for line in BufReader::new(stdout).lines() {
             let line = line?;
@@ -153,7 +141,7 @@ impl Target {
         }
         let config = config(&format!("https://{authority}"), None, ca.as_bytes())?;
         let target = Target::connect_to(name, config, Some(pid))?;
-        Ok(Target { floor: true, _child: child, ..target })
+        Ok(Target { floor: true, child, ..target })
     }
 
     /// A new connection that speaks `http`.
@@ -190,14 +178,68 @@ impl Target {
     }
 }
 
+/// A listwatch binary, and where it keeps its data: each [`start`](Launch::start) finds what the one
+/// before left there.
+pub(crate) struct Launch {
+    name: String,
+    binary: PathBuf,
+    /// `memory`, `embedded`, or the URL of an etcd.
+    store: String,
+    further: Vec<String>,
+    directory: Arc<tempfile::TempDir>,
+}
+
+impl Launch {
+    pub(crate) fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// Whether its objects outlive the process.
+    pub(crate) fn lasts(&self) -> bool {
+        self.store != "memory"
+    }
+
+    /// Starts `binary serve` on a free port; returns when it listens.
+    pub(crate) fn start(&self) -> Outcome<Target> {
+        let directory = self.directory.path();
+        let kubeconfig = directory.join("kubeconfig");
+        let mut command = Command::new(&self.binary);
+        command.args(["serve", "--bind", "127.0.0.1:0", "--log-level", "warn", "--kubeconfig-out"]).arg(&kubeconfig);
+        match self.store.as_str() {
+            "memory" => command.arg("--in-memory"),
+            "embedded" => command.arg("--data-dir").arg(directory.join("data")),
+            etcd => {
+                // A prefix of its own: each run begins with nothing.
+                let prefix = format!("/load-{}-{}", std::process::id(), directory.display()).replace("/tmp/", "");
+                command.args(["--etcd-servers", etcd, "--etcd-prefix", &prefix, "--data-dir"]).arg(directory)
+            }
+        };
+        let mut child = command
+            .args(&self.further)
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped())
+            .spawn()
+            .map_err(|error| format!("cannot start {}: {error}", self.binary.display()))?;
+        let stdout = child.stdout.take().ok_or("no standard output")?;
+        let pid = child.id();
+        let started = Started { child, _stdin: None, _directory: Some(self.directory.clone()) };
+        // The banner comes when the server listens.
+        let ready = BufReader::new(stdout).lines().map_while(Result::ok).any(|line| line.trim().starts_with("stop"));
+        if !ready {
+            return Err(format!("{} ended before it was ready", self.binary.display()).into());
+        }
+        let target = Target::connect_to(&self.name, Config::load(Some(&kubeconfig), None)?, Some(pid))?;
+        Ok(Target { child: Mutex::new(Some(started)), ..target })
+    }
+}
+
 /// How to reach a server that is given by hand.
 pub(crate) fn config(url: &str, token: Option<String>, ca_pem: &[u8]) -> Outcome<Config> {
     let authorities = CertificateDer::pem_slice_iter(ca_pem).collect::<Result<Vec<_>, _>>()?;
     Ok(Config {
-        server: url.parse()?,
         tls: listwatch_client::config::TlsOptions { authorities, ..Default::default() },
         auth: token.map_or(Auth::None, Auth::Token),
-        namespace: "default".to_owned(),
+        ..Config::new(url)?
     })
 }
 
@@ -247,15 +289,26 @@ pub(crate) struct Servers {
 }
 
 impl Servers {
+    /// The binary of `--serve`, not yet started, with a data directory of its own.
+    pub(crate) fn launch(&self) -> Outcome<Launch> {
+        let binary = self.serve.clone().ok_or("this starts a server: give its binary with --serve (see --help)")?;
+        let name = match self.store.as_str() {
+            "memory" | "embedded" => format!("listwatch, {}", self.store),
+            _ => "listwatch, etcd".to_owned(),
+        };
+        let directory = Arc::new(tempfile::tempdir()?);
+        Ok(Launch { name, binary, store: self.store.clone(), further: self.serve_flag.clone(), directory })
+    }
+
+    pub(crate) fn with_store(&self, store: &str) -> Self {
+        Servers { store: store.to_owned(), ..self.clone() }
+    }
+
     /// Those that were asked for, in the order of the tables.
     pub(crate) fn start(&self) -> Outcome<Vec<Target>> {
         let mut targets = Vec::new();
-        if let Some(binary) = &self.serve {
-            let name = match self.store.as_str() {
-                "memory" | "embedded" => format!("listwatch, {}", self.store),
-                _ => "listwatch, etcd".to_owned(),
-            };
-            targets.push(Target::serve(&name, binary, &self.store, &self.serve_flag)?);
+        if self.serve.is_some() {
+            targets.push(self.launch()?.start()?);
         }
         if let Some(path) = &self.kubeconfig {
             targets.push(Target::connect_to(&self.name, Config::load(Some(path), None)?, self.pid)?);

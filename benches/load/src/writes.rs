@@ -8,7 +8,7 @@ use crate::Outcome;
 use crate::http::{Client, Http};
 use crate::objects::{Objects, Select};
 use crate::report::{Metrics, Report};
-use crate::run::{Common, percentile};
+use crate::run::{Common, per_request};
 use crate::target::Target;
 
 /// Objects that are read and updated in turn.
@@ -125,14 +125,7 @@ impl Writes {
             FRESH.fetch_max(next.load(Ordering::Relaxed), Ordering::Relaxed);
         }
         let count = times.len() as f64;
-        let mut metrics = Metrics::new();
-        if let Some((before, after)) = before.zip(after) {
-            metrics.push(("cpu_us_per_request", (after.cpu - before.cpu).as_secs_f64() * 1e6 / count));
-            metrics.push(("rss_mib", after.rss_kib as f64 / 1024.0));
-        }
-        metrics.push(("requests_per_s", count / took));
-        metrics.push(("p50_ms", percentile(&mut times, 0.5)));
-        metrics.push(("p99_ms", percentile(&mut times, 0.99)));
+        let mut metrics = per_request(before.zip(after), &mut times, took);
         metrics.push(("bytes_per_event", bytes as f64 / count));
         Ok(metrics)
     }

@@ -1,0 +1,160 @@
+//! `counts NAME TURNS` goes so many times through one hot path and ends. Under a counter of
+//! instructions, the difference between two runs of unlike length is what a turn costs, the same on
+//! every run and whatever else the machine does: `cargo xtask bench counts` does that for every
+//! path and holds it against `benches/counts/baseline.txt`.
+//!
+//! `counts` alone lists the paths. Everything runs on one thread, and nothing waits for a clock.
+
+mod cache;
+mod codec;
+mod server;
+
+use std::process::ExitCode;
+
+/// One hot path.
+struct HotPath {
+    /// Its name in the baseline.
+    name: &'static str,
+    /// What one turn is.
+    turn: &'static str,
+    /// How many turns show it well.
+    turns: u64,
+    run: fn(u64),
+}
+
+const PATHS: &[HotPath] = &[
+    HotPath { name: "scan-1k", turn: "an object of 1 KiB read as it leaves the store", turns: 2_000, run: codec::scan },
+    HotPath {
+        name: "match-labels",
+        turn: "an object held against a label selector of three terms",
+        turns: 10_000,
+        run: codec::match_labels,
+    },
+    HotPath {
+        name: "protobuf-event",
+        turn: "an event of 1 KiB as a protobuf frame",
+        turns: 1_000,
+        run: codec::protobuf_event,
+    },
+    HotPath {
+        name: "read-watch",
+        turn: "an event of 1 KiB read from a watch stream by a client",
+        turns: 2_000,
+        run: codec::read_watch,
+    },
+    HotPath {
+        name: "read-list",
+        turn: "an object of 1 KiB read from a list by a client",
+        turns: 2_000,
+        run: codec::read_list,
+    },
+    HotPath {
+        name: "apply-100",
+        turn: "an event of 100 bytes taken in by a cache that nobody watches",
+        turns: 4_096,
+        run: cache::apply_small,
+    },
+    HotPath {
+        name: "apply-1k",
+        turn: "an event of 1 KiB taken in by a cache that nobody watches",
+        turns: 4_096,
+        run: cache::apply,
+    },
+    HotPath {
+        name: "deliver",
+        turn: "an event taken in and its frame in the hands of 100 watchers",
+        turns: 512,
+        run: cache::deliver,
+    },
+    HotPath {
+        name: "deliver-label",
+        turn: "the same, each of the 100 with a label selector",
+        turns: 512,
+        run: cache::deliver_by_label,
+    },
+    HotPath {
+        name: "deliver-node",
+        turn: "an event to the one of 1,000 watchers whose node it is of",
+        turns: 2_048,
+        run: cache::deliver_by_node,
+    },
+    HotPath {
+        name: "list",
+        turn: "a list of 1,000 objects, from the question to the last byte of the body",
+        turns: 40,
+        run: cache::list,
+    },
+    HotPath { name: "get", turn: "GET of an object through the service", turns: 400, run: server::get },
+    HotPath {
+        name: "create",
+        turn: "POST of a ConfigMap of 1 KiB through the service",
+        turns: 300,
+        run: server::create,
+    },
+    HotPath {
+        name: "update",
+        turn: "PUT of a ConfigMap of 1 KiB through the service",
+        turns: 300,
+        run: server::update,
+    },
+    HotPath { name: "patch", turn: "a JSON merge patch through the service", turns: 300, run: server::patch },
+    HotPath {
+        name: "watch",
+        turn: "PUT of an object and its event in the bodies of 10 watches",
+        turns: 300,
+        run: server::watch,
+    },
+    HotPath { name: "list-http", turn: "LIST of 500 objects through the service", turns: 40, run: server::list },
+    HotPath { name: "table", turn: "LIST of 500 objects as a Table", turns: 10, run: server::table },
+];
+
+fn main() -> ExitCode {
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    match arguments.as_slice() {
+        [] => {
+            for path in PATHS {
+                println!("{}\t{}\t{}", path.name, path.turns, path.turn);
+            }
+            ExitCode::SUCCESS
+        }
+        [name, turns] => match (PATHS.iter().find(|path| path.name == *name), turns.parse()) {
+            (Some(path), Ok(turns)) => {
+                (path.run)(turns);
+                ExitCode::SUCCESS
+            }
+            _ => {
+                eprintln!("counts NAME TURNS: there is no path `{name}`, or `{turns}` is no number");
+                ExitCode::from(2)
+            }
+        },
+        _ => {
+            eprintln!("counts [NAME TURNS]: alone it lists the names");
+            ExitCode::from(2)
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::PATHS;
+
+    #[test]
+    fn every_path_goes_through_and_has_a_name_of_its_own() {
+        for (at, path) in PATHS.iter().enumerate() {
+            assert!(PATHS[..at].iter().all(|other| other.name != path.name), "{} stands twice", path.name);
+            (path.run)(2);
+        }
+    }
+
+    #[test]
+    fn every_path_has_a_line_in_the_baseline_and_every_line_a_path() {
+        let baseline = include_str!("../baseline.txt");
+        let named: Vec<&str> = baseline
+            .lines()
+            .filter(|line| !line.starts_with('#'))
+            .filter_map(|line| line.split_whitespace().next())
+            .collect();
+        let there: Vec<&str> = PATHS.iter().map(|path| path.name).collect();
+        assert_eq!(named, there, "make it again: cargo xtask bench counts --accept");
+    }
+}
