@@ -1,6 +1,7 @@
 //! `bench`: which bench answers which question, and a way to run one.
 
 use crate::args::Args;
+use crate::counts;
 use crate::failure::{Outcome, fail};
 use crate::process::Run;
 use crate::tools;
@@ -16,6 +17,7 @@ Examples:
   cargo xtask bench fanout
   cargo xtask bench list -- --save-baseline before
   cargo xtask bench engines -- write redb 20000 32 3
+  cargo xtask bench counts --only deliver
   cargo xtask bench load fanout --serve target/release/listwatch
   cargo xtask bench load -- --help";
 
@@ -26,8 +28,15 @@ pub(crate) const BENCHES: &[(&str, &str)] = &[
     ("bounds", "What do the cache and an idle watcher weigh, and what do stalled watchers cost the others?"),
     ("list", "What does a list of N objects cost, whole, selected and paged?"),
     ("codec", "What do reading an object's metadata, matching a selector and framing an event cost?"),
+    ("schema", "What do checking a definition's schema, and pruning, defaulting and validating its objects cost?"),
+    ("writes", "What do create, update, each kind of patch and server-side apply cost through the service?"),
     ("storage", "How many durable writes a second do N concurrent writers get from the embedded store?"),
     ("engines", "Which embedded engine commits, restarts and fails best? (a package of its own)"),
+    ("counts", "How many instructions does each hot path take, and is that more than it was? (CI asks this)"),
+    (
+        "reflector",
+        "What do a list, a relist, events and a million keys cost a client's store, beside kube-rs' runtime?",
+    ),
     ("load", "What do watchers, lists and writes cost end to end, on any API server, and on the floor below it?"),
 ];
 
@@ -35,7 +44,7 @@ pub(crate) fn run(mut args: Args) -> Outcome<()> {
     let Some(name) = args.word() else {
         args.finish("bench")?;
         for (name, question) in BENCHES {
-            println!("  {name:<8} {question}");
+            println!("  {name:<9} {question}");
         }
         println!("\nRun one with `cargo xtask bench <name>`; how to read them: benches/README.md");
         return Ok(());
@@ -43,14 +52,19 @@ pub(crate) fn run(mut args: Args) -> Outcome<()> {
     if !BENCHES.iter().any(|(known, _)| *known == name) {
         fail!("there is no bench `{name}`; `cargo xtask bench` lists them");
     }
+    if name == "counts" {
+        return counts::run(args);
+    }
     let rest = args.rest().into_iter().skip_while(|word| word == "--");
     if name == "engines" {
         let dir = tools::root().join("benches/engines");
         return Run::cargo().args(["run", "--release", "--"]).args(rest).dir(&dir).show();
     }
-    if name == "load" {
-        let load = ["run", "--release", "--quiet", "--package", "listwatch-load", "--"];
-        return Run::cargo().args(load).args(rest).show();
+    if let Some(package) = [("load", "listwatch-load"), ("reflector", "listwatch-reflector-bench")]
+        .iter()
+        .find_map(|(bench, package)| (*bench == name).then_some(package))
+    {
+        return Run::cargo().args(["run", "--release", "--quiet", "--package", package, "--"]).args(rest).show();
     }
     Run::cargo()
         .args(["bench", "--package", "listwatch-benches", "--bench", &name, "--"])
@@ -74,7 +88,7 @@ mod tests {
             assert!(readme.contains(&format!("`{name}`")), "benches/README.md does not explain `{name}`");
         }
         let declared = manifest.lines().filter(|line| line.trim() == "[[bench]]").count();
-        let packages = ["engines", "load"].len();
+        let packages = ["engines", "counts", "reflector", "load"].len();
         assert_eq!(
             declared + packages,
             BENCHES.len(),

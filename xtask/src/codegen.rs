@@ -3,7 +3,10 @@
 //! Two public descriptions of the same types are read side by side and joined by field number:
 //! `generated.proto` says number, label and wire type, the Go structs say what JSON calls a member,
 //! whether it is a pointer and when Go leaves it out. Where the two disagree, the run fails.
-//! The output holds facts alone (names, numbers, types), no text of the sources.
+//! The output holds facts alone (names, numbers, types), no text of the sources. A third description,
+//! of what OpenAPI says beyond that, becomes a file of its own ([`facts`]).
+
+mod facts;
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::fmt::Write as _;
@@ -14,12 +17,13 @@ use crate::failure::{Failure, Outcome, ensure, fail};
 use crate::tools;
 
 pub(crate) const HELP: &str = "\
-Writes crates/wire/src/protobuf/table.rs from Kubernetes' public type definitions: the messages,
-field numbers, types and JSON names of every built-in kind that is served. Run it when the
+Writes two files from Kubernetes' public type definitions. crates/wire/src/protobuf/table.rs has the
+messages, field numbers, types and JSON names of every built-in kind that is served;
+crates/apiserver/src/facts/table.txt what OpenAPI says of them beyond that. Run it when the
 supported release of Kubernetes moves; the definitions are not part of this repository.
 
   --kubernetes DIR   a checkout of github.com/kubernetes/kubernetes at the supported release
-  --check            compare with the table that is there, and change nothing
+  --check            compare with the files that are there, and change nothing
 
 Usage: cargo xtask codegen --kubernetes DIR [--check]";
 
@@ -28,6 +32,9 @@ const RELEASE: &str = "v1.36";
 
 /// Where the table lives, from the root.
 const TABLE: &str = "crates/wire/src/protobuf/table.rs";
+
+/// Where the facts live, from the root.
+const FACTS: &str = "crates/apiserver/src/facts/table.txt";
 
 /// The packages read: protobuf package, folder below `staging/src`, and the prefix that tells its
 /// messages from those of the same name in others.
@@ -152,23 +159,26 @@ pub(crate) fn run(mut args: Args) -> Outcome<()> {
         fail!("say where Kubernetes' sources are: --kubernetes DIR");
     };
     args.finish("codegen")?;
-    let table = generate(Path::new(&dir))?;
-    let path = tools::root().join(TABLE);
-    if !check {
-        std::fs::write(&path, &table)?;
-        println!("{TABLE}: {} lines", table.lines().count());
-        return Ok(());
+    let (table, facts) = generate(Path::new(&dir))?;
+    for (file, text) in [(TABLE, table), (FACTS, facts)] {
+        let path = tools::root().join(file);
+        if !check {
+            std::fs::write(&path, &text)?;
+            println!("{file}: {} lines", text.lines().count());
+            continue;
+        }
+        let there = std::fs::read_to_string(&path)?;
+        if let Some(line) = there.lines().zip(text.lines()).position(|(old, new)| old != new) {
+            fail!("{file}:{}: not what Kubernetes says; run codegen without --check", line + 1);
+        }
+        ensure!(there == text, "{file} is not as long as it should be; run codegen without --check");
+        println!("{file} is what Kubernetes says");
     }
-    let there = std::fs::read_to_string(&path)?;
-    let Some(line) = there.lines().zip(table.lines()).position(|(old, new)| old != new) else {
-        ensure!(there == table, "{TABLE} is not as long as it should be; run codegen without --check");
-        println!("{TABLE} is what Kubernetes says");
-        return Ok(());
-    };
-    fail!("{TABLE}:{}: not what Kubernetes says; run codegen without --check", line + 1)
+    Ok(())
 }
 
-fn generate(kubernetes: &Path) -> Outcome<String> {
+/// The table of messages, and the facts of the same messages in the same order.
+fn generate(kubernetes: &Path) -> Outcome<(String, String)> {
     let mut sources = Sources::default();
     for (package, folder, _) in PACKAGES {
         let folder = kubernetes.join("staging/src").join(folder);
@@ -197,7 +207,11 @@ fn generate(kubernetes: &Path) -> Outcome<String> {
     for ((api_version, kind), message) in &roots {
         table.kinds.push((api_version.to_string(), kind.clone(), message.clone()));
     }
-    table.print()
+    let file = kubernetes.join(facts::DEFINITIONS);
+    let text = std::fs::read_to_string(&file).map_err(|error| Failure::from(error).while_doing(file.display()))?;
+    let definitions =
+        facts::Definitions::read(&text, &sources.constants).map_err(|error| error.while_doing(file.display()))?;
+    Ok((table.print()?, definitions.print(&table.flat()?)?))
 }
 
 /// One field, as the table states it.
@@ -209,6 +223,16 @@ struct Field {
     of: String,
     message: Option<String>,
     omit: &'static str,
+}
+
+/// A message as JSON has it.
+struct Flat<'a> {
+    /// The Go folder of its package.
+    folder: &'a str,
+    package: &'a str,
+    name: &'a str,
+    /// Its fields, with those of embedded messages in their place.
+    members: Vec<&'a Field>,
 }
 
 /// A field in `generated.proto`.
@@ -237,6 +261,8 @@ struct Sources {
     proto: HashMap<String, BTreeMap<u32, ProtoField>>,
     /// Go types by package and name, as in protobuf.
     go: HashMap<String, GoType>,
+    /// The texts that Go constants stand for, by name; of one name there may be several.
+    constants: HashMap<String, BTreeSet<String>>,
 }
 
 impl Sources {
@@ -318,6 +344,11 @@ impl Sources {
                 let tags = rest.split('`').next().unwrap_or_default().to_owned();
                 let of = declared.split_whitespace().last().unwrap_or_default().to_owned();
                 fields.push(GoField { of, tags });
+            } else if let Some((declared, value)) = line.split_once(" = ") {
+                let name = declared.trim_start_matches("const ").split_whitespace().next().unwrap_or_default();
+                if value.starts_with('"') {
+                    self.constants.entry(name.to_owned()).or_default().insert(value.to_owned());
+                }
             }
         }
     }
@@ -424,17 +455,47 @@ struct Table {
 }
 
 impl Table {
-    fn print(&self) -> Outcome<String> {
+    /// Each message in the order of the table.
+    fn flat(&self) -> Outcome<Vec<Flat<'_>>> {
+        let mut flat = Vec::new();
+        for name in self.ids()?.into_values() {
+            let Some((package, message)) = name.rsplit_once('.') else { fail!("{name} has no package") };
+            let Some((_, folder, _)) = PACKAGES.iter().find(|(known, ..)| *known == package) else {
+                fail!("{name} is of a package that is not read");
+            };
+            let mut members = Vec::new();
+            self.members(name, &mut members);
+            flat.push(Flat { folder, package, name: message, members });
+        }
+        Ok(flat)
+    }
+
+    fn members<'a>(&'a self, name: &str, into: &mut Vec<&'a Field>) {
+        for field in &self.messages[name] {
+            match &field.message {
+                Some(embedded) if field.shape == "Inl" => self.members(embedded, into),
+                _ => into.push(field),
+            }
+        }
+    }
+
+    /// The messages by their identifiers, which give the order.
+    fn ids(&self) -> Outcome<BTreeMap<String, &str>> {
         let mut ids = BTreeMap::new();
         for name in self.messages.keys() {
             let Some((package, message)) = name.rsplit_once('.') else { fail!("{name} has no package") };
             let Some((_, _, prefix)) = PACKAGES.iter().find(|(known, ..)| *known == package) else {
                 fail!("{name} is of a package that is not read");
             };
-            ids.insert(format!("{prefix}{message}"), name);
+            ids.insert(format!("{prefix}{message}"), name.as_str());
         }
         ensure!(ids.len() == self.messages.len(), "two messages have one identifier");
-        let id_of: HashMap<&str, &str> = ids.iter().map(|(id, name)| (name.as_str(), id.as_str())).collect();
+        Ok(ids)
+    }
+
+    fn print(&self) -> Outcome<String> {
+        let ids = self.ids()?;
+        let id_of: HashMap<&str, &str> = ids.iter().map(|(id, name)| (*name, id.as_str())).collect();
 
         let mut out = String::new();
         out.push_str(HEADER);

@@ -8,6 +8,7 @@ mod bench;
 mod check;
 mod cleanup;
 mod codegen;
+mod counts;
 mod e2e;
 mod failure;
 mod process;

@@ -9,6 +9,7 @@ use std::path::PathBuf;
 
 use crate::args::Args;
 use crate::check;
+use crate::counts;
 use crate::e2e;
 use crate::failure::{Outcome, ensure};
 use crate::process::Run;
@@ -17,23 +18,32 @@ use crate::tools;
 
 pub(crate) const HELP: &str = "\
 Everything: format, house rules, clippy, unit, property and integration tests, doc tests, docs,
-`cargo package` of every published crate, and the end-to-end run (`cargo xtask help e2e`). Finds or
+`cargo package` of every published crate, the instructions of the hot paths against their baseline
+(`cargo xtask bench counts --help`), and the end-to-end run (`cargo xtask help e2e`). Finds or
 fetches what it needs (cargo-nextest is used where it is there; kubectl and etcd come from PATH or
 from Debian's packages, unpacked below target/) and says what it does. A table at the end says how
 long each step took. From an empty target folder on two cores it takes well under 25 minutes.
 
-Usage: cargo xtask test [--skip STEP[,STEP]]
-  --skip    source, tests, docs, package or e2e
+Usage: cargo xtask test [--skip STEP[,STEP]] [--seed N]
+  --skip    source, tests, docs, package, counts or e2e
+  --seed    what random tests start from: a number, or `random`, which is printed. Without it they
+            are the same each time, so that a tree that passed passes again
 
 Examples:
   cargo xtask test
-  cargo xtask test --skip package,e2e";
+  cargo xtask test --skip package,e2e
+  PROPTEST_CASES=20000 cargo xtask test --seed random --skip source,docs,package,counts,e2e";
 
 /// The parts that `--skip` knows.
-const PARTS: [&str; 5] = ["source", "tests", "docs", "package", "e2e"];
+const PARTS: [&str; 6] = ["source", "tests", "docs", "package", "counts", "e2e"];
 
 pub(crate) fn run(mut args: Args) -> Outcome<()> {
     let skip = args.value("--skip")?.unwrap_or_default();
+    let seed = match args.value("--seed")?.as_deref() {
+        None => check::SEED,
+        Some("random") => std::time::UNIX_EPOCH.elapsed().map_or(0, |now| u64::from(now.subsec_nanos())),
+        Some(seed) => seed.parse().map_err(|_| format!("--seed takes a number or `random`, not `{seed}`"))?,
+    };
     args.finish("test")?;
     let skip: Vec<_> = skip.split(',').filter(|part| !part.is_empty()).collect();
     for part in &skip {
@@ -53,7 +63,7 @@ pub(crate) fn run(mut args: Args) -> Outcome<()> {
             check::show(Run::cargo().args(["build", "--workspace", "--all-targets"]), "")
         });
         if built {
-            check::tests(&mut steps);
+            check::tests(&mut steps, seed);
         }
     }
     if wanted("docs") {
@@ -61,6 +71,9 @@ pub(crate) fn run(mut args: Args) -> Outcome<()> {
     }
     if wanted("package") {
         steps.run("package", "every published crate", package);
+    }
+    if wanted("counts") {
+        steps.run("counts", "instructions of hot paths", || counts::compare(None, false));
     }
     if wanted("e2e") {
         match server(wanted("tests")) {
@@ -87,7 +100,14 @@ fn server(built: bool) -> Outcome<PathBuf> {
 /// rather than the tree, as a user of the registry would get them. Not what is committed but what
 /// is in the tree is packed, so that it can be tried before a commit.
 fn package() -> Outcome<String> {
-    let unpublished = ["xtask", "listwatch-benches", "listwatch-load", "listwatch-sim"];
+    let unpublished = [
+        "xtask",
+        "listwatch-benches",
+        "listwatch-counts",
+        "listwatch-load",
+        "listwatch-reflector-bench",
+        "listwatch-sim",
+    ];
     let exclude = unpublished.into_iter().flat_map(|name| ["--exclude", name]);
     check::show(Run::cargo().args(["package", "--workspace", "--allow-dirty", "--quiet"]).args(exclude), "")?;
     let packed = std::fs::read_dir(tools::target().join("package"))?

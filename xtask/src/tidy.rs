@@ -126,7 +126,7 @@ fn machine_paths(text: &str) -> Vec<String> {
         .map(|halves| halves.concat());
     let mut complaints = Vec::new();
     for (number, line) in text.lines().enumerate() {
-        // `a/work/b` is a path inside something; only one that begins at the root is a machine's.
+        // The same words further on in a path are folders inside something: only at its root are they a machine's.
         let begins = |at: usize| !line[..at].ends_with(|c: char| c.is_alphanumeric() || "._-}~".contains(c));
         for path in &banned {
             if line.match_indices(path.as_str()).any(|(at, _)| begins(at)) {

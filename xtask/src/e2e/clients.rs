@@ -72,7 +72,8 @@ pub(crate) fn curl_resumes(world: &mut World) -> Outcome<String> {
 
 /// kube-rs over TLS, from the example that this workspace shows.
 pub(crate) fn kube_rs(world: &mut World) -> Outcome<String> {
-    let flags = ["build", "--package", "listwatch", "--example", "kube_rs_client"];
+    // As a part of the workspace: so it is what the tests' build made, and no dependency is built once more.
+    let flags = ["build", "--workspace", "--example", "kube_rs_client"];
     Run::cargo().args(flags).dir(&tools::root()).show()?;
     let file = tools::target().join("debug/examples").join(format!("kube_rs_client{}", std::env::consts::EXE_SUFFIX));
     let said = Run::new(file).env("KUBECONFIG", &world.access.kubeconfig).limit(STORY_LIMIT).text()?;
@@ -92,6 +93,9 @@ python_scenarios! {
     python_pages "page"
     python_watches "watch"
     python_resumes "resume"
+    python_writes "write"
+    python_patches "patch"
+    python_creates_from_yaml "yaml"
     websocket_watches "websocket"
     python_decodes_protobuf "protobuf"
 }

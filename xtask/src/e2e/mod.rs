@@ -9,12 +9,16 @@ mod access;
 mod bad_input;
 mod changes;
 mod clients;
+mod crds;
 mod etcd;
+mod kube_rs;
 mod looks;
 mod model;
+mod our_watch;
 mod restart;
 mod server;
 mod starts;
+mod transcript;
 mod watching;
 
 use std::path::PathBuf;
@@ -49,13 +53,18 @@ Usage: cargo xtask e2e [FLAGS]
   --keep              keep the working directory, with every log
   --against FILE      drive another API server by its kubeconfig (with a bearer token): a real
                       kube-apiserver, to see whether the expectations are right
+  --kube-rs DIR       instead of the scenarios: build the example programs of kube-rs in DIR, a
+                      checkout of its repository, and run them unchanged, over TLS and against a
+                      server in process. Takes minutes more for the build, and OpenSSL's headers
+                      (Debian: libssl-dev); no part of `cargo xtask test` for that
 
 Examples:
   cargo xtask e2e
   cargo xtask e2e --etcd none --only watch
   cargo xtask e2e --etcd container --etcd-image quay.io/coreos/etcd:v3.5.21
   cargo xtask e2e --etcd binary --etcd-bin ~/bin/etcd
-  cargo xtask e2e --against ~/.kube/test-cluster";
+  cargo xtask e2e --against ~/.kube/test-cluster
+  cargo xtask e2e --kube-rs ~/src/kube";
 
 /// The image that is run where a registry can be reached: what Kubernetes 1.36 deploys.
 const ETCD_IMAGE: &str = "registry.k8s.io/etcd:3.6.8-0";
@@ -82,6 +91,7 @@ pub(crate) struct Options {
     pub(crate) only: Option<String>,
     pub(crate) keep: bool,
     pub(crate) against: Option<PathBuf>,
+    pub(crate) kube_rs: Option<PathBuf>,
 }
 
 pub(crate) fn run(mut args: Args) -> Outcome<()> {
@@ -101,8 +111,13 @@ pub(crate) fn run(mut args: Args) -> Outcome<()> {
         only: args.value("--only")?,
         keep: args.flag("--keep"),
         against: args.value("--against")?.map(PathBuf::from),
+        kube_rs: args.value("--kube-rs")?.map(PathBuf::from),
     };
     args.finish("e2e")?;
+    ensure!(
+        options.kube_rs.is_none() || options.against.is_none(),
+        "--kube-rs drives servers of its own, not --against"
+    );
     steps(options)?.finish("e2e")
 }
 
@@ -119,6 +134,10 @@ pub(crate) fn steps(mut options: Options) -> Outcome<Steps> {
         version(Run::new(&curl).arg("-V"))
     );
 
+    if let Some(checkout) = options.kube_rs.take() {
+        kube_rs::run(&checkout, options, &kubectl, &dir.path, &mut steps);
+        return Ok(steps);
+    }
     if let Some(kubeconfig) = options.against.take() {
         let access = Access::from_kubeconfig(&kubeconfig, &kubectl, &curl, &dir.path.join("against"))?;
         let world = World::new(access, None, options);
@@ -238,6 +257,8 @@ enum Needs {
     Base,
     /// Any API server.
     Any,
+    /// Any API server, but not on etcd again: kubectl's verbs know nothing of the store.
+    Verbs,
     /// A server that this run has started.
     OwnServer,
     /// A server of this run, on etcd.
@@ -265,6 +286,8 @@ const SCENARIOS: &[Scenario] = &[
     scenario("watch over HTTP/1.1", Needs::Any, watching::over_http1),
     scenario("watch over HTTP/2", Needs::Any, watching::over_http2),
     scenario("listwatch watch", Needs::OwnServer, watching::our_client),
+    scenario("listwatch watch diffs", Needs::OwnServer, our_watch::prints_diffs),
+    scenario("listwatch watch --once", Needs::OwnServer, our_watch::once),
     scenario("curl pages", Needs::Any, clients::curl_pages),
     scenario("curl resumes", Needs::Any, clients::curl_resumes),
     scenario("kube-rs", Needs::Any, clients::kube_rs),
@@ -272,8 +295,12 @@ const SCENARIOS: &[Scenario] = &[
     scenario("Python pages", Needs::Any, clients::python_pages),
     scenario("Python watches", Needs::Any, clients::python_watches),
     scenario("Python resumes", Needs::Any, clients::python_resumes),
+    scenario("Python writes", Needs::Verbs, clients::python_writes),
+    scenario("Python patches", Needs::Verbs, clients::python_patches),
+    scenario("Python reads YAML", Needs::Verbs, clients::python_creates_from_yaml),
     scenario("WebSocket watches", Needs::Any, clients::websocket_watches),
     scenario("protobuf is protobuf", Needs::Any, clients::python_decodes_protobuf),
+    scenario("CRDs of operators", Needs::Any, crds::operators),
     scenario("label, annotate", Needs::Base, changes::label_and_annotate),
     scenario("edit", Needs::Base, changes::edit),
     scenario("patch (strategic)", Needs::Base, changes::patch_strategic),
@@ -284,6 +311,18 @@ const SCENARIOS: &[Scenario] = &[
     scenario("create, run", Needs::Base, changes::create),
     scenario("SIGKILL and restart", Needs::OwnServer, restart::kill_and_restart),
     scenario("SIGKILL while writing", Needs::OwnServer, restart::kill_while_writing),
+    scenario("kubectl get", Needs::Verbs, transcript::get),
+    scenario("kubectl describe", Needs::Verbs, transcript::describe),
+    scenario("kubectl create", Needs::Verbs, transcript::create),
+    scenario("kubectl apply, patch, edit", Needs::Verbs, transcript::change),
+    scenario("kubectl apply --server-side", Needs::Verbs, transcript::apply),
+    scenario("kubectl rollout, wait", Needs::Verbs, transcript::rollout),
+    scenario("kubectl watch, wait, events", Needs::Verbs, transcript::wait),
+    scenario("kubectl delete, conflicts", Needs::Verbs, transcript::remove),
+    scenario("kubectl drain", Needs::Verbs, transcript::nodes),
+    scenario("kubectl delete --cascade", Needs::OwnServer, transcript::cascade),
+    scenario("kubectl explain, auth", Needs::Verbs, transcript::ask),
+    scenario("kubectl and a kind of one's own", Needs::Verbs, transcript::kinds),
     scenario("delete", Needs::Base, changes::delete),
     scenario("delete a namespace", Needs::OwnServer, changes::delete_namespace),
     scenario("bad input", Needs::Any, bad_input::requests),
@@ -306,6 +345,7 @@ impl World {
                 || self.options.only.as_deref().is_none_or(|only| scenario.name.contains(only));
             let possible = match scenario.needs {
                 Needs::First | Needs::Base | Needs::Any => true,
+                Needs::Verbs => !on_etcd,
                 Needs::OwnServer => self.server.is_some(),
                 Needs::Etcd => on_etcd,
             };

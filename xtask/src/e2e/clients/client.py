@@ -16,7 +16,7 @@ import uuid
 
 import websocket
 from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
-from kubernetes import client, config, dynamic, watch
+from kubernetes import client, config, dynamic, utils, watch
 
 # Far above what anything here takes; only a hang reaches it (seconds).
 PATIENCE = 20
@@ -292,6 +292,135 @@ def scenario_protobuf(world):
     assert [(kind, found.metadata.name) for kind, found in events] == [("MODIFIED", "p1"), ("DELETED", "p2")], events
     assert {pair.key: pair.value for pair in events[0][1].data} == {"text": "changed", "other": "x"}, events
     return f"{len(listed.items)} objects and {len(events)} events, read by Google's decoder, are what JSON says"
+
+
+def refused(code, reason, call):
+    """The error that a call has to end with."""
+    try:
+        call()
+    except client.ApiException as error:
+        status = json.loads(error.body)
+        assert (error.status, status["reason"]) == (code, reason), (error.status, status)
+        return status
+    raise AssertionError(f"it was taken; wanted {code} {reason}")
+
+
+def deployment(name, image, **spec):
+    labels = {"app": name}
+    container = client.V1Container(name="main", image=image, ports=[client.V1ContainerPort(container_port=80)])
+    template = client.V1PodTemplateSpec(
+        metadata=client.V1ObjectMeta(labels=labels), spec=client.V1PodSpec(containers=[container])
+    )
+    selector = client.V1LabelSelector(match_labels=labels)
+    return client.V1Deployment(
+        metadata=client.V1ObjectMeta(name=name),
+        spec=client.V1DeploymentSpec(selector=selector, template=template, **spec),
+    )
+
+
+def scenario_write(world):
+    """Typed objects: create, replace with and without a version, status, scale, delete with preconditions."""
+    apps, ns = client.AppsV1Api(world.api_client), world.namespace
+    dry = apps.create_namespaced_deployment(ns, deployment("web", "registry.example/web:1"), dry_run="All")
+    assert dry.spec.replicas == 1, "a dry run shows defaults"
+    refused(404, "NotFound", lambda: apps.read_namespaced_deployment("web", ns))
+    made = apps.create_namespaced_deployment(ns, deployment("web", "registry.example/web:1", replicas=2))
+    assert made.spec.strategy.type == "RollingUpdate" and made.metadata.generation == 1, made
+    again = deployment("web", "registry.example/web:1")
+    refused(409, "AlreadyExists", lambda: apps.create_namespaced_deployment(ns, again))
+    stale = apps.read_namespaced_deployment("web", ns)
+    made.spec.template.spec.containers[0].image = "registry.example/web:2"
+    replaced = apps.replace_namespaced_deployment("web", ns, made)
+    assert replaced.metadata.generation == 2, replaced.metadata
+    conflict = refused(409, "Conflict", lambda: apps.replace_namespaced_deployment("web", ns, stale))
+    assert "please apply your changes to the latest version and try again" in conflict["message"], conflict
+    replaced.spec.selector.match_labels["app"] = "other"
+    immutable = refused(422, "Invalid", lambda: apps.replace_namespaced_deployment("web", ns, replaced))
+    assert {cause["field"] for cause in immutable["details"]["causes"]} >= {"spec.selector"}, immutable
+
+    seen = apps.patch_namespaced_deployment_status("web", ns, {"status": {"replicas": 2, "observedGeneration": 2}})
+    assert (seen.status.replicas, seen.metadata.generation) == (2, 2), "status makes no generation"
+    scale = apps.read_namespaced_deployment_scale("web", ns)
+    assert (scale.spec.replicas, scale.status.replicas, scale.status.selector) == (2, 2, "app=web"), scale
+    scale.spec.replicas = 5
+    apps.replace_namespaced_deployment_scale("web", ns, scale)
+    scaled = apps.read_namespaced_deployment("web", ns)
+    assert (scaled.spec.replicas, scaled.metadata.generation) == (5, 3), scaled
+
+    options = client.V1DeleteOptions(preconditions=client.V1Preconditions(uid="another"))
+    refused(409, "Conflict", lambda: apps.delete_namespaced_deployment("web", ns, body=options))
+    apps.delete_namespaced_deployment("web", ns, propagation_policy="Background")
+    refused(404, "NotFound", lambda: apps.read_namespaced_deployment("web", ns))
+    for n in range(3):
+        world.make(f"n{n}", labels={"n": "some" if n else "none"})
+    world.core.delete_collection_namespaced_config_map(ns, label_selector="n=some")
+    assert names(world.list(label_selector="n").items) == ["n0"]
+    return "create, dry run, replace, conflict, immutable field, status, scale, preconditions, collection"
+
+
+def scenario_patch(world):
+    """Each type of patch, chosen by its media type."""
+    apps, ns = client.AppsV1Api(world.api_client), world.namespace
+    apps.create_namespaced_deployment(ns, deployment("web", "registry.example/web:1"))
+
+    def patch(content_type, body):
+        return apps.patch_namespaced_deployment("web", ns, body, _content_type=content_type)
+
+    def images(found):
+        return [container.image for container in found.spec.template.spec.containers]
+
+    sidecar = {"name": "sidecar", "image": "registry.example/sidecar:1"}
+    pod = {"spec": {"template": {"spec": {"containers": [sidecar]}}}}
+    found = patch("application/strategic-merge-patch+json", pod)
+    assert images(found) == ["registry.example/sidecar:1", "registry.example/web:1"], "containers merge by name"
+    found = patch("application/merge-patch+json", pod)
+    assert images(found) == ["registry.example/sidecar:1"], "a merge patch replaces lists"
+    steps = [
+        {"op": "test", "path": "/spec/template/spec/containers/0/name", "value": "sidecar"},
+        {"op": "replace", "path": "/spec/template/spec/containers/0/image", "value": "registry.example/sidecar:2"},
+        {"op": "add", "path": "/metadata/labels", "value": {"stage": "two"}},
+    ]
+    found = patch("application/json-patch+json", steps)
+    assert images(found) == ["registry.example/sidecar:2"] and found.metadata.labels == {"stage": "two"}, found
+    before = found.metadata.resource_version
+    steps[0]["value"] = "web"
+    refused(422, "Invalid", lambda: patch("application/json-patch+json", steps))
+    found = patch("application/merge-patch+json", {"metadata": {"labels": {"stage": "two"}}})
+    assert found.metadata.resource_version == before, "a patch that changes nothing makes no version"
+    both = [{"name": "main", "image": "registry.example/web:3"}, {"name": "sidecar", "$patch": "delete"}]
+    pod["spec"]["template"]["spec"]["containers"] = both
+    found = patch("application/strategic-merge-patch+json", pod)
+    assert images(found) == ["registry.example/web:3"], "a directive takes one away"
+    untyped = dynamic.DynamicClient(world.api_client).resources.get(api_version="apps/v1", kind="Deployment")
+    body = {"metadata": {"name": "web", "annotations": {"by": "dynamic"}}}
+    found = untyped.patch(body=body, namespace=ns, content_type="application/merge-patch+json")
+    assert found.metadata.annotations.by == "dynamic", found
+    return "strategic, merge and JSON patches, typed and dynamic"
+
+
+def scenario_yaml(world):
+    """The package's own way of creating what a manifest says."""
+    documents = [
+        {"apiVersion": "v1", "kind": "Service", "metadata": {"name": "web"}, "spec": {"ports": [{"port": 80}]}},
+        {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "web"},
+         "spec": {"containers": [{"name": "web", "image": "registry.example/web:1"}]}},
+        {"apiVersion": "batch/v1", "kind": "CronJob", "metadata": {"name": "nightly"}, "spec": {
+            "schedule": "0 3 * * *", "jobTemplate": {"spec": {"template": {"spec": {
+                "restartPolicy": "Never", "containers": [{"name": "c", "image": "registry.example/c:1"}]}}}}}},
+        {"apiVersion": "rbac.authorization.k8s.io/v1", "kind": "Role", "metadata": {"name": "reader"},
+         "rules": [{"apiGroups": [""], "resources": ["pods"], "verbs": ["get"]}]},
+    ]
+    made = utils.create_from_yaml(world.api_client, yaml_objects=documents, namespace=world.namespace)
+    kinds = [found.kind for group in made for found in (group if isinstance(group, list) else [group])]
+    assert len(kinds) == len(documents), kinds
+    service = world.core.read_namespaced_service("web", world.namespace)
+    assert service.spec.cluster_ip.count(".") == 3 and service.spec.type == "ClusterIP", service.spec
+    try:
+        utils.create_from_yaml(world.api_client, yaml_objects=documents[:1], namespace=world.namespace)
+        raise AssertionError("it was created twice")
+    except utils.FailToCreateError as error:
+        assert [one.status for one in error.api_exceptions] == [409], error
+    return f"{len(kinds)} kinds from manifests"
 
 
 def main():

@@ -1,0 +1,64 @@
+//! Scenarios of `listwatch watch`, our client, on a server that real clients have filled: what it
+//! prints of a change, and that it ends as it says.
+
+use std::time::{Duration, Instant};
+
+use serde_json::{Value, json};
+
+use crate::failure::{Failure, Outcome, ensure};
+use crate::process::Run;
+use crate::steps::seconds;
+
+use super::World;
+use super::watching::AT_ONCE;
+
+/// How long the state may take to be there.
+const LOAD_LIMIT: Duration = Duration::from_secs(10);
+
+fn watch(world: &mut World, arguments: &[&str]) -> Outcome<Run> {
+    let kubeconfig = world.access.kubeconfig.clone();
+    Ok(Run::new(&world.server()?.bin).arg("watch").args(arguments).arg("--kubeconfig").arg(kubeconfig))
+}
+
+/// A change is printed as the fields that changed, within a second.
+pub(crate) fn prints_diffs(world: &mut World) -> Outcome<String> {
+    let diffs = watch(world, &["po", "-n", "shop", "--initial", "hide"])?.start()?;
+    let loaded = diffs.lines.wait(0, LOAD_LIMIT, |line| line.contains("loaded in"));
+    ensure!(loaded.is_some(), "the state was not loaded:\n{}", diffs.tail());
+    let since = diffs.lines.count();
+    let label = json!({"metadata": {"labels": {"shop.example/diff": "yes"}}});
+    world.access.merge_patch("/api/v1/namespaces/shop/pods/toolbox", &label)?;
+    let written = Instant::now();
+    let head = diffs.lines.wait(since, AT_ONCE, |line| line.starts_with("~ shop/toolbox  rv "));
+    let head = head.ok_or_else(|| Failure::from(format!("no change within {AT_ONCE:?}:\n{}", diffs.tail())))?;
+    let wanted = r#"+ metadata.labels["shop.example/diff"]: "yes""#;
+    let field = diffs.lines.wait(since, AT_ONCE, |line| line.trim() == wanted);
+    ensure!(field.is_some(), "no line {wanted}:\n{}", diffs.tail());
+    let since = diffs.lines.count();
+    let gone = json!({"metadata": {"labels": {"shop.example/diff": Value::Null}}});
+    world.access.merge_patch("/api/v1/namespaces/shop/pods/toolbox", &gone)?;
+    let wanted = r#"- metadata.labels["shop.example/diff"]: "yes""#;
+    let field = diffs.lines.wait(since, AT_ONCE, |line| line.trim() == wanted);
+    ensure!(field.is_some(), "no line {wanted}:\n{}", diffs.tail());
+    Ok(format!("line {} after the write", seconds(head.at.saturating_duration_since(written))))
+}
+
+/// `--once` prints what kubectl prints, and ends; a resource that is not there is code 3.
+pub(crate) fn once(world: &mut World) -> Outcome<String> {
+    let ours = watch(world, &["pods", "-A", "--once", "-o", "name", "--quiet"])?.limit(LOAD_LIMIT).text()?;
+    let mut ours: Vec<&str> = ours.lines().filter_map(|line| line.split_whitespace().nth(1)).collect();
+    let columns = "custom-columns=ns:.metadata.namespace,name:.metadata.name";
+    let theirs = world.access.kubectl(["get", "pods", "-A", "--no-headers", "-o", columns]).text()?;
+    let mut theirs: Vec<String> =
+        theirs.lines().map(|line| line.split_whitespace().collect::<Vec<_>>().join("/")).collect();
+    ours.sort_unstable();
+    theirs.sort_unstable();
+    ensure!(ours == theirs, "ours {ours:?}, kubectl's {theirs:?}");
+    let refused = watch(world, &["crontabs"])?.limit(LOAD_LIMIT).output()?;
+    ensure!(
+        refused.said().contains("doesn't have a resource type \"crontabs\""),
+        "what is not there is said: {}",
+        refused.said()
+    );
+    Ok(format!("{} pods", ours.len()))
+}

@@ -1,0 +1,228 @@
+//! Transcripts: kubectl's verbs and what they print, as files of text (`transcripts/*.txt`).
+//!
+//! ```text
+//! // a remark
+//! == web.yaml                        a file of the transcript's own directory, up to the line `==`
+//! kind: Pod
+//! ==
+//! $ kubectl get pod web -o name      a command that ends well; `!` for one that fails
+//! pod/web                            what it prints: standard output, then standard error
+//! > uid kubectl get pod web -o …     a command whose output is {uid} from here on
+//! ```
+//!
+//! They were taken from a kube-apiserver v1.36 and hold with kubectl 1.32 to 1.36. `…` stands for any
+//! part of a line, alone on a line for any lines; runs of spaces inside a line
+//! count as one, since columns are as wide as what stands in them. `{ns}` is the namespace, made for
+//! the transcript, `{dir}` the directory. Words are parted and quoted as a shell does it, and
+//! `NAME=value` in front sets the command's environment.
+
+use std::fmt::Write as _;
+use std::path::PathBuf;
+
+use crate::failure::{Outcome, ensure, fail};
+
+use super::World;
+use super::access::Access;
+
+/// What a transcript needs beside its text.
+struct Stage<'a> {
+    access: &'a Access,
+    dir: PathBuf,
+    /// Names in braces, and what they stand for.
+    names: Vec<(String, String)>,
+}
+
+macro_rules! transcripts {
+    ($($function:ident $file:literal)*) => {$(
+        pub(crate) fn $function(world: &mut World) -> Outcome<String> {
+            play(world, $file, include_str!(concat!("transcripts/", $file, ".txt")))
+        }
+    )*};
+}
+
+transcripts! {
+    get "get"
+    describe "describe"
+    create "create"
+    change "change"
+    rollout "rollout"
+    nodes "nodes"
+    ask "ask"
+    cascade "cascade"
+    apply "apply"
+    wait "wait"
+    remove "remove"
+    kinds "kinds"
+}
+
+/// Plays a transcript in a namespace of its own, which it leaves to be deleted.
+fn play(world: &mut World, name: &str, text: &str) -> Outcome<String> {
+    let access = &world.access;
+    let namespace = format!("verbs-{name}-{}", std::process::id());
+    let dir = access.dir.join(&namespace);
+    std::fs::create_dir_all(&dir)?;
+    access.kube(&format!("create namespace {namespace}"))?;
+    let names = vec![("ns".to_owned(), namespace.clone()), ("dir".to_owned(), dir.display().to_string())];
+    let mut stage = Stage { access, dir, names };
+    let played = stage.play(text);
+    access.kube(&format!("delete namespace {namespace} --wait=false"))?;
+    Ok(format!("{} commands", played?))
+}
+
+impl Stage<'_> {
+    /// How many commands there were; an error with every difference.
+    fn play(&mut self, text: &str) -> Outcome<usize> {
+        let (mut commands, mut wrong) = (0, String::new());
+        let mut lines = text.lines().peekable();
+        while let Some(line) = lines.next() {
+            let Some((mark, rest)) = line.split_once(' ') else {
+                ensure!(line.is_empty(), "no line of a transcript: {line}");
+                continue;
+            };
+            match mark {
+                "//" => {}
+                "==" => {
+                    let body: Vec<&str> = lines.by_ref().take_while(|line| *line != "==").collect();
+                    std::fs::write(self.dir.join(rest), self.filled(&body.join("\n")) + "\n")?;
+                }
+                ">" => {
+                    let Some((name, command)) = rest.split_once(' ') else { fail!("no command: {line}") };
+                    let said = self.run(command)?.0;
+                    self.names.push((name.to_owned(), said.trim().to_owned()));
+                }
+                "$" | "!" => {
+                    commands += 1;
+                    let mut wanted = Vec::new();
+                    while let Some(line) = lines.next_if(|line| !begins(line)) {
+                        wanted.push(self.filled(line));
+                    }
+                    while wanted.last().is_some_and(|line| line.trim().is_empty()) {
+                        wanted.pop();
+                    }
+                    let (said, well) = self.run(rest)?;
+                    let said: Vec<&str> = said.trim_end().lines().collect();
+                    let wanted: Vec<&str> = wanted.iter().map(String::as_str).collect();
+                    if well != (mark == "$") {
+                        let ended = if well { "ends well" } else { "fails" };
+                        let _ = writeln!(wrong, "{line}\n  {ended}, and says\n    {}", said.join("\n    "));
+                    } else if !matches(&wanted, &said) {
+                        let (wanted, said) = (wanted.join("\n    "), said.join("\n    "));
+                        let _ = writeln!(wrong, "{line}\n  says\n    {said}\n  wanted\n    {wanted}");
+                    }
+                }
+                _ => fail!("no line of a transcript: {line}"),
+            }
+        }
+        ensure!(wrong.is_empty(), "{wrong}");
+        Ok(commands)
+    }
+
+    /// A text with what its names stand for.
+    fn filled(&self, text: &str) -> String {
+        self.names.iter().fold(text.to_owned(), |text, (name, value)| text.replace(&format!("{{{name}}}"), value))
+    }
+
+    /// What a command says, and whether it ends well.
+    fn run(&self, command: &str) -> Outcome<(String, bool)> {
+        let mut words = words(&self.filled(command))?.into_iter().peekable();
+        let mut settings = Vec::new();
+        let is_setting = |word: &String| word.split_once('=').is_some_and(|(name, _)| name == name.to_uppercase());
+        while let Some(word) = words.next_if(is_setting) {
+            settings.extend(word.split_once('=').map(|(name, value)| (name.to_owned(), value.to_owned())));
+        }
+        ensure!(words.next().as_deref() == Some("kubectl"), "only kubectl has transcripts: {command}");
+        let namespace = self.filled("--namespace={ns}");
+        let run = self.access.kubectl(std::iter::once(namespace).chain(words));
+        let run = settings.iter().fold(run, |run, (name, value)| run.env(name, value));
+        let output = run.output()?;
+        Ok((output.text() + &output.stderr, output.success()))
+    }
+}
+
+/// Whether a line begins something new.
+fn begins(line: &str) -> bool {
+    ["$ ", "! ", "> ", "== ", "// "].iter().any(|mark| line.starts_with(mark))
+}
+
+/// Whether lines are what is wanted.
+fn matches(wanted: &[&str], said: &[&str]) -> bool {
+    match wanted.split_first() {
+        None => said.is_empty(),
+        Some((&"…", rest)) => (0..=said.len()).any(|skipped| matches(rest, &said[skipped..])),
+        Some((first, rest)) => {
+            said.split_first().is_some_and(|(line, more)| line_matches(first, line) && matches(rest, more))
+        }
+    }
+}
+
+fn line_matches(wanted: &str, said: &str) -> bool {
+    let (wanted, said) = (single_spaced(wanted), single_spaced(said));
+    let mut parts = wanted.split('…');
+    let Some(mut rest) = said.strip_prefix(parts.next().unwrap_or_default()) else { return false };
+    let parts: Vec<&str> = parts.collect();
+    let Some((last, middle)) = parts.split_last() else { return rest.is_empty() };
+    for part in middle {
+        let Some(at) = rest.find(part) else { return false };
+        rest = &rest[at + part.len()..];
+    }
+    rest.trim_end().ends_with(last.trim_end())
+}
+
+/// A line with its indentation, and one space wherever there were several.
+fn single_spaced(line: &str) -> String {
+    let indentation = line.len() - line.trim_start_matches(' ').len();
+    " ".repeat(indentation) + &line.split_whitespace().collect::<Vec<_>>().join(" ")
+}
+
+/// The words of a command line: parted by spaces, kept together by either quote.
+pub(super) fn words(line: &str) -> Outcome<Vec<String>> {
+    let (mut words, mut word, mut quote) = (Vec::new(), None::<String>, None);
+    for character in line.chars() {
+        match (quote, character) {
+            (None, '\'' | '"') => {
+                quote = Some(character);
+                word.get_or_insert_default();
+            }
+            (Some(open), character) if open == character => quote = None,
+            (None, ' ') => words.extend(word.take()),
+            (_, character) => word.get_or_insert_default().push(character),
+        }
+    }
+    ensure!(quote.is_none(), "a quote is not closed: {line}");
+    words.extend(word);
+    Ok(words)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{matches, words};
+
+    #[test]
+    fn lines_match_by_what_is_known_of_them() {
+        let check = |wanted: &str, said: &str, expected: bool| {
+            let (wanted, said) = (wanted.lines().collect::<Vec<_>>(), said.lines().collect::<Vec<_>>());
+            assert_eq!(matches(&wanted, &said), expected, "{wanted:?} and {said:?}");
+        };
+        check("NAME  AGE\nweb  …", "NAME   AGE\nweb    3s", true);
+        check("a …, b … c", "a 1, b 2 c", true);
+        check("a …, b … c", "a 1, b 2 d", false);
+        check("a", "a b", false);
+        check("  a", " a", false);
+        check("…\nlast", "first\nsecond\nlast", true);
+        check("first\n…", "first", true);
+        check("first\n…", "second", false);
+        check("", "", true);
+        check("", "more", false);
+        check("pod \"a\" deleted…", "pod \"a\" deleted from default namespace", true);
+        check("IP:", "IP:   ", true);
+    }
+
+    #[test]
+    fn words_are_parted_as_a_shell_does_it() {
+        let check = |line: &str, expected: &[&str]| assert_eq!(words(line).unwrap(), expected, "{line}");
+        check("get pods  -o name", &["get", "pods", "-o", "name"]);
+        check("E=\"sed -e s/a/b/\" edit 'a \"b\" c' ''", &["E=sed -e s/a/b/", "edit", "a \"b\" c", ""]);
+        check("-o 'go-template={{len .items}}'", &["-o", "go-template={{len .items}}"]);
+        assert!(words("a 'b").is_err());
+    }
+}
