@@ -11,9 +11,10 @@ use listwatch_wire::protobuf;
 use serde_json::{Map, Value};
 
 use super::document::Document;
+use super::go::{self, Words};
 use super::options::FieldValidation;
 use super::store::{OBJECT_DEPTH_MAX, is_deeper};
-use super::{go, metadata, typed};
+use super::{metadata, typed};
 use crate::crd::Form;
 use crate::registry::{Registry, Resource};
 
@@ -34,6 +35,8 @@ pub(super) struct Expected<'a> {
     pub(super) custom: bool,
     /// What a custom resource's version knows about its objects.
     pub(super) form: Option<&'a Form>,
+    /// In whose words a value of a wrong type is told.
+    pub(super) words: Words,
 }
 
 impl<'a> Expected<'a> {
@@ -45,6 +48,7 @@ impl<'a> Expected<'a> {
             kind: &resource.kind,
             custom: resource.custom,
             form: resource.form.as_ref(),
+            words: Words::Decoder,
         }
     }
 
@@ -241,7 +245,7 @@ pub(super) fn kind_problem(
 /// 400 when `metadata` cannot be an `ObjectMeta`.
 pub(super) fn ordered(mut object: Map<String, Value>, expected: Expected<'_>) -> Result<Map<String, Value>, Status> {
     let metadata = object.shift_remove("metadata").unwrap_or(Value::Null);
-    if let Err(why) = metadata::check_shape(expected.kind, &metadata) {
+    if let Err(why) = metadata::check_shape(expected, &metadata) {
         return Err(cannot_handle(&object, expected, &why));
     }
     let metadata = match metadata {
@@ -331,7 +335,7 @@ mod tests {
     use super::*;
 
     const CONFIG_MAP: Expected<'_> =
-        Expected { group: "", version: "v1", kind: "ConfigMap", custom: false, form: None };
+        Expected { group: "", version: "v1", kind: "ConfigMap", custom: false, form: None, words: Words::Decoder };
 
     fn run(
         content_type: Option<&str>,

@@ -13,6 +13,15 @@ pub(super) fn print(value: &Value) -> String {
     }
 }
 
+/// A value as `%s` prints it, which is made for texts and says so.
+pub(super) fn print_as_text(value: &Value) -> String {
+    match value {
+        Value::Null => "%!s(<nil>)".to_owned(),
+        Value::Bool(_) | Value::Number(_) => format!("%!s({}={value})", type_name(value)),
+        other => print(other),
+    }
+}
+
 /// A list as `%v` prints it.
 pub(super) fn print_list(items: &[Value]) -> String {
     format!("[{}]", items.iter().map(print).collect::<Vec<_>>().join(" "))
@@ -35,6 +44,44 @@ pub(super) fn type_name(value: &Value) -> &'static str {
         Value::String(_) => "string",
         Value::Array(_) => "[]interface {}",
         Value::Object(_) => "map[string]interface {}",
+    }
+}
+
+/// Whose words tell that a value is of a wrong type.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Words {
+    /// `encoding/json`'s, which reads bodies and what most patches make of an object.
+    Decoder,
+    /// apimachinery's `runtime.DefaultUnstructuredConverter`'s, which reads what a strategic merge makes.
+    Converter,
+}
+
+/// What the converter says when it finds `value` where `wanted` is to be, a type by Go's name.
+pub(super) fn cannot_convert(value: &Value, wanted: &str) -> String {
+    let kind = match value {
+        Value::Array(_) => "slice",
+        Value::Object(_) => "map",
+        scalar => type_name(scalar),
+    };
+    // What has a decoder of its own is given to it, and that speaks for itself.
+    let decoder = |target: &str| {
+        let found = match value {
+            Value::Number(number) => format!("number {number}"),
+            other => json_kind(other).to_owned(),
+        };
+        format!("json: cannot unmarshal {found} into Go value of type {target}")
+    };
+    match wanted {
+        list if list.starts_with("[]") => format!("cannot restore slice from {kind}"),
+        map if map.starts_with("map[") => format!("cannot restore map from {kind}"),
+        "string" if kind == "int64" => "cannot convert int64 to string".to_owned(),
+        "int32" | "int64" if value.is_number() => format!("cannot convert {kind} to {wanted}"),
+        "string" | "bool" | "int32" | "int64" | "float64" => format!("unrecognized type: {wanted}"),
+        "v1.Time" | "v1.MicroTime" => {
+            format!("json: cannot unmarshal {} into Go value of type string", json_kind(value))
+        }
+        "intstr.IntOrString" => decoder("int32"),
+        _ => format!("cannot restore struct from: {kind}"),
     }
 }
 
@@ -82,10 +129,38 @@ mod tests {
     use super::*;
 
     #[test]
+    fn the_converter_tells_wrong_types_in_its_own_words() {
+        for (value, wanted, expected) in [
+            (json!({}), "[]v1.Container", "cannot restore slice from map"),
+            (json!("a"), "map[string]string", "cannot restore map from string"),
+            (json!(5), "string", "cannot convert int64 to string"),
+            (json!(1.5), "string", "unrecognized type: string"),
+            (json!("a"), "int32", "unrecognized type: int32"),
+            (json!(1.5), "int32", "cannot convert float64 to int32"),
+            (json!([]), "bool", "unrecognized type: bool"),
+            (json!([]), "v1.PodSpec", "cannot restore struct from: slice"),
+            (json!(5), "v1.Time", "json: cannot unmarshal number into Go value of type string"),
+            (json!(true), "intstr.IntOrString", "json: cannot unmarshal bool into Go value of type int32"),
+            (json!(1.5), "intstr.IntOrString", "json: cannot unmarshal number 1.5 into Go value of type int32"),
+        ] {
+            assert_eq!(cannot_convert(&value, wanted), expected);
+        }
+    }
+
+    #[test]
     fn prints_as_go_does() {
         assert_eq!(print(&json!({"b": [1, null, "x"], "a": {"c": true}})), "map[a:map[c:true] b:[1 <nil> x]]");
         assert_eq!(type_name(&json!(1.5)), "float64");
         assert_eq!(json_kind(&json!([])), "array");
+        for (value, expected) in [
+            (json!("a"), "a"),
+            (json!({"a": null}), "map[a:<nil>]"),
+            (json!(null), "%!s(<nil>)"),
+            (json!(5), "%!s(int64=5)"),
+            (json!(true), "%!s(bool=true)"),
+        ] {
+            assert_eq!(print_as_text(&value), expected);
+        }
         assert_eq!(quote("a\"b\\c\n\u{1}ä\u{85}"), r#""a\"b\\c\n\x01ä\u0085""#);
     }
 }

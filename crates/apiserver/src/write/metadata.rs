@@ -10,8 +10,10 @@ use listwatch_meta::FieldError;
 use listwatch_meta::selector::{validate_label_value, validate_qualified_name};
 use serde_json::{Map, Value};
 
+use super::decode::Expected;
+use super::go::{self, Words};
+use super::names;
 use super::validate::Errors;
-use super::{go, names};
 use crate::registry::NameRule;
 
 /// All keys and values of `annotations` together may have this many bytes.
@@ -64,15 +66,18 @@ enum Shape {
 ///
 /// # Errors
 /// What Go's decoder says.
-pub(super) fn check_shape(kind: &str, metadata: &Value) -> Result<(), String> {
+pub(super) fn check_shape(expected: Expected<'_>, metadata: &Value) -> Result<(), String> {
     let cannot = |value: &Value, field: &str, wanted: &str| {
+        if expected.words == Words::Converter {
+            return Err(go::cannot_convert(value, wanted));
+        }
         let found = go::json_kind(value);
         Err(format!("json: cannot unmarshal {found} into Go struct field {field} of type {wanted}"))
     };
     let fields = match metadata {
         Value::Null => return Ok(()),
         Value::Object(fields) => fields,
-        other => return cannot(other, &format!("{kind}.metadata"), "v1.ObjectMeta"),
+        other => return cannot(other, &format!("{}.metadata", expected.kind), "v1.ObjectMeta"),
     };
     for (name, value) in fields {
         let Some((_, shape)) = FIELDS.iter().find(|(known, _)| known == name) else { continue };
@@ -80,6 +85,9 @@ pub(super) fn check_shape(kind: &str, metadata: &Value) -> Result<(), String> {
         match (shape, value) {
             (_, Value::Null) | (Shape::Text, Value::String(_)) => {}
             (Shape::Number, Value::Number(number)) if number.as_i64().is_some() => {}
+            (Shape::Number, Value::Number(_)) if expected.words == Words::Converter => {
+                return Err(go::cannot_convert(value, "int64"));
+            }
             (Shape::Number, Value::Number(number)) => {
                 return Err(format!(
                     "json: cannot unmarshal number {number} into Go struct field {field} of type int64"
@@ -104,7 +112,7 @@ pub(super) fn check_shape(kind: &str, metadata: &Value) -> Result<(), String> {
                     return cannot(item, &field.to_string(), wanted);
                 }
                 if name == "ownerReferences" {
-                    check_owners(items)?;
+                    check_owners(items, expected.words)?;
                 }
             }
             (shape, value) => {
@@ -124,7 +132,7 @@ pub(super) fn check_shape(kind: &str, metadata: &Value) -> Result<(), String> {
     Ok(())
 }
 
-fn check_owners(owners: &[Value]) -> Result<(), String> {
+fn check_owners(owners: &[Value], words: Words) -> Result<(), String> {
     for (name, value) in owners.iter().filter_map(Value::as_object).flatten() {
         let wanted = match name.as_str() {
             "apiVersion" | "kind" | "name" | "uid" if !value.is_string() => "string",
@@ -132,6 +140,9 @@ fn check_owners(owners: &[Value]) -> Result<(), String> {
             _ => continue,
         };
         if !value.is_null() {
+            if words == Words::Converter {
+                return Err(go::cannot_convert(value, wanted));
+            }
             let found = go::json_kind(value);
             return Err(format!(
                 "json: cannot unmarshal {found} into Go struct field OwnerReference.metadata.ownerReferences.{name} of type {wanted}"
@@ -173,10 +184,10 @@ pub(super) fn finalizers(metadata: &Map<String, Value>) -> Vec<&str> {
 }
 
 /// Brings `metadata` into Kubernetes' order, without empty members and without what `ObjectMeta`
-/// does not have. `resourceVersion` goes: it is never stored.
+/// does not have. A label or an annotation that is null is empty. `resourceVersion` goes: it is never stored.
 pub(super) fn canonical(metadata: Map<String, Value>) -> Map<String, Value> {
     let mut places: [Option<(String, Value)>; FIELDS.len()] = Default::default();
-    for (name, value) in metadata {
+    for (name, mut value) in metadata {
         let empty = match &value {
             Value::Null => true,
             Value::String(text) => text.is_empty(),
@@ -187,6 +198,9 @@ pub(super) fn canonical(metadata: Map<String, Value>) -> Map<String, Value> {
         };
         if empty || matches!(name.as_str(), "resourceVersion" | "selfLink") {
             continue;
+        }
+        if let (Value::Object(texts), "labels" | "annotations") = (&mut value, name.as_str()) {
+            texts.values_mut().filter(|text| text.is_null()).for_each(|text| *text = Value::from(""));
         }
         if let Some(place) = FIELDS.iter().position(|(known, _)| *known == name) {
             places[place] = Some((name, value));
@@ -530,10 +544,13 @@ mod tests {
         );
     }
 
+    const CONFIG_MAP: Expected<'static> =
+        Expected { group: "", version: "v1", kind: "ConfigMap", custom: false, form: None, words: Words::Decoder };
+
     #[test]
     fn wrong_shapes_are_told_in_gos_words() {
         let check = |metadata: Value, expected: &str| {
-            assert_eq!(check_shape("ConfigMap", &metadata), Err(format!("json: cannot unmarshal {expected}")));
+            assert_eq!(check_shape(CONFIG_MAP, &metadata), Err(format!("json: cannot unmarshal {expected}")));
         };
         check(json!([]), "array into Go struct field ConfigMap.metadata of type v1.ObjectMeta");
         check(json!({"name": 5}), "number into Go struct field ObjectMeta.metadata.name of type string");
@@ -544,19 +561,30 @@ mod tests {
             json!({"generation": 1.5}),
             "number 1.5 into Go struct field ObjectMeta.metadata.generation of type int64",
         );
-        assert_eq!(check_shape("Pod", &json!({"name": null, "unknown": 1, "creationTimestamp": null})), Ok(()));
-        assert!(check_shape("Pod", &json!({"creationTimestamp": "yesterday"})).is_err());
+        assert_eq!(check_shape(CONFIG_MAP, &json!({"name": null, "unknown": 1, "creationTimestamp": null})), Ok(()));
+        assert!(check_shape(CONFIG_MAP, &json!({"creationTimestamp": "yesterday"})).is_err());
+        let converter = Expected { words: Words::Converter, ..CONFIG_MAP };
+        for (metadata, why) in [
+            (json!([]), "cannot restore struct from: slice"),
+            (json!({"labels": {"a": 5}}), "cannot convert int64 to string"),
+            (json!({"labels": []}), "cannot restore map from slice"),
+            (json!({"finalizers": "a"}), "cannot restore slice from string"),
+            (json!({"generation": 1.5}), "cannot convert float64 to int64"),
+            (json!({"ownerReferences": [{"controller": "yes"}]}), "unrecognized type: bool"),
+        ] {
+            assert_eq!(check_shape(converter, &metadata), Err(why.to_owned()), "{metadata}");
+        }
     }
 
     #[test]
     fn the_order_is_kubernetes() {
         let shuffled = map(json!({
-            "labels": {"a": "b"}, "annotations": {}, "uid": "u", "namespace": "n", "resourceVersion": "5", "name": "x",
+            "labels": {"a": "b", "c": null}, "annotations": {}, "uid": "u", "namespace": "n", "resourceVersion": "5", "name": "x",
             "creationTimestamp": null, "managedFields": [{}], "odd": 1, "generation": 0
         }));
         assert_eq!(
             Value::Object(canonical(shuffled)).to_string(),
-            r#"{"name":"x","namespace":"n","uid":"u","labels":{"a":"b"},"managedFields":[{}]}"#
+            r#"{"name":"x","namespace":"n","uid":"u","labels":{"a":"b","c":""},"managedFields":[{}]}"#
         );
     }
 

@@ -19,7 +19,7 @@ use listwatch_wire::media_type::PatchType;
 use serde_json::{Map, Value};
 
 use super::document::Document;
-use super::go;
+use super::go::{self, Words};
 use super::json_patch::{self, NotApplicable};
 use super::merge_keys::At;
 use super::ownership::MANAGED_FIELDS;
@@ -121,6 +121,21 @@ impl Patch {
     /// count; a strategic merge leaves both alone.
     pub(super) fn may_change_kind(&self) -> bool {
         !matches!(self, Patch::Strategic(_))
+    }
+
+    /// In whose words it is told that what the patch makes is of a wrong type.
+    pub(super) fn words(&self) -> Words {
+        if self.may_change_kind() { Words::Decoder } else { Words::Converter }
+    }
+
+    /// The patch as it is shown when it makes something that is no object of its kind: Go's way of printing
+    /// it, once the directives are obeyed.
+    pub(super) fn shown(&self) -> String {
+        match self {
+            Patch::Json(operations) => go::print_list(operations),
+            Patch::Merge(patch) => go::print_map(patch),
+            Patch::Strategic(patch) => go::print_map(&strategic::obeyed(patch)),
+        }
     }
 
     /// False when the patch neither changes nor looks at `metadata.managedFields`.

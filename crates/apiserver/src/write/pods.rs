@@ -6,14 +6,16 @@ use serde_json::{Map, Value, json};
 
 use super::decode::{Expected, decode};
 use super::evict;
+use super::go::Words;
 use super::options::{DeleteOptions, Options};
 use super::store::{self, child_mut, metadata, metadata_mut};
 use super::update::Target;
 use super::{WriteBody, WriteRequest, WriteResponse, create, metadata as meta};
 
-const BINDING: Expected<'static> = Expected { group: "", version: "v1", kind: "Binding", custom: false, form: None };
+const BINDING: Expected<'static> =
+    Expected { group: "", version: "v1", kind: "Binding", custom: false, form: None, words: Words::Decoder };
 const EVICTION: Expected<'static> =
-    Expected { group: "policy", version: "v1", kind: "Eviction", custom: false, form: None };
+    Expected { group: "policy", version: "v1", kind: "Eviction", custom: false, form: None, words: Words::Decoder };
 /// The name under which errors of a binding go.
 const BINDINGS: GroupResource<'_> = GroupResource { group: "", resource: "pods/binding" };
 

@@ -9,6 +9,7 @@ use listwatch_wire::media_type::PatchType;
 use serde_json::{Map, Value, json};
 
 use super::decode::{Expected, decode};
+use super::go::Words;
 use super::merge_keys;
 use super::options::Options;
 use super::ownership::{self, Config, ScaleAccount};
@@ -18,7 +19,7 @@ use super::{WriteBody, WriteRequest, WriteResponse, create, metadata as meta, st
 use crate::registry::{Resource, Subresource};
 
 const SCALE: Expected<'static> =
-    Expected { group: "autoscaling", version: "v1", kind: "Scale", custom: false, form: None };
+    Expected { group: "autoscaling", version: "v1", kind: "Scale", custom: false, form: None, words: Words::Decoder };
 
 /// The Scale of an object, as JSON: what a GET of `/scale` answers.
 ///

@@ -604,6 +604,21 @@ async fn field_validation_warns_or_refuses() {
     let status = status.unwrap_err();
     assert_eq!(status.code, 422);
     assert!(status.message.ends_with("strict decoding error: duplicate field \"data.y\""), "{}", status.message);
+    // A strategic merge is read by something else, which shows the patch and sorts what it does not know.
+    for (body, told) in [
+        (r#"{"data":{"x":5}}"#, r#"\"map[data:map[x:5]]\": cannot convert int64 to string"#),
+        (r#"{"data":["x"]}"#, r#"\"map[data:[x]]\": cannot restore map from slice"#),
+        (r#"{"metadata":{"labels":"x"}}"#, r#"\"map[metadata:map[labels:x]]\": cannot restore map from string"#),
+        (
+            r#"{"b":{"c":1},"a":2,"data":{"z":"1","z":"2"},"metadata":{"odd":1}}"#,
+            r#"\"map[a:2 b:map[c:1] data:map[z:2] metadata:map[odd:1]]\": strict decoding error: duplicate field \"data.z\", unknown field \"a\", unknown field \"b\", unknown field \"metadata.odd\""#,
+        ),
+    ] {
+        let why = format!(" \"\" is invalid: patch: Invalid value: {}", told.replace("\\\"", "\""));
+        world.refuse(&format!("PATCH {MAPS}/a?fieldValidation=Strict {STRATEGIC}"), body, 422, &why).await;
+    }
+    let answer = world.answer(&patch(MAPS, "a", STRATEGIC), r#"{"b":1,"a":2,"metadata":{"labels":{"l":null}}}"#).await;
+    assert!(answer.ends_with(r#" warning: unknown field "a" warning: unknown field "b""#), "{answer}");
 }
 
 #[tokio::test]

@@ -6,6 +6,7 @@ use serde_json::{Map, Value, json};
 use time::Duration;
 
 use super::decode::Expected;
+use super::go::Words;
 use super::pods::{Posted, body};
 use super::store::{self, metadata};
 use super::update::Target;
@@ -14,7 +15,8 @@ use crate::tokens::{About, Claims, ISSUER, Named, username};
 
 const GROUP: &str = "authentication.k8s.io";
 const KIND: &str = "TokenRequest";
-const REQUEST: Expected<'static> = Expected { group: GROUP, version: "v1", kind: KIND, custom: false, form: None };
+const REQUEST: Expected<'static> =
+    Expected { group: GROUP, version: "v1", kind: KIND, custom: false, form: None, words: Words::Decoder };
 /// The name under which conflicts go: the kind stands where the resource should.
 const REQUESTS: GroupResource<'_> = GroupResource { group: GROUP, resource: KIND };
 

@@ -9,10 +9,11 @@
 use std::fmt::Write as _;
 
 use listwatch_wire::protobuf::schema::{Field, Id, Message, Omit, Shape, Type};
-use serde_json::{Map, Value};
+use serde_json::{Map, Number, Value};
 
 use super::decode::Expected;
-use super::{go, quantities};
+use super::go::{self, Words};
+use super::quantities;
 use crate::facts;
 
 /// So many unknown fields are named; `sigs.k8s.io/json` stops there, too. All of them go.
@@ -26,6 +27,7 @@ const NAMED_MAX: usize = 100;
 pub(super) fn fit(expected: Expected<'_>, id: Id, object: &mut Map<String, Value>) -> Result<Vec<String>, String> {
     let mut walk = Walk {
         version: expected.version,
+        words: expected.words,
         fits: expected.group != "apiextensions.k8s.io",
         unknown: Vec::new(),
         verdict: Ok(()),
@@ -131,6 +133,7 @@ impl Place<'_> {
 /// A walk through an object.
 struct Walk<'a> {
     version: &'a str,
+    words: Words,
     /// Values are made to fit; false once one did not, and where only fields are looked at.
     fits: bool,
     unknown: Vec<String>,
@@ -179,7 +182,7 @@ impl Walk<'_> {
             (shape @ (Shape::Repeated | Shape::Map), other) => {
                 let begin = if shape == Shape::Map { "map[string]" } else { "[]" };
                 let wanted = self.fits.then(|| format!("{begin}{}", self.name_of(what)));
-                self.cannot(of, go::json_kind(other), wanted, place);
+                self.cannot(of, other, wanted, place);
                 self.look_below(what, other, place);
                 false
             }
@@ -220,23 +223,31 @@ impl Walk<'_> {
                 return;
             }
             (Type::Int32 | Type::Int64, Value::Number(number)) => {
-                let whole = number.as_i64();
+                let whole = number.as_i64().or_else(|| self.converted(number));
                 if whole.is_some_and(|whole| what == Type::Int64 || i32::try_from(whole).is_ok()) {
+                    if let (Some(whole), true) = (whole, number.is_f64()) {
+                        *value = Value::from(whole);
+                    }
                     return;
                 }
-                let found = format!("number {number}");
-                return self.cannot(of, &found, Some(self.name_of(what)), place);
+                return self.cannot(of, value, Some(self.name_of(what)), place);
             }
             (Type::IntOrString, Value::Number(number))
                 if number.as_i64().is_some_and(|whole| i32::try_from(whole).is_ok()) =>
             {
                 return;
             }
-            (Type::Time | Type::MicroTime, _) => "string".to_owned(),
-            (Type::IntOrString, _) => "int32".to_owned(),
+            (Type::Time | Type::MicroTime, _) if self.words == Words::Decoder => "string".to_owned(),
+            (Type::IntOrString, _) if self.words == Words::Decoder => "int32".to_owned(),
             _ => self.name_of(what),
         };
-        self.cannot(of, go::json_kind(value), Some(wanted), place);
+        self.cannot(of, value, Some(wanted), place);
+    }
+
+    /// A number that only looks like a fraction, which the converter takes for what it is.
+    fn converted(&self, number: &Number) -> Option<i64> {
+        let float = number.as_f64().filter(|float| self.words == Words::Converter && float.fract() == 0.0)?;
+        format!("{float:.0}").parse().ok()
     }
 
     /// Takes unknown fields out of what is not made to fit: of an object, or of the objects of a list.
@@ -265,9 +276,16 @@ impl Walk<'_> {
         }
     }
 
-    /// As [`Self::refuse`]: `found` stands where something else is wanted.
-    fn cannot(&mut self, of: &'static Message, found: &str, wanted: Option<String>, place: &Place<'_>) {
+    /// As [`Self::refuse`]: `value` stands where something else is wanted.
+    fn cannot(&mut self, of: &'static Message, value: &Value, wanted: Option<String>, place: &Place<'_>) {
         if let (true, Some(wanted)) = (self.fits, wanted) {
+            if self.words == Words::Converter {
+                return self.refuse(go::cannot_convert(value, &wanted));
+            }
+            let found = match value {
+                Value::Number(number) if matches!(&*wanted, "int32" | "int64") => format!("number {number}"),
+                other => go::json_kind(other).to_owned(),
+            };
             let (holder, place) = (of.name(), place.of_fields());
             self.refuse(format!(
                 "json: cannot unmarshal {found} into Go struct field {holder}.{place} of type {wanted}"
@@ -326,9 +344,14 @@ mod tests {
 
     use super::*;
 
+    fn of(api_version: &'static str, kind: &'static str) -> Expected<'static> {
+        let (group, version) = api_version.split_once('/').unwrap_or(("", api_version));
+        Expected { group, version, kind, custom: false, form: None, words: Words::Decoder }
+    }
+
     fn fitted(api_version: &str, kind: &str, object: Value) -> Result<Value, String> {
         let (group, version) = api_version.split_once('/').unwrap_or(("", api_version));
-        let expected = Expected { group, version, kind, custom: false, form: None };
+        let expected = Expected { group, version, kind, custom: false, form: None, words: Words::Decoder };
         let id = message_of(api_version, kind).expect("a built-in kind");
         let Value::Object(mut object) = object else { panic!("not an object") };
         assert_eq!(fit(expected, id, &mut object)?, [""; 0]);
@@ -404,6 +427,22 @@ mod tests {
             let expected = format!("json: cannot unmarshal {expected}");
             assert_eq!(fitted(api_version, kind, object), Err(expected));
         }
+        let (expected, id) =
+            (of("apps/v1", "Deployment"), message_of("apps/v1", "Deployment").expect("a built-in kind"));
+        let expected = Expected { words: Words::Converter, ..expected };
+        for (spec, outcome) in [
+            (json!({"replicas": "3"}), Err("unrecognized type: int32")),
+            (json!({"replicas": 1.5}), Err("cannot convert float64 to int32")),
+            (json!({"replicas": 2.0}), Ok(json!({"replicas": 2}))),
+            (json!({"selector": []}), Err("cannot restore struct from: slice")),
+            (json!({"selector": {"matchLabels": "a"}}), Err("cannot restore map from string")),
+            (json!({"template": {"spec": {"containers": {}}}}), Err("cannot restore slice from map")),
+            (json!({"template": {"spec": {"containers": [{"name": 5}]}}}), Err("cannot convert int64 to string")),
+        ] {
+            let Value::Object(mut object) = json!({"spec": spec}) else { panic!("not an object") };
+            let verdict = fit(expected, id, &mut object).map(|_| object["spec"].take());
+            assert_eq!(verdict, outcome.map_err(str::to_owned), "the converter and {spec}");
+        }
         let amount = json!({"spec": {"hard": {"pods": "many"}}});
         assert!(fitted("v1", "ResourceQuota", amount).unwrap_err().starts_with("quantities must match"));
     }
@@ -411,7 +450,14 @@ mod tests {
     #[test]
     fn what_does_not_fit_is_no_place_for_unknown_fields() {
         let id = message_of("apps/v1", "Deployment").expect("a built-in kind");
-        let expected = Expected { group: "apps", version: "v1", kind: "Deployment", custom: false, form: None };
+        let expected = Expected {
+            group: "apps",
+            version: "v1",
+            kind: "Deployment",
+            custom: false,
+            form: None,
+            words: Words::Decoder,
+        };
         let Value::Object(mut object) = json!({"spec": {"replicas": "3", "paused": false, "odd": 1,
             "selector": [{"odd": 1}], "template": {"spec": {"containers": {"odd": 1}, "odd": 2}}}})
         else {
@@ -430,7 +476,7 @@ mod tests {
         let Value::Object(mut object) = object else { panic!("no object") };
         assert_eq!(has_unknown(&object, id), !expected.is_empty(), "{object:?}");
         let (group, version) = api_version.split_once('/').unwrap_or(("", api_version));
-        let of_kind = Expected { group, version, kind, custom: false, form: None };
+        let of_kind = Expected { group, version, kind, custom: false, form: None, words: Words::Decoder };
         assert_eq!(fit(of_kind, id, &mut object), Ok(expected.iter().map(ToString::to_string).collect()), "{kind}");
         assert_eq!(Value::Object(object), left, "{kind}");
     }

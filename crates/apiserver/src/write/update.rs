@@ -9,6 +9,7 @@ use serde_json::{Map, Value};
 
 use super::admission::{NoPriority, PriorityClass};
 use super::decode::{self, Expected, KindProblem, decode};
+use super::go::Words;
 use super::merge_keys::{self, At};
 use super::options::{FieldValidation, Options};
 use super::ownership::{self, Sent};
@@ -384,8 +385,12 @@ pub(super) fn check_name(metadata: &Map<String, Value>, expected: &str) -> Resul
 
 /// 422: the patch makes something of the object that cannot be decoded.
 fn not_decodable(object: &Map<String, Value>, why: &str) -> Status {
-    let printed = Value::String(Value::Object(object.clone()).to_string());
-    Status::invalid("", "", "", &[FieldError::invalid("patch", printed, why)])
+    not_decodable_from(&Value::Object(object.clone()).to_string(), why)
+}
+
+/// As [`not_decodable`], with what the client is shown of the patch or of what it makes.
+fn not_decodable_from(shown: &str, why: &str) -> Status {
+    Status::invalid("", "", "", &[FieldError::invalid("patch", Value::from(shown), why)])
 }
 
 /// A patch that can be applied as often as the loop needs it.
@@ -431,6 +436,7 @@ impl<'a> Patcher<'a> {
         if looks_at_owners {
             ownership::spell_out(object);
         }
+        let body = Body { expected: Expected { words: parsed.patch.words(), ..body.expected }, ..body };
         parsed.patch.apply(object, body.at)?;
         // What the patch left alone is of the right shape, and no text to those who look at the rest.
         let owners = match object.get_mut("metadata") {
@@ -448,6 +454,9 @@ impl<'a> Patcher<'a> {
                 *object = decode::ordered(std::mem::take(object), body.expected)?;
                 with_owners(object);
                 Ok(doubts)
+            }
+            Err(Undecodable { why, .. }) if self.patch_type == PatchType::StrategicMerge => {
+                Err(not_decodable_from(&ParsedPatch::parse(self.patch_type, self.body)?.patch.shown(), &why))
             }
             Err(Undecodable { shown, why }) => {
                 let mut shown = shown.unwrap_or_else(|| std::mem::take(object));
@@ -469,6 +478,7 @@ impl<'a> Patcher<'a> {
         mut doubts: Vec<String>,
     ) -> Result<Vec<String>, Undecodable> {
         let undecodable = |why: String| Undecodable { shown: None, why };
+        let sorted_from = doubts.len();
         if kind_counts {
             match decode::kind_problem(body.registry, body.expected, object) {
                 None => {}
@@ -476,7 +486,7 @@ impl<'a> Patcher<'a> {
             }
         }
         if let Some(metadata) = object.get("metadata") {
-            meta::check_shape(body.expected.kind, metadata).map_err(undecodable)?;
+            meta::check_shape(body.expected, metadata).map_err(undecodable)?;
         }
         if let Some(Value::Object(metadata)) = object.get("metadata") {
             doubts.extend(meta::unknown_fields(metadata).map(|path| format!("unknown field {path:?}")));
@@ -484,6 +494,9 @@ impl<'a> Patcher<'a> {
         let patched =
             (self.validation == FieldValidation::Strict && body.expected.may_change(object)).then(|| object.clone());
         doubts.extend(decode::fit(object, body.expected).map_err(undecodable)?);
+        if let (Words::Converter, Some(unknown)) = (body.expected.words, doubts.get_mut(sorted_from..)) {
+            unknown.sort_unstable();
+        }
         match self.validation {
             FieldValidation::Ignore => doubts.clear(),
             FieldValidation::Strict if !doubts.is_empty() => {

@@ -255,7 +255,7 @@ fn object_after(
     match patch.remove(DIRECTIVE) {
         None => {}
         Some(directive) if directive == "delete" => return Ok(Map::new()),
-        Some(directive) if directive == "replace" => return Ok(clean_members(&patch)),
+        Some(directive) if directive == "replace" => return Ok(patch),
         Some(_) => return Err(()),
     }
     let mut present = present.clone();
@@ -294,17 +294,26 @@ fn field_after(
         let (shape, order) = (shape.ok_or(())?, order.as_array().ok_or(())?);
         let list = |value: Option<&Value>| value.map(|value| value.as_array().cloned().ok_or(())).transpose();
         let (present, patch) = (list(present)?, list(patch)?);
-        // The patch names its items in the order that it asks for.
+        // The patch names its items in the order that it asks for. A directive stands anywhere, but
+        // not behind the last of the order.
         let mut asked = order.iter().map(|item| id(shape, item));
-        let named = patch.iter().flatten().filter(|item| item.get(DIRECTIVE).is_none());
-        if !order.is_empty() && !named.into_iter().all(|item| asked.any(|other| other == id(shape, item))) {
+        let follows = |item: &Value| match item.get(DIRECTIVE) {
+            Some(directive) => directive == "delete" || asked.len() > 0,
+            None => asked.any(|other| other == id(shape, item)),
+        };
+        if !order.is_empty() && !patch.iter().flatten().all(follows) {
             return Err(());
         }
-        let server: Vec<Value> = present.clone().unwrap_or_default();
+        if present.is_none() && patch.is_none() {
+            return Ok(None);
+        }
+        if present.iter().chain(&patch).all(Vec::is_empty) {
+            return Err(());
+        }
+        let server = counted_as_servers(shape, present.as_deref(), patch.as_deref());
         let merged = match (present, patch) {
-            (None, None) => return Ok(None),
+            (None, patch) => patch.iter().flatten().filter_map(|item| bare(item, true)).collect(),
             (Some(present), None) => present,
-            (None, Some(patch)) => clean_items(&patch),
             (Some(present), Some(patch)) => list_after(shape, &present, &patch)?,
         };
         return Ok(Some(Value::Array(arranged(shape, merged, order, &server))));
@@ -324,8 +333,27 @@ fn field_after(
         (Some(Value::Array(present)), Some(Value::Array(patch))) => {
             Some(Value::Array(list_after(shape.unwrap_or(Atomic(&Text)), &present, patch)?))
         }
-        (_, Some(value)) => clean(value),
+        (_, Some(value)) => bare(value, false),
     })
+}
+
+/// What an order takes for the server's items: what is left of them, then as many new ones as went.
+fn counted_as_servers(shape: Shape, present: Option<&[Value]>, patch: Option<&[Value]>) -> Vec<Value> {
+    let (present, patch) = (present.unwrap_or_default(), patch.unwrap_or_default());
+    let Keyed(..) = shape else { return present.to_vec() };
+    let is = |item: &Value, directive: &str| item.get(DIRECTIVE).is_some_and(|found| found == directive);
+    let same = |one: &Value, other: &Value| id(shape, one) == id(shape, other);
+    let deleted = |item: &Value| patch.iter().any(|gone| is(gone, "delete") && same(gone, item));
+    let mut counted: Vec<Value> = present.iter().filter(|item| !deleted(item)).cloned().collect();
+    if patch.iter().any(|item| is(item, "replace")) {
+        return counted;
+    }
+    for item in patch.iter().filter(|item| item.get(DIRECTIVE).is_none()) {
+        if counted.len() < present.len() && !counted.iter().any(|known| same(known, item)) {
+            counted.push(item.clone());
+        }
+    }
+    counted
 }
 
 fn list_after(shape: Shape, present: &[Value], patch: &[Value]) -> Result<Vec<Value>, ()> {
@@ -343,7 +371,7 @@ fn list_after(shape: Shape, present: &[Value], patch: &[Value]) -> Result<Vec<Va
             let (directives, items): (Vec<_>, Vec<_>) =
                 patch.iter().cloned().partition(|item| item.get(DIRECTIVE).is_some());
             if directives.iter().any(|item| item[DIRECTIVE] == "replace") {
-                return Ok(clean_items(&items));
+                return Ok(items);
             }
             let deleted = |item: &Value| directives.iter().any(|gone| id(shape, gone) == id(shape, item));
             let left: Vec<Value> = present.iter().filter(|item| !deleted(item)).cloned().collect();
@@ -354,12 +382,12 @@ fn list_after(shape: Shape, present: &[Value], patch: &[Value]) -> Result<Vec<Va
                     (Some(Value::Object(known)), Value::Object(item)) => {
                         *known = object_after(Object(fields), known, item)?;
                     }
-                    _ => after.extend(clean(item)),
+                    _ => after.push(item.clone()),
                 }
             }
             Ok(arranged(shape, after, &items, &left))
         }
-        _ => Ok(clean_items(patch)),
+        _ => Ok(patch.to_vec()),
     }
 }
 
@@ -391,23 +419,18 @@ fn arranged(shape: Shape, items: Vec<Value>, wanted: &[Value], server: &[Value])
     arranged
 }
 
-/// What is put where nothing was: no nulls, no directives.
-fn clean(value: &Value) -> Option<Value> {
+/// What is put where nothing was: nothing that is marked by `$patch`, and no null members unless `nulls`
+/// are kept.
+fn bare(value: &Value, nulls: bool) -> Option<Value> {
     match value {
         Value::Object(members) if members.contains_key(DIRECTIVE) => None,
-        Value::Object(members) => Some(Value::Object(clean_members(members))),
-        Value::Array(items) => Some(Value::Array(clean_items(items))),
+        Value::Object(members) => {
+            let kept = members.iter().filter(|(_, value)| nulls || !value.is_null());
+            Some(kept.filter_map(|(name, value)| Some((name.clone(), bare(value, nulls)?))).collect())
+        }
+        Value::Array(items) => Some(items.iter().filter_map(|item| bare(item, nulls)).collect()),
         scalar => Some(scalar.clone()),
     }
-}
-
-fn clean_items(items: &[Value]) -> Vec<Value> {
-    items.iter().filter_map(clean).collect()
-}
-
-fn clean_members(members: &Map<String, Value>) -> Map<String, Value> {
-    let plain = members.iter().filter(|(name, value)| !value.is_null() && !name.starts_with('$'));
-    plain.filter_map(|(name, value)| Some((name.clone(), clean(value)?))).collect()
 }
 
 fn any_pod() -> impl Strategy<Value = Value> {

@@ -47,7 +47,8 @@ fn keyed_lists_merge_by_key() {
         POD,
         pod(json!([{"name": "a", "image": "a:1"}, {"name": "b", "image": "b:1"}])),
         pod(json!([{"name": "b", "image": "b:2"}, {"name": "c", "image": "c:1", "env": null}])),
-        pod(json!([{"name": "a", "image": "a:1"}, {"name": "b", "image": "b:2"}, {"name": "c", "image": "c:1"}])),
+        pod(json!([{"name": "a", "image": "a:1"}, {"name": "b", "image": "b:2"},
+            {"name": "c", "image": "c:1", "env": null}])),
     );
     // A new item is put behind what the patch names before it, not behind everything.
     check(
@@ -136,6 +137,115 @@ fn directives_in_maps() {
         json!({"spec": {"selector": {"matchLabels": {"c": "d"}}}}),
     );
     check(POD, json!({"spec": {}}), json!({"spec": {"securityContext": {"$patch": "delete"}}}), json!({"spec": {}}));
+}
+
+#[test]
+fn what_is_not_merged_is_taken_as_it_is() {
+    // What replaces a value keeps its nulls and its directives.
+    check(
+        ("policy", "PodDisruptionBudget"),
+        json!({"spec": {"selector": {"matchLabels": {"a": "b"}}}}),
+        json!({"spec": {"selector": {"$patch": "delete", "matchLabels": {"c": null}}}}),
+        json!({"spec": {"selector": {"$patch": "delete", "matchLabels": {"c": null}}}}),
+    );
+    check(
+        CONFIG_MAP,
+        json!({"data": {"a": "1"}}),
+        json!({"data": {"$patch": "replace", "b": null, "c": "1"}}),
+        json!({"data": {"b": null, "c": "1"}}),
+    );
+    check(
+        POD,
+        json!({"spec": {"tolerations": [{"key": "a"}]}}),
+        json!({"spec": {"tolerations": [null, {"$patch": "delete", "key": "a"}, {"key": null}]}}),
+        json!({"spec": {"tolerations": [null, {"$patch": "delete", "key": "a"}, {"key": null}]}}),
+    );
+    let new = json!({"name": "b", "env": null, "$setElementOrder/ports": [], "resources": {"$patch": "delete"}});
+    check(POD, pod(json!([{"name": "a"}])), pod(json!([new])), pod(json!([new, {"name": "a"}])));
+    let replaced = json!([{"$patch": "replace"}, {"$patch": "delete", "name": "z"}, new]);
+    check(POD, pod(json!([{"name": "a"}])), pod(replaced), pod(json!([new])));
+
+    // What is put where nothing was loses nulls and what `$patch` stands in, and nothing else.
+    check(
+        POD,
+        json!({}),
+        pod(json!([null, {"$patch": "replace"}, new])),
+        pod(json!([null, {"name": "b", "$setElementOrder/ports": []}])),
+    );
+    check(
+        POD,
+        json!({"spec": {"a": 1, "b": [1], "c": null}}),
+        json!({"spec": {"a": {"b": null, "c": [{"d": null}]}, "b": {"$patch": "delete"}, "c": {"$patch": "replace"}}}),
+        json!({"spec": {"a": {"c": [{}]}}}),
+    );
+    // Beside an order they lose the latter alone.
+    let mut ordered = pod(json!([{"$patch": "delete", "name": "z"}, new]));
+    ordered["spec"]["$setElementOrder/containers"] = json!([{"name": "b"}]);
+    check(POD, json!({"spec": {}}), ordered, pod(json!([{"name": "b", "env": null, "$setElementOrder/ports": []}])));
+}
+
+#[test]
+fn scalars_are_taken_from_lists_and_from_nothing_else() {
+    let spec = || json!({"spec": {"hostname": "a", "volumes": [{"name": "v"}], "nodeSelector": {"a": "b"}, "args": ["a", "b", "a"]}});
+    let with = |name: &str, value: Value| {
+        let mut expected = spec();
+        expected["spec"][name] = value;
+        expected
+    };
+    let minus = |name: &str, value: Value| json!({"spec": {format!("$deleteFromPrimitiveList/{name}"): value}});
+    check(POD, spec(), minus("args", json!(["a", "c"])), with("args", json!(["b"])));
+    check(POD, spec(), minus("args", json!([])), spec());
+    check(POD, spec(), minus("args", json!("a")), spec());
+    check(POD, spec(), minus("args", json!({"a": "b"})), spec());
+    check(POD, spec(), minus("none", json!(["a"])), spec());
+    check(POD, spec(), minus("", json!(["a"])), spec());
+    // Where it is no list of scalars, it is a patch like any other.
+    check(POD, spec(), minus("hostname", json!("b")), with("hostname", json!("b")));
+    check(POD, spec(), minus("hostname", json!(5)), spec());
+    check(POD, spec(), minus("nodeSelector", json!({"a": "c"})), with("nodeSelector", json!({"a": "c"})));
+    check(
+        POD,
+        spec(),
+        minus("volumes", json!([{"name": "v", "emptyDir": {}}])),
+        with("volumes", json!([{"name": "v", "emptyDir": {}}])),
+    );
+    let mut without = spec();
+    without["spec"].as_object_mut().unwrap().shift_remove("hostname");
+    check(POD, spec(), minus("hostname", json!(null)), without);
+    let why = "list element types are not identical: [[a b a] [5]]";
+    check_error(spec(), minus("args", json!([5])), StrategicError::Other(why.to_owned()));
+}
+
+#[test]
+fn what_is_shown_of_a_patch_are_its_fields() {
+    let Value::Object(patch) = json!({"metadata": {"labels": {"$retainKeys": ["a"], "a": null}}, "spec": {
+        "$setElementOrder/volumes": [], "volumes": [{"name": "v"}], "replicas": "3", "strategy": {"$patch": "replace"},
+        "template": {"$patch": "delete"}}})
+    else {
+        panic!("a patch is an object")
+    };
+    assert_eq!(
+        super::super::go::print_map(&obeyed(&patch)),
+        "map[metadata:map[labels:map[a:<nil>]] spec:map[replicas:3 strategy:map[] template:map[$patch:delete]]]"
+    );
+}
+
+#[test]
+fn new_items_take_the_places_of_those_that_went() {
+    // An injected sidecar stays in front of what took the place of the container before it.
+    let patch = |containers: Value| json!({"spec": {"$setElementOrder/containers": [{"name": "new"}], "containers": containers}});
+    check(
+        POD,
+        pod(json!([{"name": "old"}, {"name": "sidecar"}])),
+        patch(json!([{"name": "new"}, {"$patch": "delete", "name": "old"}])),
+        pod(json!([{"name": "sidecar"}, {"name": "new"}])),
+    );
+    check(
+        POD,
+        pod(json!([{"name": "sidecar"}])),
+        patch(json!([{"name": "new"}, {"$patch": "delete", "name": "old"}])),
+        pod(json!([{"name": "new"}, {"name": "sidecar"}])),
+    );
 }
 
 #[test]
@@ -271,12 +381,30 @@ fn malformed_patches_are_refused() {
         pod(json!([{"$patch": "merge"}])),
         other("merging lists cannot yet be specified in the patch"),
     );
+    check_error(json!({}), json!({"$patch": 5}), other("unknown patch type: %!s(int64=5) in map: map[$patch:5]"));
+    check_error(json!({}), json!({"$patch": null}), other("unknown patch type: %!s(<nil>) in map: map[$patch:<nil>]"));
     check_error(
         pod(json!([{"name": "a"}])),
-        pod(json!(["a"])),
-        other("expected a map[string]interface {}, but received a string"),
+        pod(json!([{"name": "a"}, {"$patch": "odd", "name": "a"}])),
+        other("unknown patch type: odd in map: map[$patch:odd name:a]"),
     );
-    check_error(pod(json!([{"name": "a"}])), pod(json!([[]])), StrategicError::ListOfLists);
+    check_error(
+        pod(json!([{"name": "a"}])),
+        pod(json!([{"$patch": "delete"}])),
+        other("map: map[$patch:delete] does not contain declared merge key: name"),
+    );
+    for (item, printed) in [(json!("a"), "a"), (json!([]), "[]"), (json!(5), "5"), (json!(null), "<nil>")] {
+        let why = format!("list element types are not identical: [[map[name:a]] [{printed}]]");
+        check_error(pod(json!([{"name": "a"}])), pod(json!([item])), other(&why));
+    }
+    check_error(pod(json!([])), pod(json!([[]])), StrategicError::ListOfLists);
+    let texts = other("expected a map[string]interface {}, but received a string");
+    check_error(pod(json!([])), pod(json!(["a"])), texts.clone());
+    check_error(
+        json!({"spec": {"tolerations": [{"key": "a"}]}}),
+        json!({"spec": {"$deleteFromPrimitiveList/tolerations": [{"key": "a"}]}}),
+        other("cannot merge lists without merge key for struct"),
+    );
     check_error(
         json!({"spec": {"a": 1}}),
         json!({"spec": {"$retainKeys": ["b"], "a": 2}}),
@@ -284,9 +412,61 @@ fn malformed_patches_are_refused() {
     );
     check_error(
         json!({}),
-        json!({"$setElementOrder/x": {}}),
+        json!({"$setElementOrder": []}),
         StrategicError::Malformed("invalid patch format of setElementOrder list"),
     );
+    for (order, found) in [(json!({}), "map[string]interface {}"), (json!(null), "%!s(<nil>)"), (json!(1.5), "float64")]
+    {
+        let why = format!("expected a []interface {{}}, but received a {found}");
+        check_error(json!({}), json!({"$setElementOrder/x": order}), other(&why));
+    }
+    let ordered = |order: Value, containers: Value| json!({"spec": {"$setElementOrder/containers": order, "containers": containers}});
+    check_error(
+        pod(json!([{"name": "a"}])),
+        ordered(json!([{"name": "a"}]), json!(null)),
+        other("expected a []interface {}, but received a %!s(<nil>)"),
+    );
+    check_error(
+        pod(json!([{"name": "a"}])),
+        ordered(json!([{"name": "a"}]), json!("a")),
+        other("expected a []interface {}, but received a string"),
+    );
+    check_error(pod(json!([{"name": "a"}])), ordered(json!(["a"]), json!([{"name": "a"}])), texts.clone());
+    check_error(pod(json!([{"name": "a"}])), ordered(json!([{"name": "a"}]), json!(["a"])), texts.clone());
+    check_error(
+        pod(json!([{"name": "a"}])),
+        json!({"spec": {"$setElementOrder/containers": ["a"]}}),
+        other("value for key 0 is not a map"),
+    );
+    check_error(
+        pod(json!([{"name": "a"}])),
+        json!({"spec": {"$setElementOrder/containers": [{"name": "a"}, "a"]}}),
+        texts,
+    );
+    check_error(
+        pod(json!([{"name": "a"}])),
+        ordered(json!([{"image": "x"}]), json!([{"name": "a"}])),
+        other("map: map[image:x] does not contain declared merge key: name"),
+    );
+    check_error(
+        json!({"spec": {}}),
+        ordered(json!([{"name": "a"}]), json!([])),
+        other("no elements in any of the given slices"),
+    );
+    check_error(
+        pod(json!([{"name": "a"}])),
+        ordered(json!([{"name": "a"}]), json!([{"name": "a"}, {"$patch": "replace"}])),
+        other(
+            "The order in patch list:\n[map[name:a] map[$patch:replace]]\n doesn't match $setElementOrder list:\n[map[name:a]]\n",
+        ),
+    );
+    for retained in [json!("b"), json!({}), json!(null)] {
+        check_error(
+            json!({}),
+            json!({"$retainKeys": retained}),
+            StrategicError::Malformed("invalid patch format of retainKeys"),
+        );
+    }
     check_error(
         json!({}),
         json!({"$deleteFromPrimitiveList": []}),
@@ -404,6 +584,8 @@ mod properties {
 
         #[test]
         fn set_element_order_wins(live in containers("live"), order in containers("order")) {
+            // An order of nothing is refused.
+            prop_assume!(!live.is_empty());
             let patch = json!({"spec": {"$setElementOrder/containers": order}});
             let patched = apply(of_kind("", "Pod"), &pod(&live), patch).unwrap();
             let list = patched["spec"]["containers"].as_array().unwrap();

@@ -243,7 +243,7 @@ async fn patches_may_look_at_owners() {
         refused.starts_with("422 ") && refused.replace('\\', "").contains(r#""managedFields":[{"manager":"n""#),
         "{refused}"
     );
-    let strict = format!("PATCH {MAPS}/a?fieldValidation=Strict {STRATEGIC}");
+    let strict = format!("PATCH {MAPS}/a?fieldValidation=Strict {MERGE}");
     let refused = world.answer(&strict, r#"{"odd":{"x":5}}"#).await;
     assert!(
         refused.starts_with("422 ") && refused.replace('\\', "").contains(r#""managedFields":[{"manager":"n""#),
