@@ -35,6 +35,8 @@ pub struct ObjectShape {
     hidden: Vec<bool>,
     /// What a selector calls the fields, by position; empty where that is their own label.
     asked: Vec<String>,
+    /// Fields that have another one's value where they are absent or empty, by position.
+    stand_ins: Vec<(usize, usize)>,
     /// The kind has a list of field labels of its own, however short.
     own_labels: bool,
     namespaced: bool,
@@ -95,7 +97,17 @@ impl ObjectShape {
         }
         let hidden = vec![false; fields.len()];
         let own_labels = !fields.is_empty();
-        ObjectShape { paths, fields, hidden, asked: Vec::new(), own_labels, namespaced, normalize: None }
+        let (asked, stand_ins) = (Vec::new(), Vec::new());
+        ObjectShape { paths, fields, hidden, asked, stand_ins, own_labels, namespaced, normalize: None }
+    }
+
+    /// The same shape, where the field labelled `absent` has the value of `other` when it is absent or
+    /// empty. Labels that are none are passed over.
+    #[must_use]
+    pub fn standing_in(mut self, absent: &str, other: &str) -> Self {
+        let of = |label| self.field_position(label);
+        self.stand_ins.extend(of(absent).zip(of(other)));
+        self
     }
 
     /// The same shape for values that are normalized first.
@@ -410,11 +422,18 @@ impl Object {
     /// The value of a selectable field by its position in the shape, as text; the field's default
     /// when absent.
     pub fn field_at<'a>(&'a self, position: usize, shape: &'a ObjectShape) -> Cow<'a, str> {
-        let raw = self.0.fields.at(position).of(&self.0.frame);
-        if raw.is_empty() || raw == b"null" {
-            return Cow::Borrowed(&shape.fields[position].default);
+        let raw = |position| self.0.fields.at(position).of(&self.0.frame);
+        let (found, position) = match raw(position) {
+            b"" | b"null" | b"\"\"" => {
+                let other = shape.stand_ins.iter().find(|(absent, _)| *absent == position);
+                other.map_or((raw(position), position), |(_, other)| (raw(*other), *other))
+            }
+            found => (found, position),
+        };
+        match found {
+            b"" | b"null" => Cow::Borrowed(&shape.fields[position].default),
+            found => unquote(found),
         }
-        unquote(raw)
     }
 
     /// The value of a selectable field by its label; `None` when the resource has no such field.
@@ -543,6 +562,25 @@ mod tests {
         assert_eq!(object.field("spec.x", &shape), None);
         assert_eq!(object.uid(), "u1");
         assert!(object.is_being_deleted());
+    }
+
+    #[test]
+    fn a_field_may_stand_in_for_another() {
+        let fields = || vec![SelectableField::string("a"), SelectableField::string("b.c")];
+        let shape = ObjectShape::new(true, fields()).standing_in("a", "b.c");
+        let check = |value: &str, expected: [&str; 2]| {
+            let key = Key::new("events", Some("default"), "e").unwrap();
+            let value = value.replacen('{', r#"{"metadata":{},"#, 1);
+            let object = Object::from_stored(key, Revision::new(1), Change::Added, value.as_bytes(), &shape).unwrap();
+            let found = ["a", "b.c"].map(|label| object.field(label, &shape).unwrap().into_owned());
+            assert_eq!(found, expected, "{value}");
+        };
+        check(r#"{"a":"x","b":{"c":"y"}}"#, ["x", "y"]);
+        check(r#"{"a":"x","b":{}}"#, ["x", ""]);
+        check(r#"{"a":"","b":{"c":"y"}}"#, ["y", "y"]);
+        check(r#"{"a":null,"b":{"c":"y"}}"#, ["y", "y"]);
+        check(r#"{"b":{"c":"y"}}"#, ["y", "y"]);
+        check(r#"{"b":null}"#, ["", ""]);
     }
 
     #[test]
