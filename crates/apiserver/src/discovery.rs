@@ -24,7 +24,7 @@ use bytes::Bytes;
 use serde::Serialize;
 use sha2::{Digest, Sha256, Sha512};
 
-use crate::registry::{Registry, Resource, Subresource};
+use crate::registry::{ForeignKind, Registry, Resource, Subresource};
 
 /// The `Content-Type` of the aggregated documents.
 pub const AGGREGATED_CONTENT_TYPE: &str = "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList";
@@ -200,7 +200,7 @@ fn stored_hash(resource: &Resource) -> String {
     let resource = resource.stored();
     match (&resource.form, &resource.storage_version) {
         // What is not stored has no version in which it is stored.
-        (None, _) if resource.is_review() => String::new(),
+        (None, _) if !resource.is_stored() => String::new(),
         (None, _) => storage_version_hash(&resource.group, &resource.version, &resource.kind),
         (Some(_), Some(version)) => storage_version_hash(&resource.group, version, &resource.kind),
         (Some(_), None) => String::new(),
@@ -257,14 +257,14 @@ struct Version<'a> {
 fn group_versions(registry: &Registry) -> Vec<Group<'_>> {
     let mut groups: Vec<Group<'_>> = Vec::new();
     let mut builtin: Vec<&str> = Vec::new();
-    // Reviews stand behind the workloads and the events, as kube-apiserver's priorities have it.
+    // The groups of reviews stand behind the workloads and the events, as kube-apiserver's priorities have it.
     let resources = registry.resources();
     let before = resources
         .iter()
         .rposition(|r| matches!(r.group.as_str(), "apps" | "events.k8s.io") && !r.custom)
         .map_or(0, |at| at + 1);
     let (before, behind) = resources.split_at(before);
-    for resource in before.iter().chain(registry.reviews()).chain(behind) {
+    for resource in before.iter().chain(registry.unstored()).chain(behind) {
         if !resource.custom && !builtin.contains(&resource.group.as_str()) {
             builtin.push(&resource.group);
         }
@@ -304,24 +304,6 @@ fn verbs(resource: &Resource) -> &'static [&'static str] {
         (true, true) => TERMINATING,
     }
 }
-
-/// What a subresource answers with when that is not the resource's own kind, and its verbs.
-fn subresource_kind(subresource: &Subresource) -> (Option<ForeignKind>, &'static [&'static str]) {
-    const READ_WRITE: &[&str] = &["get", "patch", "update"];
-    match subresource {
-        Subresource::Status | Subresource::EphemeralContainers | Subresource::Resize | Subresource::Approval => {
-            (None, READ_WRITE)
-        }
-        Subresource::Scale { .. } => (Some(ForeignKind("autoscaling", "v1", "Scale")), READ_WRITE),
-        Subresource::Finalize => (None, &["update"]),
-        Subresource::Binding => (Some(ForeignKind("", "v1", "Binding")), &["create"]),
-        Subresource::Eviction => (Some(ForeignKind("policy", "v1", "Eviction")), &["create"]),
-        Subresource::Token => (Some(ForeignKind("authentication.k8s.io", "v1", "TokenRequest")), &["create"]),
-    }
-}
-
-/// Group, version, kind.
-struct ForeignKind(&'static str, &'static str, &'static str);
 
 #[derive(Serialize)]
 #[serde(rename_all = "camelCase")]
@@ -419,17 +401,17 @@ fn resource_list(group: &Group<'_>, version: &Version<'_>) -> Bytes {
             storage_version_hash: stored_hash(resource),
         });
         for subresource in &resource.subresources {
-            let (foreign, verbs) = subresource_kind(subresource);
+            let foreign = subresource.kind();
             // A kind of the same group and version needs no group and version of its own.
-            let elsewhere = foreign.as_ref().filter(|kind| (kind.0, kind.1) != (group.name, version.name));
+            let elsewhere = foreign.filter(|kind| (kind.group, kind.version) != (group.name, version.name));
             resources.push(ApiResource {
                 name: format!("{}/{}", resource.plural, subresource.name()),
                 singular_name: "",
                 namespaced: resource.namespaced,
-                group: elsewhere.map_or("", |kind| kind.0),
-                version: elsewhere.map_or("", |kind| kind.1),
-                kind: foreign.as_ref().map_or(&resource.kind, |kind| kind.2),
-                verbs,
+                group: elsewhere.map_or("", |kind| kind.group),
+                version: elsewhere.map_or("", |kind| kind.version),
+                kind: foreign.map_or(&resource.kind, |foreign| foreign.kind),
+                verbs: subresource.verbs(),
                 short_names: &[],
                 categories: &[],
                 storage_version_hash: String::new(),
@@ -539,15 +521,14 @@ fn aggregated_resource(resource: &Resource) -> AggregatedResource<'_> {
         false => GroupVersionKind { group: "", version: "", kind },
     };
     let subresource = |subresource: &Subresource| {
-        let (foreign, verbs) = subresource_kind(subresource);
-        let response_kind = match foreign {
+        let response_kind = match subresource.kind() {
             None => own(&resource.kind),
-            Some(ForeignKind(group, version, kind)) if (group, version) == (&resource.group, &resource.version) => {
+            Some(ForeignKind { group, version, kind }) if (group, version) == (&resource.group, &resource.version) => {
                 own(kind)
             }
-            Some(ForeignKind(group, version, kind)) => GroupVersionKind { group, version, kind },
+            Some(ForeignKind { group, version, kind }) => GroupVersionKind { group, version, kind },
         };
-        AggregatedSubresource { subresource: subresource.name(), response_kind, verbs }
+        AggregatedSubresource { subresource: subresource.name(), response_kind, verbs: subresource.verbs() }
     };
     AggregatedResource {
         resource: &resource.plural,

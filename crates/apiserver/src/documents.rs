@@ -93,7 +93,7 @@ pub(crate) fn answer(registry: &Registry, route: &Route, asked: Asked<'_>) -> Re
             openapi::Answer::Moved(location) => Answer { location: Some(location), ..Answer::default() },
             openapi::Answer::Unknown => Answer::json(Bytes::new()),
         }),
-        Route::Resource(_) | Route::Review(_) | Route::Health { .. } | Route::Metrics => {
+        Route::Resource(_) | Route::Unstored(_) | Route::Health { .. } | Route::Metrics => {
             Err(Status::internal("not a document"))
         }
     }
@@ -154,7 +154,7 @@ fn index(registry: &Registry) -> Bytes {
         ["/api", "/apis", "/healthz", "/livez", "/metrics", "/openapi/v2", "/openapi/v3", "/readyz", "/version"]
             .map(str::to_owned)
             .to_vec();
-    for resource in registry.resources().iter().chain(registry.reviews()) {
+    for resource in registry.resources().iter().chain(registry.unstored()) {
         if resource.group.is_empty() {
             paths.push(format!("/api/{}", resource.version));
         } else {

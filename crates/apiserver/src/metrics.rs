@@ -48,6 +48,7 @@ impl Labels {
             Verb::Get => "GET",
             Verb::Collection if watch => "WATCH",
             Verb::Collection => "LIST",
+            Verb::Connect => "CONNECT",
             Verb::Write(WriteVerb::Create) => "POST",
             Verb::Write(WriteVerb::Update) => "PUT",
             Verb::Write(WriteVerb::Patch) if apply => "APPLY",

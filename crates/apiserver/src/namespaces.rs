@@ -29,6 +29,7 @@ use serde_json::{Map, Value, json};
 use tokio::task::JoinSet;
 use tokio::time::Instant;
 
+use crate::auth::User;
 use crate::backend::Backend;
 use crate::conditions::{self, Saying};
 use crate::controllers::survive;
@@ -80,6 +81,7 @@ pub(crate) async fn ensure_system_namespaces(backend: &Arc<Backend>) -> Result<(
             subresource: None,
             query: &Query::default(),
             content_type: None,
+            user: User::admin(),
             user_agent: None,
             body: Bytes::from(json!({"metadata": {"name": name}}).to_string()),
         };

@@ -14,7 +14,7 @@ use http::Method;
 use listwatch_meta::Status;
 use percent_encoding::percent_decode_str;
 
-use crate::registry::{Registry, Resource};
+use crate::registry::{Registry, Resource, Subresource, Way};
 use crate::write::WriteVerb;
 
 /// What a request is about.
@@ -22,8 +22,8 @@ use crate::write::WriteVerb;
 pub(crate) enum Route {
     /// An object or a collection of a served resource.
     Resource(ResourceRoute),
-    /// A question.
-    Review(ResourceRoute),
+    /// Something that is answered and not stored: a question, or the states of components.
+    Unstored(ResourceRoute),
     /// `/healthz`, `/livez`, `/readyz`, each with an optional single check.
     Health { endpoint: &'static str, check: Option<String> },
     /// `/metrics`.
@@ -67,6 +67,8 @@ pub(crate) enum Verb {
     Get,
     /// GET of a collection: list, or watch when the query asks for it.
     Collection,
+    /// A request to be passed on to somebody who is no part of this server.
+    Connect,
     /// Anything that changes something.
     Write(WriteVerb),
 }
@@ -138,7 +140,7 @@ fn group_version(
 ) -> Result<Route, NoRoute> {
     if !registry.has_group_version(group, version) {
         // A known group answers for all its paths; an unknown one has nobody to answer.
-        let mut known = registry.resources().iter().chain(registry.reviews());
+        let mut known = registry.resources().iter().chain(registry.unstored());
         let known = known.any(|r| r.group == group && !r.custom);
         return Err(if known { Status::no_such_resource().into() } else { NoRoute::PageNotFound });
     }
@@ -172,20 +174,8 @@ fn group_version(
     let [plural, place @ ..] = rest.as_slice() else {
         return Err(not_found());
     };
-    if let Some(review) = registry.find_review(group, version, plural) {
-        return match place {
-            [] if review.namespaced != namespace.is_some() || legacy_watch => Err(not_found()),
-            [] if *method == Method::POST => Ok(Route::Review(ResourceRoute {
-                resource: Arc::clone(review),
-                verb: Verb::Write(WriteVerb::Create),
-                namespace: namespace.map(str::to_owned),
-                name: None,
-                subresource: None,
-                legacy_watch: false,
-            })),
-            [] => Err(Status::method_not_allowed().into()),
-            _ => Err(not_found()),
-        };
+    if let Some(found) = registry.find_unstored(group, version, plural) {
+        return unstored(registry, method, found, namespace, place, legacy_watch);
     }
     let resource = registry.find(group, version, plural).ok_or_else(|| {
         // An unknown plural in a group of definitions falls through to the end of the chain.
@@ -198,6 +188,9 @@ fn group_version(
         [] => (None, None),
         [name] => (Some(*name), None),
         [name, subresource] => (Some(*name), Some(*subresource)),
+        [name, subresource, ..] if resource.subresource(subresource).is_some_and(Subresource::takes_path) => {
+            (Some(*name), Some(*subresource))
+        }
         _ => return Err(not_found()),
     };
     // A namespaced object needs its namespace; a cluster-scoped resource must not have one.
@@ -205,19 +198,14 @@ fn group_version(
     if misplaced {
         return Err(not_found());
     }
-    if let Some(subresource) = subresource
-        && (resource.subresource(subresource).is_none() || legacy_watch)
-    {
-        if !legacy_watch && is_core_pod(resource) && OF_KUBELETS.contains(&subresource) {
-            return Err(Status::bad_request(format!(
-                "pod {} does not have a host assigned that could be asked: there are no kubelets behind this server",
-                name.unwrap_or_default()
-            ))
-            .into());
-        }
-        let custom = || Status::not_found(resource.gr(), name.unwrap_or_default()).into();
-        return Err(if resource.custom { custom() } else { not_found() });
-    }
+    let subresource = match subresource {
+        None => None,
+        Some(path) => match resource.subresource(path) {
+            Some(found) if !legacy_watch => Some(found),
+            _ if resource.custom => return Err(Status::not_found(resource.gr(), name.unwrap_or_default()).into()),
+            _ => return Err(not_found()),
+        },
+    };
     // Only reads go across namespaces.
     if resource.custom && resource.namespaced && namespace.is_none() && !is_read(method) {
         return Err(NoRoute::PageNotFound);
@@ -231,17 +219,56 @@ fn group_version(
         verb,
         namespace: namespace.map(str::to_owned),
         name: name.map(str::to_owned),
-        subresource: subresource.map(str::to_owned),
+        subresource: subresource.map(|found| found.name().to_owned()),
         legacy_watch,
     }))
 }
 
-/// Subresources of pods that a kube-apiserver passes on to the kubelet of the pod's node. Here is
-/// none, and the answer says so in the words of one that finds no node.
-const OF_KUBELETS: [&str; 5] = ["attach", "exec", "log", "portforward", "proxy"];
-
-fn is_core_pod(resource: &Resource) -> bool {
-    resource.group.is_empty() && resource.plural == "pods"
+/// Where something leads that is not stored.
+fn unstored(
+    registry: &Registry,
+    method: &Method,
+    found: &Arc<Resource>,
+    namespace: Option<&str>,
+    place: &[&str],
+    legacy_watch: bool,
+) -> Result<Route, NoRoute> {
+    let verbs = found.verbs();
+    let named = verbs.contains(&"get");
+    let (name, wanted) = match (place, method.as_str()) {
+        ([], "POST") => (None, "create"),
+        ([], "GET") => (None, "list"),
+        ([name], "GET") if named => (Some((*name).to_owned()), "get"),
+        ([_], _) if named => (None, ""),
+        ([], _) => (None, ""),
+        _ => return Err(Status::no_such_resource().into()),
+    };
+    if found.namespaced != namespace.is_some() || legacy_watch {
+        return Err(Status::no_such_resource().into());
+    }
+    if !verbs.contains(&wanted) {
+        return Err(Status::method_not_allowed().into());
+    }
+    let route = ResourceRoute {
+        resource: Arc::clone(found),
+        verb: match wanted {
+            "get" => Verb::Get,
+            "list" => Verb::Collection,
+            _ => Verb::Write(WriteVerb::Create),
+        },
+        namespace: namespace.map(str::to_owned),
+        name,
+        subresource: None,
+        legacy_watch: false,
+    };
+    // A binding that does not say by its path which pod it is for says so itself.
+    match registry.find("", "v1", "pods").filter(|_| found.kind == "Binding") {
+        Some(pods) => {
+            let subresource = Some(Subresource::Binding.name().to_owned());
+            Ok(Route::Resource(ResourceRoute { resource: Arc::clone(pods), subresource, ..route }))
+        }
+        None => Ok(Route::Unstored(route)),
+    }
 }
 
 fn is_read(method: &Method) -> bool {
@@ -253,29 +280,48 @@ fn verb(
     resource: &Resource,
     namespace: Option<&str>,
     name: Option<&str>,
-    subresource: Option<&str>,
+    subresource: Option<&Subresource>,
     legacy_watch: bool,
 ) -> Result<Verb, NoRoute> {
+    let not_allowed = || Err(Status::method_not_allowed().into());
     let get = *method == Method::GET || (*method == Method::HEAD && resource.custom);
     if legacy_watch {
-        return if get { Ok(Verb::Collection) } else { Err(Status::method_not_allowed().into()) };
+        return if get { Ok(Verb::Collection) } else { not_allowed() };
+    }
+    if let Some(subresource) = subresource {
+        return verb_of_subresource(method, resource, subresource).map_or_else(not_allowed, Ok);
     }
     // Writes to a collection need to know the namespace.
     let collection_is_writable = name.is_none() && (namespace.is_some() || !resource.namespaced);
-    let posted_to = matches!(subresource, Some("binding" | "eviction" | "token"));
-    match (method.as_str(), name, subresource) {
-        ("GET" | "HEAD", Some(_), _) if get && !posted_to => Ok(Verb::Get),
-        ("GET" | "HEAD", None, _) if get => Ok(Verb::Collection),
-        ("POST", None, _) if collection_is_writable => Ok(Verb::Write(WriteVerb::Create)),
-        ("POST", Some(_), Some(_)) if posted_to => Ok(Verb::Write(WriteVerb::Create)),
-        ("PUT", Some(_), _) if !posted_to => Ok(Verb::Write(WriteVerb::Update)),
-        ("PATCH", Some(_), _) if !posted_to && subresource != Some("finalize") => Ok(Verb::Write(WriteVerb::Patch)),
-        ("DELETE", Some(_), None) => Ok(Verb::Write(WriteVerb::Delete)),
-        ("DELETE", None, _) if collection_is_writable && resource.plural != "namespaces" => {
+    match (method.as_str(), name) {
+        ("GET" | "HEAD", Some(_)) if get => Ok(Verb::Get),
+        ("GET" | "HEAD", None) if get => Ok(Verb::Collection),
+        ("POST", None) if collection_is_writable => Ok(Verb::Write(WriteVerb::Create)),
+        ("PUT", Some(_)) => Ok(Verb::Write(WriteVerb::Update)),
+        ("PATCH", Some(_)) => Ok(Verb::Write(WriteVerb::Patch)),
+        ("DELETE", Some(_)) => Ok(Verb::Write(WriteVerb::Delete)),
+        ("DELETE", None) if collection_is_writable && resource.serves_delete_collection() => {
             Ok(Verb::Write(WriteVerb::DeleteCollection))
         }
-        _ => Err(Status::method_not_allowed().into()),
+        _ => not_allowed(),
     }
+}
+
+/// What a method asks of a subresource; nothing, where that does not have it.
+fn verb_of_subresource(method: &Method, resource: &Resource, subresource: &Subresource) -> Option<Verb> {
+    let passes_all = subresource.takes_path();
+    let (name, verb) = match method.as_str() {
+        "GET" => ("get", Verb::Get),
+        "HEAD" if resource.custom || passes_all => ("get", Verb::Get),
+        "OPTIONS" if passes_all => ("get", Verb::Get),
+        "POST" => ("create", Verb::Write(WriteVerb::Create)),
+        "PUT" => ("update", Verb::Write(WriteVerb::Update)),
+        "PATCH" => ("patch", Verb::Write(WriteVerb::Patch)),
+        "DELETE" => ("delete", Verb::Write(WriteVerb::Delete)),
+        _ => return None,
+    };
+    let verb = if subresource.way() == Way::Connected { Verb::Connect } else { verb };
+    subresource.verbs().contains(&name).then_some(verb)
 }
 
 /// The decoded path elements, without leading and trailing slashes.
@@ -348,6 +394,10 @@ mod tests {
         );
         check("GET /api/v1/watch/pods", "Collection watch/pods ns=- name=- sub=-");
         check("GET /apis/authorization.k8s.io", "Group(\"authorization.k8s.io\")");
+        check("POST /api/v1/namespaces/a/bindings", "Write(Create) pods ns=a name=- sub=binding");
+        check("GET /api/v1/namespaces/a/pods/x/log", "Connect pods ns=a name=x sub=log");
+        check("DELETE /api/v1/namespaces/a/services/x/proxy/a/b", "Connect services ns=a name=x sub=proxy");
+        check("GET /api/v1/nodes/x/proxy/", "Connect nodes ns=- name=x sub=proxy");
         check("GET /api/v1/watch/namespaces/a/pods/x", "Collection watch/pods ns=a name=x sub=-");
         check("GET /readyz/poststarthook/x", "Health { endpoint: \"readyz\", check: Some(\"poststarthook/x\") }");
     }
@@ -381,5 +431,21 @@ mod tests {
             "500 Internal Server Error: \"/api/v1/watch\": failed to create RequestInfo: unable to determine kind and namespace from url, /api/v1/watch",
         );
         check("POST /version", method);
+        check("GET /api/v1/bindings", missing);
+        check("GET /api/v1/namespaces/a/bindings", method);
+        check("POST /api/v1/componentstatuses", method);
+        check("DELETE /api/v1/componentstatuses/x", method);
+        check("GET /api/v1/namespaces/a/componentstatuses", missing);
+        // Each subresource has its own verbs.
+        check("GET /api/v1/namespaces/a/finalize", method);
+        check("PATCH /api/v1/namespaces/a/finalize", method);
+        check("GET /api/v1/namespaces/a/pods/x/binding", method);
+        check("PUT /api/v1/namespaces/a/pods/x/eviction", method);
+        check("POST /api/v1/namespaces/a/pods/x/status", method);
+        check("DELETE /api/v1/namespaces/a/pods/x/status", method);
+        check("PUT /api/v1/namespaces/a/pods/x/log", method);
+        check("PATCH /api/v1/namespaces/a/pods/x/exec", method);
+        check("GET /api/v1/namespaces/a/pods/x/status/y", missing);
+        check("GET /api/v1/namespaces/a/services/x/log", missing);
     }
 }

@@ -34,6 +34,8 @@ use tokio::sync::SemaphorePermit;
 use crate::Shared;
 use crate::auth::{self, User};
 use crate::body::Body;
+use crate::components;
+use crate::connect;
 use crate::documents::{self, Answer, Asked};
 use crate::gzip;
 use crate::health;
@@ -174,11 +176,15 @@ impl ApiService {
             None => return asker.status(&Status::unauthorized()),
         };
         match routed {
-            Ok(Route::Review(route)) => {
+            Ok(Route::Unstored(route)) => {
                 let begun = Instant::now();
                 let labels = labels(&route, &parts.headers, &query);
-                let answered = self.review(&route, &user, &parts.headers, &query, &asker, upload).await;
-                let response = answered.unwrap_or_else(|status| asker.status(&status));
+                let answered = match route.verb {
+                    Verb::Write(_) => self.review(&route, &user, &parts.headers, &query, &asker, upload).await,
+                    _ => components::answer(&self.shared, &route, &query, &asker).await,
+                };
+                let mut response = answered.unwrap_or_else(|status| asker.status(&status));
+                add_warnings(response.headers_mut(), route.resource.deprecation.as_slice());
                 self.shared.metrics.answered(labels, response.status().as_u16(), begun.elapsed());
                 response
             }
@@ -189,7 +195,7 @@ impl ApiService {
                 let mut response = if websocket::is_asked(parts) && is_watch(&route, &query) {
                     self.websocket(&route, parts, &query, &asker).await
                 } else {
-                    self.resource(route, &parts.headers, &query, &asker, upload).await
+                    self.resource(route, &user, &parts.headers, &query, &asker, upload).await
                 };
                 add_warnings(response.headers_mut(), deprecation.as_slice());
                 self.shared.metrics.answered(labels, response.status().as_u16(), begun.elapsed());
@@ -259,6 +265,7 @@ impl ApiService {
     async fn resource<B>(
         &self,
         route: ResourceRoute,
+        user: &User,
         headers: &HeaderMap,
         query: &Query<'_>,
         asker: &Asker,
@@ -283,7 +290,7 @@ impl ApiService {
         };
         let places = match route.verb {
             Verb::Write(_) => &self.shared.writes_in_flight,
-            Verb::Get | Verb::Collection => &self.shared.reads_in_flight,
+            Verb::Get | Verb::Collection | Verb::Connect => &self.shared.reads_in_flight,
         };
         let Ok(_place) = places.try_acquire() else {
             return too_many_requests();
@@ -292,6 +299,7 @@ impl ApiService {
             match route.verb {
                 Verb::Get => read::get(&self.shared, &route, query, asker).await,
                 Verb::Collection => read::list(&self.shared, &route, query, asker).await,
+                Verb::Connect => connect::answer(&self.shared, &route, query).await,
                 Verb::Write(verb) => {
                     let body = upload.collect().await?;
                     let _room = self.room_for(&body).await;
@@ -308,6 +316,7 @@ impl ApiService {
                         subresource: route.subresource.as_deref(),
                         query,
                         content_type,
+                        user,
                         user_agent: header(headers, &USER_AGENT),
                         body,
                     };
@@ -362,6 +371,7 @@ impl ApiService {
             subresource: None,
             query,
             content_type,
+            user,
             user_agent: header(headers, &USER_AGENT),
             body,
         };

@@ -13,6 +13,7 @@ use listwatch_meta::scan::{self, PathSet, Span};
 use listwatch_meta::{Change, Object, Revision, ShardSelector, Status};
 use listwatch_wire::media_type::{Encoding, Negotiated, Purpose, Served, View, negotiate, wants_pretty};
 use listwatch_wire::{Bookmark, EventKind, cbor, protobuf};
+use serde_json::{Map, Value, json};
 use time::OffsetDateTime;
 
 use crate::body::{self, Body};
@@ -21,7 +22,7 @@ use crate::pretty::Indenter;
 use crate::registry::Resource;
 use crate::respond;
 use crate::service::Asker;
-use crate::table::{IncludeObject, MetaVersion, TableView, partial};
+use crate::table::{IncludeObject, ListMeta, MetaVersion, TableView, partial};
 use crate::yaml;
 
 fn served(asker: &Asker, resource: &Resource) -> Served {
@@ -71,14 +72,21 @@ impl ObjectView {
         resource: &Arc<Resource>,
         object: &Object,
     ) -> Result<Response<Body>, Status> {
-        let object = resource.shown(object);
+        self.bytes(code, resource, resource.shown(object).json())
+    }
+
+    /// An object of the resource, as the JSON that it is shown as.
+    ///
+    /// # Errors
+    /// 500 when it has no form in the encoding that was asked for.
+    pub(crate) fn bytes(&self, code: u16, resource: &Arc<Resource>, json: Bytes) -> Result<Response<Body>, Status> {
         let json = match self.negotiated.view {
-            View::Full => object.json(),
+            View::Full => json,
             View::Table { v1beta1 } => {
                 let view = TableView::new(resource, self.include, v1beta1.into());
-                view.event_object(object.json_slice(), true, OffsetDateTime::now_utc())
+                view.event_object(&json, true, OffsetDateTime::now_utc())
             }
-            View::PartialMetadata { v1beta1 } => partial::object(object.json_slice(), v1beta1.into()),
+            View::PartialMetadata { v1beta1 } => partial::object(&json, v1beta1.into()),
         };
         self.json(code, json)
     }
@@ -189,6 +197,46 @@ impl ListView {
         let Negotiated { encoding, view, .. } = self.negotiated;
         let chunks = list::chunks(resource, list, shard, Shown { encoding, view, include: self.include }).await?;
         let body = Body::chunks(chunks, self.form).map_err(Status::internal)?;
+        Ok(respond::ok(self.negotiated.content_type(Purpose::List), body))
+    }
+
+    /// The response that shows a few objects that are stored nowhere, each given as its JSON.
+    ///
+    /// # Errors
+    /// 500 when they have no form in the encoding that was asked for.
+    pub(crate) fn documents(&self, resource: &Arc<Resource>, items: &[Bytes]) -> Result<Response<Body>, Status> {
+        let Negotiated { encoding, view, .. } = self.negotiated;
+        let (api_version, kind) = match view {
+            View::PartialMetadata { v1beta1 } => {
+                (MetaVersion::from(v1beta1).api_version().to_owned(), format!("{PARTIAL}List"))
+            }
+            _ => (resource.api_version(), resource.list_kind.clone()),
+        };
+        let list = match view {
+            View::Table { v1beta1 } => {
+                let table = TableView::new(resource, self.include, v1beta1.into());
+                let rows = items.iter().map(|item| &item[..]);
+                table.list(rows, &ListMeta::default(), OffsetDateTime::now_utc())
+            }
+            View::Full | View::PartialMetadata { .. } => {
+                let mut shown = Vec::with_capacity(items.len());
+                for item in items {
+                    let item = match view {
+                        View::PartialMetadata { v1beta1 } => partial::object(item, v1beta1.into()),
+                        _ => item.clone(),
+                    };
+                    let mut item: Map<String, Value> = serde_json::from_slice(&item).map_err(Status::internal)?;
+                    if view == View::Full {
+                        // The items of a list are of its kind.
+                        item.retain(|name, _| !matches!(name.as_str(), "kind" | "apiVersion"));
+                    }
+                    shown.push(item);
+                }
+                json!({"kind": kind, "apiVersion": api_version, "metadata": {}, "items": shown}).to_string().into()
+            }
+        };
+        let body = document(list.trim_ascii_end(), encoding)?;
+        let body = Body::chunks(Box::new(std::iter::once(Ok(body))), self.form).map_err(Status::internal)?;
         Ok(respond::ok(self.negotiated.content_type(Purpose::List), body))
     }
 }

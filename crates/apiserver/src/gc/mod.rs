@@ -40,6 +40,7 @@ use tokio::time::Instant;
 
 use self::facts::{Facts, Life, OwnerRef};
 use self::graph::{Finding, Graph, Job, Report, Stray, Verdict, judge};
+use crate::auth::User;
 use crate::backend::Backend;
 use crate::registry::{Registry, Resource};
 use crate::write::metadata::{FINALIZER_FOREGROUND, FINALIZER_ORPHAN};
@@ -437,6 +438,7 @@ async fn patch(backend: &Arc<Backend>, key: &Key, live: &Live, mut metadata: Val
         subresource: None,
         query: &Query::default(),
         content_type: Some("application/merge-patch+json"),
+        user: User::admin(),
         user_agent: Some(USER_AGENT),
         body: Bytes::from(json!({"metadata": metadata}).to_string()),
     };
@@ -478,6 +480,7 @@ async fn tell_of(backend: &Arc<Backend>, stray: &Stray) -> Result<(), Status> {
         subresource: None,
         query: &Query::default(),
         content_type: None,
+        user: User::admin(),
         user_agent: Some(USER_AGENT),
         body: Bytes::from(body.to_string()),
     };

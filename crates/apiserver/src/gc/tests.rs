@@ -48,6 +48,7 @@ impl World {
             subresource: None,
             query: &Query::default(),
             content_type: (verb == WriteVerb::Patch).then_some("application/merge-patch+json"),
+            user: User::admin(),
             user_agent: None,
             body: if body.is_null() { Bytes::new() } else { Bytes::from(body.to_string()) },
         };

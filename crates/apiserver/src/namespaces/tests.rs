@@ -84,6 +84,7 @@ impl World {
             subresource: None,
             query: &Query::default(),
             content_type: (verb == WriteVerb::Patch).then_some("application/merge-patch+json"),
+            user: User::admin(),
             user_agent: None,
             body: Bytes::copy_from_slice(body.as_bytes()),
         };

@@ -1,6 +1,6 @@
 //! Which operations a resource's paths have, in words that both OpenAPI versions are written from.
 
-use crate::registry::{Resource, Subresource};
+use crate::registry::{ForeignKind, Resource, Subresource, Way};
 
 /// One path and what can be done with it.
 pub(super) struct Path {
@@ -239,7 +239,10 @@ pub(super) fn of(resource: &Resource) -> Vec<Path> {
     for subresource in &resource.subresources {
         let (kind, verbs) = of_subresource(resource, subresource);
         let writer = Writer { suffix: capitalized(subresource.name()), kind, ..writer.clone() };
-        let operations = verbs.iter().map(|verb| writer.operation(verb)).collect();
+        if verbs.is_empty() {
+            continue;
+        }
+        let operations = verbs.into_iter().map(|verb| writer.operation(verb)).collect();
         paths.push(Path { path: format!("{item}/{}", subresource.name()), operations });
     }
     paths
@@ -249,21 +252,21 @@ fn own_kind(resource: &Resource) -> Kind {
     Kind { group: resource.group.clone(), version: resource.version.clone(), kind: resource.kind.clone() }
 }
 
-/// The kind that a subresource takes and answers, and what can be done with it.
-fn of_subresource(resource: &Resource, subresource: &Subresource) -> (Kind, &'static [&'static Verb]) {
-    const READ_WRITE: &[&Verb] = &[&READ, &REPLACE, &PATCH];
-    let foreign =
-        |group: &str, kind: &str| Kind { group: group.to_owned(), version: "v1".to_owned(), kind: kind.to_owned() };
-    match subresource {
-        Subresource::Status | Subresource::EphemeralContainers | Subresource::Resize | Subresource::Approval => {
-            (own_kind(resource), READ_WRITE)
+/// The kind that a subresource takes and answers, and what can be done with it. Requests that are passed
+/// on have no operations here: what they take and answer is not this server's to describe.
+fn of_subresource(resource: &Resource, subresource: &Subresource) -> (Kind, Vec<&'static Verb>) {
+    let kind = match subresource.kind() {
+        Some(ForeignKind { group, version, kind }) => {
+            Kind { group: group.to_owned(), version: version.to_owned(), kind: kind.to_owned() }
         }
-        Subresource::Scale { .. } => (foreign("autoscaling", "Scale"), READ_WRITE),
-        Subresource::Finalize => (own_kind(resource), &[&REPLACE]),
-        Subresource::Binding => (foreign("", "Binding"), &[&CREATE]),
-        Subresource::Eviction => (foreign("policy", "Eviction"), &[&CREATE]),
-        Subresource::Token => (foreign("authentication.k8s.io", "TokenRequest"), &[&CREATE]),
+        None => own_kind(resource),
+    };
+    if subresource.way() == Way::Connected {
+        return (kind, Vec::new());
     }
+    let with = |name: &str| subresource.verbs().contains(&name);
+    let all = [("get", &READ), ("update", &REPLACE), ("patch", &PATCH), ("create", &CREATE)];
+    (kind, all.into_iter().filter(|(name, _)| with(name)).map(|(_, verb)| verb).collect())
 }
 
 #[derive(Clone)]

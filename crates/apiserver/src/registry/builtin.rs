@@ -4,8 +4,7 @@
 //! sets it apart. The facts come from each kind's strategy, its field label conversion, its storage
 //! prefix and the published discovery documents of that release.
 //!
-//! Not served: `componentstatuses` and `bindings` (deprecated, and nothing to list or watch). Second
-//! versions of stored kinds (`events.k8s.io/v1`, `autoscaling/v1`) are [`crate::versions`]'.
+//! Second versions of stored kinds (`events.k8s.io/v1`, `autoscaling/v1`) are [`crate::versions`]'.
 
 use std::sync::{Arc, LazyLock};
 
@@ -52,12 +51,18 @@ fn stored() -> Vec<Arc<Resource>> {
     .collect()
 }
 
-/// The kinds of `authentication.k8s.io` and `authorization.k8s.io`: asked and answered, never stored.
-pub(super) fn reviews() -> &'static [Arc<Resource>] {
-    static REVIEWS: LazyLock<Vec<Arc<Resource>>> = LazyLock::new(|| {
+/// What is answered and never stored: bindings, the states of components, and the questions of
+/// `authentication.k8s.io` and `authorization.k8s.io`.
+pub(super) fn unstored() -> &'static [Arc<Resource>] {
+    static UNSTORED: LazyLock<Vec<Arc<Resource>>> = LazyLock::new(|| {
+        let core = Group("", "v1");
         let (authentication, authorization) =
             (Group("authentication.k8s.io", "v1"), Group("authorization.k8s.io", "v1"));
         let rows = [
+            core.namespaced("bindings", "Binding"),
+            core.cluster("componentstatuses", "ComponentStatus")
+                .short(&["cs"])
+                .deprecated("v1 ComponentStatus is deprecated in v1.19+"),
             authentication.cluster("selfsubjectreviews", "SelfSubjectReview"),
             authentication.cluster("tokenreviews", "TokenReview"),
             authorization.namespaced("localsubjectaccessreviews", "LocalSubjectAccessReview"),
@@ -67,7 +72,7 @@ pub(super) fn reviews() -> &'static [Arc<Resource>] {
         ];
         rows.into_iter().map(|row| Arc::new(row.build())).collect()
     });
-    &REVIEWS
+    &UNSTORED
 }
 
 fn core() -> Vec<Row> {
@@ -91,6 +96,7 @@ fn core() -> Vec<Row> {
             .field("reason")
             .field("reportingComponent")
             .field_at("source", "source.component", "")
+            .stands_in("reportingComponent", "source")
             .field("type")
             .names(NameRule::PathSegment)
             .create_on_update()
@@ -105,6 +111,7 @@ fn core() -> Vec<Row> {
         v1.cluster("nodes", "Node")
             .short(&["no"])
             .status()
+            .sub(Subresource::Proxy { options: "NodeProxyOptions" })
             .stored_at("minions")
             .field_or("spec.unschedulable", "false"),
         v1.namespaced("persistentvolumeclaims", "PersistentVolumeClaim").short(&["pvc"]).status(),
@@ -113,9 +120,14 @@ fn core() -> Vec<Row> {
             .short(&["po"])
             .all()
             .status()
+            .sub(Subresource::Attach)
             .sub(Subresource::Binding)
             .sub(Subresource::EphemeralContainers)
             .sub(Subresource::Eviction)
+            .sub(Subresource::Exec)
+            .sub(Subresource::Log)
+            .sub(Subresource::PortForward)
+            .sub(Subresource::Proxy { options: "PodProxyOptions" })
             .sub(Subresource::Resize)
             .indexed("spec.nodeName")
             .field_or("spec.restartPolicy", "Always")
@@ -145,6 +157,7 @@ fn core() -> Vec<Row> {
             .short(&["svc"])
             .all()
             .status()
+            .sub(Subresource::Proxy { options: "ServiceProxyOptions" })
             .stored_at("services/specs")
             .field("spec.clusterIP")
             .field_or("spec.type", "ClusterIP")
@@ -315,6 +328,8 @@ impl Group {
 struct Row {
     resource: Resource,
     fields: Vec<SelectableField>,
+    /// Pairs of fields: the first has the value of the second where it has none.
+    stand_ins: Vec<(&'static str, &'static str)>,
 }
 
 impl Row {
@@ -353,6 +368,7 @@ impl Row {
                 merging: std::sync::OnceLock::new(),
             },
             fields: Vec::new(),
+            stand_ins: Vec::new(),
         }
     }
 
@@ -414,6 +430,12 @@ impl Row {
         self
     }
 
+    /// The field `other` has the value of `field` where it has none of its own.
+    fn stands_in(mut self, field: &'static str, other: &'static str) -> Self {
+        self.stand_ins.push((other, field));
+        self
+    }
+
     /// A selectable field by which lists and dispatch are indexed.
     fn indexed(mut self, label: &str) -> Self {
         self.resource.indexed_fields.push(label.to_owned());
@@ -459,7 +481,9 @@ impl Row {
 
     fn build(self) -> Resource {
         let mut resource = self.resource;
-        resource.shape = Arc::new(ObjectShape::new(resource.namespaced, self.fields));
+        let shape = ObjectShape::new(resource.namespaced, self.fields);
+        let shape = self.stand_ins.iter().fold(shape, |shape, (absent, other)| shape.standing_in(absent, other));
+        resource.shape = Arc::new(shape);
         // Discovery lists subresources by name.
         resource.subresources.sort_by_key(Subresource::name);
         resource
@@ -565,5 +589,78 @@ mod tests {
         ] {
             assert_eq!(find(&registry, path).shape.is_selectable(label), selectable, "{path} by {label}");
         }
+    }
+
+    #[test]
+    fn an_event_is_from_its_source_or_else_its_reporter() {
+        use listwatch_meta::{Change, Object, Revision};
+        let registry = Registry::builtin();
+        let events = find(&registry, "v1/events");
+        for (event, source) in [
+            (r#"{"metadata":{},"source":{"component":"kubelet"},"reportingComponent":"x"}"#, "kubelet"),
+            (r#"{"metadata":{},"source":{},"reportingComponent":"scheduler"}"#, "scheduler"),
+            (r#"{"metadata":{},"reportingComponent":""}"#, ""),
+        ] {
+            let key = events.key(Some("n"), "e").unwrap();
+            let object = Object::from_stored(key, Revision::new(1), Change::Added, event.as_bytes(), &events.shape);
+            assert_eq!(object.unwrap().field("source", &events.shape).as_deref(), Some(source), "{event}");
+        }
+    }
+
+    #[test]
+    fn subresources_are_those_of_kube_apiserver() {
+        let registry = Registry::builtin();
+        let mut unusual = Vec::new();
+        let mut scales = Vec::new();
+        for resource in registry.resources() {
+            for subresource in &resource.subresources {
+                let line = format!("{}/{}", resource.plural, subresource.name());
+                match subresource.name() {
+                    "status" => assert_eq!(subresource.verbs(), ["get", "patch", "update"], "{line}"),
+                    "scale" => scales.push(line),
+                    _ => unusual.push(format!("{line}: {}", subresource.verbs().join(" "))),
+                }
+            }
+        }
+        unusual.sort();
+        assert_eq!(
+            unusual,
+            [
+                "certificatesigningrequests/approval: get patch update",
+                "namespaces/finalize: update",
+                "nodes/proxy: create delete get patch update",
+                "pods/attach: create get",
+                "pods/binding: create",
+                "pods/ephemeralcontainers: get patch update",
+                "pods/eviction: create",
+                "pods/exec: create get",
+                "pods/log: get",
+                "pods/portforward: create get",
+                "pods/proxy: create delete get patch update",
+                "pods/resize: get patch update",
+                "serviceaccounts/token: create",
+                "services/proxy: create delete get patch update",
+            ]
+        );
+        assert_eq!(
+            scales,
+            ["replicationcontrollers/scale", "deployments/scale", "replicasets/scale", "statefulsets/scale"]
+        );
+        let without_status: Vec<&str> = registry
+            .resources()
+            .iter()
+            .filter(|resource| resource.conversion.is_none() && resource.subresource("status").is_none())
+            .map(|resource| resource.plural.as_str())
+            .collect();
+        assert_eq!(
+            without_status.join(" "),
+            "configmaps endpoints events limitranges podtemplates secrets serviceaccounts controllerrevisions \
+             ingressclasses ipaddresses networkpolicies clusterrolebindings clusterroles rolebindings roles \
+             csidrivers csinodes csistoragecapacities storageclasses volumeattributesclasses \
+             mutatingadmissionpolicies mutatingadmissionpolicybindings mutatingwebhookconfigurations \
+             validatingadmissionpolicybindings validatingwebhookconfigurations priorityclasses leases \
+             runtimeclasses endpointslices deviceclasses resourceclaimtemplates resourceslices",
+            "all others have a status of their own"
+        );
     }
 }

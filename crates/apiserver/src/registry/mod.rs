@@ -5,6 +5,7 @@
 //! swapped when a definition comes or goes, so a request sees one registry from start to end.
 
 mod builtin;
+mod subresource;
 
 use std::borrow::Cow;
 use std::sync::{Arc, OnceLock};
@@ -18,6 +19,8 @@ use crate::crd::{Creating, Form};
 use crate::discovery::Discovery;
 use crate::openapi::OpenApi;
 use crate::versions::Conversion;
+
+pub use self::subresource::{ForeignKind, Subresource, Way};
 
 /// One served resource: a kind in a group and version.
 #[derive(Debug, Clone)]
@@ -90,53 +93,6 @@ pub struct PrinterColumn {
     pub priority: i32,
     /// Where the value is, in Kubernetes' JSON path form, e.g. `.spec.replicas`.
     pub json_path: String,
-}
-
-/// A subresource of a served resource.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Subresource {
-    /// `/status`: writes only the status.
-    Status,
-    /// `/scale`: an `autoscaling/v1` Scale mapped onto the object by JSON paths (dotted, no leading dot).
-    Scale {
-        /// Where the wanted replicas are, e.g. `spec.replicas`.
-        spec_replicas: String,
-        /// Where the observed replicas are, e.g. `status.replicas`.
-        status_replicas: String,
-        /// Where the label selector is: a text for custom resources, a LabelSelector for built-ins.
-        selector: Option<String>,
-    },
-    /// `/finalize` of namespaces: writes only `spec.finalizers`.
-    Finalize,
-    /// `/binding` of pods: sets `spec.nodeName`.
-    Binding,
-    /// `/eviction` of pods: deletes the pod.
-    Eviction,
-    /// `/ephemeralcontainers` of pods.
-    EphemeralContainers,
-    /// `/resize` of pods: writes only what containers ask for and may use.
-    Resize,
-    /// `/approval` of certificate signing requests.
-    Approval,
-    /// `/token` of service accounts: issues one.
-    Token,
-}
-
-impl Subresource {
-    /// The path element.
-    pub fn name(&self) -> &'static str {
-        match self {
-            Subresource::Status => "status",
-            Subresource::Scale { .. } => "scale",
-            Subresource::Finalize => "finalize",
-            Subresource::Binding => "binding",
-            Subresource::Eviction => "eviction",
-            Subresource::EphemeralContainers => "ephemeralcontainers",
-            Subresource::Resize => "resize",
-            Subresource::Approval => "approval",
-            Subresource::Token => "token",
-        }
-    }
 }
 
 /// The write rules of a resource (`rest.RESTCreateStrategy` and friends).
@@ -287,17 +243,22 @@ impl Resource {
     ///
     /// Namespaces cannot be deleted all at once: each takes its contents with it.
     pub fn verbs(&self) -> &'static [&'static str] {
-        if self.is_review() {
-            return &["create"];
+        if !self.is_stored() {
+            return if self.plural == "componentstatuses" { &["get", "list"] } else { &["create"] };
         }
         const ALL: &[&str] = &["create", "delete", "deletecollection", "get", "list", "patch", "update", "watch"];
         const NAMESPACES: &[&str] = &["create", "delete", "get", "list", "patch", "update", "watch"];
         if self.group.is_empty() && self.plural == "namespaces" { NAMESPACES } else { ALL }
     }
 
-    /// Is this a kind whose objects are questions, answered and not stored?
-    pub fn is_review(&self) -> bool {
-        !self.custom && matches!(self.group.as_str(), "authentication.k8s.io" | "authorization.k8s.io")
+    /// Are objects of this kind stored? Those of a few built-in kinds are answered and forgotten: reviews,
+    /// bindings, the states of components.
+    pub fn is_stored(&self) -> bool {
+        let forgotten = match self.group.as_str() {
+            "" => matches!(self.plural.as_str(), "bindings" | "componentstatuses"),
+            group => matches!(group, "authentication.k8s.io" | "authorization.k8s.io"),
+        };
+        self.custom || !forgotten
     }
 
     /// May a whole collection be deleted by one request?
@@ -315,8 +276,8 @@ impl Resource {
 #[derive(Debug, Default)]
 pub struct Registry {
     resources: Vec<Arc<Resource>>,
-    /// What is asked and answered by any server of built-in kinds.
-    reviews: &'static [Arc<Resource>],
+    /// What is answered and not stored by any server of built-in kinds.
+    unstored: &'static [Arc<Resource>],
     /// Positions in `resources`, sorted by group, version and plural: every request looks here, and
     /// a binary search over borrowed names allocates nothing.
     by_path: Vec<usize>,
@@ -331,8 +292,8 @@ impl Registry {
     pub fn new(resources: Vec<Arc<Resource>>) -> Self {
         let mut by_path: Vec<usize> = (0..resources.len()).collect();
         by_path.sort_by(|a, b| resources[*a].path().cmp(&resources[*b].path()));
-        let reviews = if resources.iter().any(|resource| !resource.custom) { builtin::reviews() } else { &[] };
-        Registry { resources, reviews, by_path, base: None, discovery: OnceLock::new(), openapi: OnceLock::new() }
+        let unstored = if resources.iter().any(|resource| !resource.custom) { builtin::unstored() } else { &[] };
+        Registry { resources, unstored, by_path, base: None, discovery: OnceLock::new(), openapi: OnceLock::new() }
     }
 
     /// A registry with these custom resources behind those of another registry.
@@ -351,20 +312,20 @@ impl Registry {
         Registry::new(builtin::resources())
     }
 
-    /// The kinds of reviews ([`Resource::is_review`]). They have a path and a kind, and nothing that
-    /// could be listed; everything else here is about [`Registry::resources`].
-    pub fn reviews(&self) -> &[Arc<Resource>] {
-        self.reviews
+    /// The kinds whose objects are not stored ([`Resource::is_stored`]). They have a path and a kind, and
+    /// nothing that could be watched; everything else here is about [`Registry::resources`].
+    pub fn unstored(&self) -> &[Arc<Resource>] {
+        self.unstored
     }
 
-    /// The kind of review that is asked for at `/apis/<group>/<version>/<plural>`.
-    pub fn find_review(&self, group: &str, version: &str, plural: &str) -> Option<&Arc<Resource>> {
-        self.reviews.iter().find(|review| review.path() == (group, version, plural))
+    /// The kind at `/apis/<group>/<version>/<plural>` whose objects are not stored.
+    pub fn find_unstored(&self, group: &str, version: &str, plural: &str) -> Option<&Arc<Resource>> {
+        self.unstored.iter().find(|resource| resource.path() == (group, version, plural))
     }
 
     /// Is anything of this group served?
     pub fn has_group(&self, group: &str) -> bool {
-        self.resources.iter().chain(self.reviews).any(|resource| resource.group == group)
+        self.resources.iter().chain(self.unstored).any(|resource| resource.group == group)
     }
 
     /// All resources.
@@ -385,7 +346,7 @@ impl Registry {
             let found = &self.resources[*at];
             found.group == group && found.version == version
         });
-        stored || self.reviews.iter().any(|review| review.group == group && review.version == version)
+        stored || self.unstored.iter().any(|found| found.group == group && found.version == version)
     }
 
     /// The discovery documents, written when first asked for.

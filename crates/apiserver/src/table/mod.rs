@@ -109,7 +109,7 @@ impl From<bool> for MetaVersion {
 /// The metadata of a list.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct ListMeta {
-    /// The list's resource version.
+    /// The list's resource version; empty for what is stored nowhere.
     pub resource_version: String,
     /// The token of the next page, if there is one.
     pub continue_token: Option<String>,
@@ -120,6 +120,10 @@ pub struct ListMeta {
 impl ListMeta {
     /// Appends the JSON of the metadata.
     fn write(&self, out: &mut BytesMut) {
+        if self.resource_version.is_empty() {
+            out.put_slice(b"{}");
+            return;
+        }
         out.put_slice(b"{\"resourceVersion\":");
         write_text(out, &self.resource_version);
         if let Some(token) = &self.continue_token {

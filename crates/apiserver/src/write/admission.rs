@@ -1,11 +1,13 @@
 //! What is asked of other objects before one is created: is its namespace open, does its priority
 //! class exist? (admission plugins NamespaceLifecycle and Priority)
 
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD as BASE64;
 use listwatch_meta::status::StatusCause;
 use listwatch_meta::{Change, GroupResource, Status};
 use serde_json::{Map, Value, json};
 
-use super::store;
+use super::{metadata as meta, pkcs10, store};
 use crate::backend::{Backend, CreatingIn};
 use crate::registry::{Registry, Resource};
 
@@ -47,6 +49,26 @@ pub(super) async fn namespace_is_open<'b>(
         }
     };
     if terminating { Err(terminating_namespace(resource, namespace, name)) } else { Ok(Some(creating)) }
+}
+
+/// Checks that no certificate for the API server is asked for that makes its bearer the server's master.
+///
+/// # Errors
+/// 403 when one is.
+pub(super) fn signer_may_be_asked(resource: &Resource, object: &Map<String, Value>) -> Result<(), Status> {
+    const SIGNER: &str = "kubernetes.io/kube-apiserver-client";
+    const MASTERS: &str = "system:masters";
+    if (&*resource.group, &*resource.kind) != ("certificates.k8s.io", "CertificateSigningRequest") {
+        return Ok(());
+    }
+    let spec = |field: &str| object.get("spec").and_then(|spec| spec.get(field)?.as_str()).unwrap_or_default();
+    let request = BASE64.decode(spec("request")).unwrap_or_default();
+    if spec("signerName") == SIGNER && pkcs10::organizations(&request).iter().any(|name| name == MASTERS) {
+        let name = meta::text(store::metadata(object), "name");
+        let why = format_args!("use of {SIGNER} signer with {MASTERS} group is not allowed");
+        return Err(Status::forbidden(resource.gr(), name, why));
+    }
+    Ok(())
 }
 
 /// Checks that the definition of a custom resource is not on its way out: what is served now counts,

@@ -1,26 +1,24 @@
-//! `/binding` and `/eviction` of pods: POSTs whose bodies are kinds of their own.
+//! `/binding` of pods: a POST that puts a pod onto a node. And what all such POSTs, whose bodies are kinds
+//! of their own, have in common.
 
 use listwatch_meta::{GroupResource, Status};
 use listwatch_storage::{Decision, KeyValue};
 use serde_json::{Map, Value, json};
 
 use super::decode::{Expected, decode};
-use super::evict;
 use super::go::Words;
-use super::options::{DeleteOptions, Options};
+use super::options::Options;
 use super::store::{self, child_mut, metadata, metadata_mut};
 use super::update::Target;
 use super::{WriteBody, WriteRequest, WriteResponse, create, metadata as meta};
 
 const BINDING: Expected<'static> =
     Expected { group: "", version: "v1", kind: "Binding", custom: false, form: None, words: Words::Decoder };
-const EVICTION: Expected<'static> =
-    Expected { group: "policy", version: "v1", kind: "Eviction", custom: false, form: None, words: Words::Decoder };
 /// The name under which errors of a binding go.
 const BINDINGS: GroupResource<'_> = GroupResource { group: "", resource: "pods/binding" };
 
 /// 201 with a Status that says nothing but that it went well.
-fn success(warnings: Vec<String>) -> WriteResponse {
+pub(super) fn success(warnings: Vec<String>) -> WriteResponse {
     let mut status = Status::failure(201, "", "");
     status.status = "Success".into();
     WriteResponse { code: 201, body: WriteBody::Status(Box::new(status)), warnings }
@@ -29,7 +27,7 @@ fn success(warnings: Vec<String>) -> WriteResponse {
 /// A body of a kind of its own, and the options it came with.
 pub(super) struct Posted {
     pub(super) object: Map<String, Value>,
-    options: Options,
+    pub(super) options: Options,
     pub(super) warnings: Vec<String>,
 }
 
@@ -45,16 +43,20 @@ pub(super) fn body(target: &Target<'_>, request: &WriteRequest<'_>, expected: Ex
     Ok(Posted { object, options, warnings: decoded.warnings })
 }
 
-/// POST of a Binding: the pod is put onto a node.
+/// POST of a Binding: the pod is put onto a node. Which pod says the path, or the binding alone where that
+/// is posted to `bindings`.
 ///
 /// # Errors
-/// 404 when the pod is not there, 409 when it is on a node already or on its way out, 400 and 500
-/// when the binding says no node.
+/// 404 when the pod is not there, 409 when it is on a node already, on its way out or another one, 400 and
+/// 500 when the binding says no pod or no node.
 pub(super) async fn bind(target: &Target<'_>, request: &WriteRequest<'_>) -> Result<WriteResponse, Status> {
     let Posted { object: binding, options, warnings } = body(target, request, BINDING)?;
-    let name = target.name;
-    if !matches!(meta::text(metadata(&binding), "name"), given if given == name || given.is_empty()) {
+    let name = meta::text(metadata(&binding), "name");
+    if request.name.is_some_and(|path| path != name) {
         return Err(Status::bad_request("name in URL does not match name in Binding object"));
+    }
+    if name.is_empty() {
+        return Err(Status::bad_request("Name parameter required."));
     }
     let of_target = |field: &str| binding.get("target").and_then(|target| target.get(field)).and_then(Value::as_str);
     if !matches!(of_target("kind"), None | Some("" | "Node")) {
@@ -68,6 +70,7 @@ pub(super) async fn bind(target: &Target<'_>, request: &WriteRequest<'_>) -> Res
         return Err(Status::unknown("target.name: Required value"));
     }
     let uid = meta::text(metadata(&binding), "uid");
+    let version = meta::text(metadata(&binding), "resourceVersion");
     let key = target.resource.key(request.namespace, name)?;
     let now = target.clock.now();
     let decide = |found: Option<&KeyValue>| -> Result<Decision, Status> {
@@ -77,6 +80,12 @@ pub(super) async fn bind(target: &Target<'_>, request: &WriteRequest<'_>) -> Res
         let have = meta::text(metadata(&pod), "uid");
         if !uid.is_empty() && uid != have {
             return conflict(format!("Precondition failed: UID in precondition: {uid}, UID in object meta: {have}"));
+        }
+        if !version.is_empty() && version != found.modified.to_string() {
+            return conflict(format!(
+                "Precondition failed: ResourceVersion in precondition: {version}, ResourceVersion in object meta: {}",
+                found.modified
+            ));
         }
         if meta::is_set(metadata(&pod), "deletionTimestamp") {
             return conflict(format!("pod {name} is being deleted, cannot be assigned to a host"));
@@ -95,8 +104,10 @@ pub(super) async fn bind(target: &Target<'_>, request: &WriteRequest<'_>) -> Res
                 child_mut(metadata_mut(&mut pod), map).extend(added.clone());
             }
         }
+        let status = child_mut(&mut pod, "status");
+        status.shift_remove("nominatedNodeName");
         set_condition(
-            child_mut(&mut pod, "status"),
+            status,
             json!({"type": "PodScheduled", "status": "True", "lastProbeTime": null, "lastTransitionTime": now}),
         );
         let metadata = std::mem::take(metadata_mut(&mut pod));
@@ -113,21 +124,4 @@ pub(super) fn set_condition(status: &mut Map<String, Value>, condition: Value) {
     if let Value::Array(conditions) = conditions {
         crate::conditions::put(conditions, condition);
     }
-}
-
-/// POST of an Eviction: the pod is deleted as its options say, if its disruption budget allows it.
-///
-/// # Errors
-/// 400 when the eviction names another one, and what [`evict::evict`] refuses with.
-pub(super) async fn evict(target: &Target<'_>, request: &WriteRequest<'_>) -> Result<WriteResponse, Status> {
-    let Posted { object: eviction, options, warnings } = body(target, request, EVICTION)?;
-    if meta::text(metadata(&eviction), "name") != target.name {
-        return Err(Status::bad_request("name in URL does not match name in Eviction object"));
-    }
-    let asked = eviction.get("deleteOptions").unwrap_or(&Value::Null);
-    let mut delete_options = DeleteOptions::from_value(asked)?;
-    delete_options.dry_run |= options.dry_run;
-    let key = target.resource.key(request.namespace, target.name)?;
-    evict::evict(target, &key, &delete_options).await?;
-    Ok(success(warnings))
 }

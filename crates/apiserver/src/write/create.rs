@@ -6,6 +6,7 @@ use serde_json::Value;
 
 use super::admission::{NoPriority, PriorityClass};
 use super::decode::{Expected, cannot_handle, decode};
+use super::kinds::Making;
 use super::options::Options;
 use super::ownership::{self, Sent};
 use super::store::{self, metadata, metadata_mut};
@@ -77,7 +78,9 @@ pub(super) async fn create(
         }
         // Only a colliding generated name comes back here, so the copy is as rare as that.
         let mut attempt = if attempts == 0 { std::mem::take(&mut object) } else { object.clone() };
-        prepare::create(resource, &mut attempt, &clock.uid(), &clock.now())?;
+        let (uid, now) = (clock.uid(), clock.now());
+        prepare::create(resource, &mut attempt, Making { uid: &uid, now: &now, user: request.user })?;
+        admission::signer_may_be_asked(resource, &attempt)?;
         if version_given {
             return Err(Status::unknown("resourceVersion should not be set on objects to be created"));
         }

@@ -17,10 +17,13 @@ use listwatch_meta::{GroupResource, Key, Status};
 use listwatch_storage::{Decision, KeyValue, ListQuery};
 use serde_json::{Map, Value, json};
 
+use super::binding::{Posted, body, set_condition, success};
+use super::decode::Expected;
+use super::go::Words;
 use super::options::DeleteOptions;
 use super::store::{self, child_mut, metadata};
 use super::update::Target;
-use super::{delete, metadata as meta};
+use super::{WriteRequest, WriteResponse, delete, metadata as meta};
 
 /// A budget remembers at most so many pods that are being evicted; with more it is a 403
 /// (`MaxDisruptedPodSize`).
@@ -30,16 +33,36 @@ const OVERTAKEN_MAX: usize = 20;
 /// After so many seconds a client may ask again while a budget is not counted yet.
 const RETRY_SECONDS: u32 = 10;
 
+const EVICTION: Expected<'static> =
+    Expected { group: "policy", version: "v1", kind: "Eviction", custom: false, form: None, words: Words::Decoder };
+
 const BUDGETS: GroupResource<'_> = GroupResource { group: "policy", resource: "poddisruptionbudget" };
 
 type Object = Map<String, Value>;
+
+/// POST of an Eviction: the pod is deleted as its options say, if its disruption budget allows it.
+///
+/// # Errors
+/// 400 when the eviction names another one, and what [`evict`] refuses with.
+pub(super) async fn post(target: &Target<'_>, request: &WriteRequest<'_>) -> Result<WriteResponse, Status> {
+    let Posted { object: eviction, options, warnings } = body(target, request, EVICTION)?;
+    if meta::text(metadata(&eviction), "name") != target.name {
+        return Err(Status::bad_request("name in URL does not match name in Eviction object"));
+    }
+    let asked = eviction.get("deleteOptions").unwrap_or(&Value::Null);
+    let mut delete_options = DeleteOptions::from_value(asked)?;
+    delete_options.dry_run |= options.dry_run;
+    let key = target.resource.key(request.namespace, target.name)?;
+    evict(target, &key, &delete_options).await?;
+    Ok(success(warnings))
+}
 
 /// Evicts the pod of `target`, deleting it with these options.
 ///
 /// # Errors
 /// 404 when it is not there, 429 when its budget allows no disruption, 500 when it has several, what a
 /// delete gives.
-pub(super) async fn evict(target: &Target<'_>, key: &Key, options: &DeleteOptions) -> Result<(), Status> {
+async fn evict(target: &Target<'_>, key: &Key, options: &DeleteOptions) -> Result<(), Status> {
     let mut conflict = None;
     for _ in 0..OVERTAKEN_MAX {
         let (found, _) = target
@@ -201,7 +224,7 @@ fn disrupt(budget: &mut Object, pod: &str, now: &str) -> Result<(), Status> {
     if allowed == 1 {
         let condition = json!({"type": "DisruptionAllowed", "status": "False", "observedGeneration": generation,
             "lastTransitionTime": now, "reason": "InsufficientPods", "message": ""});
-        super::pods::set_condition(status, condition);
+        set_condition(status, condition);
     }
     Ok(())
 }
@@ -261,7 +284,7 @@ async fn mark_and_delete(target: &Target<'_>, key: &Key, options: &DeleteOptions
             let before = pod.clone();
             let marked = json!({"type": "DisruptionTarget", "status": "True", "lastProbeTime": null,
                 "lastTransitionTime": now, "reason": "EvictionByEvictionAPI", "message": "Eviction API: evicting"});
-            super::pods::set_condition(child_mut(&mut pod, "status"), marked);
+            set_condition(child_mut(&mut pod, "status"), marked);
             Ok(match pod == before {
                 true => Decision::Nothing,
                 false => Decision::Write { value: store::encode(&pod), ttl: None },

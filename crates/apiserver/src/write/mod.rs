@@ -19,6 +19,7 @@
 //! [`patch`]); the files that await are thin.
 
 mod admission;
+mod binding;
 mod create;
 mod decode;
 mod defaults;
@@ -26,6 +27,7 @@ mod delete;
 mod document;
 mod evict;
 pub(crate) mod go;
+mod immutable;
 mod json_patch;
 mod kinds;
 mod merge_keys;
@@ -34,11 +36,12 @@ pub(crate) mod names;
 mod options;
 mod ownership;
 mod patch;
-mod pods;
+mod pkcs10;
 mod prepare;
 pub(crate) mod quantities;
 mod reviews;
 pub(crate) mod scale;
+mod scope;
 mod services;
 mod store;
 mod strategic;
@@ -58,6 +61,7 @@ use serde_json::{Map, Value};
 use time::OffsetDateTime;
 use time::format_description::well_known::Rfc3339;
 
+use crate::auth::User;
 use crate::backend::Backend;
 use crate::crd::strategy;
 use crate::registry::{Resource, Subresource};
@@ -95,6 +99,8 @@ pub(crate) struct WriteRequest<'a> {
     pub(crate) query: &'a Query<'a>,
     /// The `Content-Type` header as sent.
     pub(crate) content_type: Option<&'a str>,
+    /// Who writes.
+    pub(crate) user: &'a User,
     /// The `User-Agent` header, which names the field manager of a client that names none.
     pub(crate) user_agent: Option<&'a str>,
     pub(crate) body: Bytes,
@@ -221,22 +227,19 @@ async fn change(
         dry_run: false,
         patch: request.verb == WriteVerb::Patch,
         manager: &manager,
+        user: request.user,
         account: update::Account::Update,
         clock,
     };
-    let method_not_allowed = || Err(Status::method_not_allowed());
+    // Which verbs a subresource has was found out when the request was routed.
     match (subresource, request.verb) {
-        (Some(Subresource::Binding), WriteVerb::Create) => pods::bind(&target, request).await,
-        (Some(Subresource::Eviction), WriteVerb::Create) => pods::evict(&target, request).await,
+        (Some(Subresource::Binding), WriteVerb::Create) => binding::bind(&target, request).await,
+        (Some(Subresource::Eviction), WriteVerb::Create) => evict::post(&target, request).await,
         (Some(Subresource::Token), WriteVerb::Create) => token::issue(&target, request).await,
-        (Some(Subresource::Binding | Subresource::Eviction | Subresource::Token), _) | (_, WriteVerb::Create) => {
-            method_not_allowed()
-        }
         (Some(Subresource::Scale { .. }), verb) => scale::write(&target, request, verb == WriteVerb::Patch).await,
-        // The server keeps this one to the removal of finalizers by whoever empties the namespace.
-        (Some(Subresource::Finalize), WriteVerb::Patch) => method_not_allowed(),
+        (_, WriteVerb::Update) => update::update(&target, request).await,
         (_, WriteVerb::Patch) => update::patch(&target, request).await,
-        (_, _) => update::update(&target, request).await,
+        _ => Err(Status::method_not_allowed()),
     }
 }
 

@@ -17,10 +17,11 @@ use time::OffsetDateTime;
 
 use super::decode::{self, Expected};
 use super::document::Document;
+use super::kinds::namespaces;
 use super::options::{FIELD_MANAGER_BYTES_MAX, FieldValidation, Options};
 use super::store::{OBJECT_DEPTH_MAX, is_deeper, metadata, metadata_mut};
 use super::update::{Account, Base, Target, check_name};
-use super::{Clock, WriteRequest, WriteResponse, create, kinds, metadata as meta, prepare};
+use super::{Clock, WriteRequest, WriteResponse, create, metadata as meta, prepare, scope};
 use crate::registry::{Registry, Resource, Subresource};
 use crate::versions;
 
@@ -78,30 +79,6 @@ pub(super) fn scale_kind() -> &'static Kind {
     &SCALE
 }
 
-/// What a write to a resource or subresource cannot change, and so nobody comes to own by it
-/// (`GetResetFields` of the strategies, Kubernetes v1.36).
-fn reset_fields(resource: &Resource, subresource: Option<&Subresource>) -> Set {
-    let paths: &[&[&str]] = match (subresource, &*resource.group, &*resource.kind) {
-        (None, "certificates.k8s.io", "CertificateSigningRequest") => &[&["status"]],
-        (None, ..) if resource.subresource("status").is_some() => &[&["status"]],
-        (Some(Subresource::Status), "apps", "Deployment") => &[&["spec"], &["metadata", "labels"]],
-        (Some(Subresource::Status), "", "Pod") => {
-            &[&["spec"], &["metadata", "deletionTimestamp"], &["metadata", "ownerReferences"]]
-        }
-        (Some(Subresource::Status), "certificates.k8s.io", _) => &[&["spec"], &["status", "conditions"]],
-        (Some(Subresource::Approval), ..) => &[&["spec"], &["status", "certificate"]],
-        (Some(Subresource::Status), "flowcontrol.apiserver.k8s.io" | "resource.k8s.io" | "storage.k8s.io", _)
-        | (Some(Subresource::Status), "networking.k8s.io", "ServiceCIDR")
-        | (Some(Subresource::Status), "apiregistration.k8s.io", _) => &[&["metadata"], &["spec"]],
-        (Some(Subresource::Status), ..) if resource.custom => &[&["metadata"], &["spec"]],
-        (Some(Subresource::Status), ..) => &[&["spec"]],
-        (Some(Subresource::Finalize), ..) => &[&["status"]],
-        _ => &[],
-    };
-    let paths: Vec<Path> = paths.iter().map(|path| Path::of_fields(path)).collect();
-    paths.iter().collect()
-}
-
 /// What was sent of the fields that admission fills in, before it does.
 pub(super) struct Sent {
     absent: Vec<&'static str>,
@@ -157,17 +134,16 @@ impl Write<'_> {
     fn account(&self, old: Option<&Value>, new: &mut Map<String, Value>, sent: &Sent) {
         if prepare::is_namespace(self.resource) {
             // A default of its kind, and so its writer's.
-            kinds::name_label(new);
+            namespaces::name_label(new);
         }
-        let mut reset = reset_fields(self.resource, self.subresource);
-        for name in &sent.absent {
-            reset.insert(&Path::of_fields(&["spec", name]).0);
-        }
+        let absent = sent.absent.iter();
         let subresource = self.subresource.map_or("", Subresource::name);
-        let by = Writer { manager: self.manager, subresource, now: self.now, reset: &reset };
         // What a patch left alone is what is kept.
         let sent = metadata_mut(new).shift_remove(MANAGED_FIELDS).filter(|sent| !sent.is_string());
         let object = Value::Object(std::mem::take(new));
+        let mut reset = scope::reset_fields(self.resource, self.subresource, &object);
+        absent.for_each(|name| reset.insert(&Path::of_fields(&["spec", name]).0));
+        let by = Writer { manager: self.manager, subresource, now: self.now, reset: &reset };
         let before = || old.map(|old| kept(as_map(old))).unwrap_or_default();
         let managed = kind(self.registry, self.resource).account(old, &object, sent.as_ref(), before, by);
         *new = into_map(object);
@@ -410,7 +386,7 @@ pub(super) async fn apply(
     let target = &Target { dry_run: options.dry_run, account: Account::Kept, ..*target };
     let config = Config::parse(&request.body, options.field_validation)?;
     let kind = kind(target.registry, resource);
-    let reset = reset_fields(resource, target.subresource);
+    let reset = scope::reset_fields(resource, target.subresource, &config.value);
     let subresource = target.subresource.map_or("", Subresource::name);
     let by = Writer { manager: target.manager, subresource, now: target.clock.time(), reset: &reset };
     let key = resource.key(request.namespace, target.name)?;

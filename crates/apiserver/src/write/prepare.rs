@@ -8,10 +8,10 @@
 use listwatch_meta::{FieldError, Status};
 use serde_json::{Map, Value};
 
-use super::ownership::MANAGED_FIELDS;
-use super::store::{child_mut, metadata, metadata_mut};
+use super::kinds::{self, Making, Part};
+use super::store::{metadata, metadata_mut};
 use super::validate::Errors;
-use super::{defaults, kinds, metadata as meta, validate};
+use super::{Clock, defaults, immutable, metadata as meta, scope, validate};
 use crate::crd::{objects, strategy, validation};
 use crate::registry::{Resource, Subresource};
 
@@ -43,7 +43,7 @@ pub(super) fn complete(resource: &Resource, object: &mut Map<String, Value>) -> 
     if !FREE_FORM.contains(&resource.kind.as_str()) {
         defaults::drop_nulls(object);
     }
-    kinds::decode(&resource.group, &resource.kind, object)?;
+    (kinds::of(&resource.group, &resource.kind).decode)(object)?;
     if let Some(defaults) = defaults::of(&resource.group, &resource.kind) {
         defaults::apply(defaults, object);
     }
@@ -65,9 +65,9 @@ pub(super) fn keep(resource: &Resource, object: &mut Map<String, Value>) -> Resu
 ///
 /// # Errors
 /// 422 naming each field that is not valid.
-pub(super) fn create(asked: &Resource, object: &mut Map<String, Value>, uid: &str, now: &str) -> Result<(), Status> {
+pub(super) fn create(asked: &Resource, object: &mut Map<String, Value>, making: Making<'_>) -> Result<(), Status> {
     let resource = asked.stored();
-    meta::begin(metadata_mut(object), uid.to_owned(), now.to_owned());
+    meta::begin(metadata_mut(object), making.uid.to_owned(), making.now.to_owned());
     if has_status(resource) {
         if resource.custom {
             object.shift_remove("status");
@@ -80,7 +80,7 @@ pub(super) fn create(asked: &Resource, object: &mut Map<String, Value>, uid: &st
         meta::raise_generation(metadata_mut(object));
     }
     if !resource.custom {
-        kinds::create(&resource.group, &resource.kind, object);
+        (kinds::of(&resource.group, &resource.kind).create)(object, making);
     }
     if strategy::is_definition(resource) {
         strategy::create(object);
@@ -110,14 +110,14 @@ pub(super) fn update(
     subresource: Option<&Subresource>,
     new: &mut Map<String, Value>,
     old: &Map<String, Value>,
+    clock: &Clock,
 ) -> Result<(), Status> {
     let resource = asked.stored();
-    keep_out_of_scope(resource, subresource, new, old);
-    if subresource.is_none() && !resource.custom {
-        kinds::update(&resource.group, &resource.kind, new, old);
-    }
-    if is_namespace(resource) {
-        kinds::name_label(new);
+    scope::keep_the_rest(resource, subresource, new, old);
+    let part = Part { subresource, clock };
+    let steps = (!resource.custom).then(|| kinds::of(&resource.group, &resource.kind));
+    if let Some(steps) = steps {
+        (steps.update)(new, old, part);
     }
     if subresource.is_none() && strategy::is_definition(resource) {
         strategy::update(new);
@@ -131,13 +131,17 @@ pub(super) fn update(
     let mut errors = Errors::default();
     meta::validate(metadata(new), rules(resource), &mut errors);
     meta::validate_update(metadata(new), metadata(old), &mut errors);
-    if !resource.custom && subresource.is_none() {
+    if let Some(steps) = steps {
+        let whole = matches!(subresource, None | Some(Subresource::EphemeralContainers | Subresource::Resize));
         // What is to be emptied or let go is not held up by what it is.
-        if !meta::is_set(metadata(old), "deletionTimestamp") {
+        if whole && !meta::is_set(metadata(old), "deletionTimestamp") {
             validate::validate(&resource.group, &resource.kind, new, &mut errors);
         }
-        kinds::validate_update(&resource.group, &resource.kind, new, old, &mut errors);
-        if asked.conversion.is_some() {
+        if subresource.is_none() {
+            immutable::validate(&resource.group, &resource.kind, new, old, &mut errors);
+        }
+        (steps.judge)(new, old, part, &mut errors);
+        if subresource.is_none() && asked.conversion.is_some() {
             validate::validate_by_second_version(&resource.group, &resource.kind, new, Some(old), &mut errors);
         }
     }
@@ -174,91 +178,6 @@ pub(super) fn has_spec_finalizers(namespace: &Map<String, Value>) -> bool {
 
 fn has_status(resource: &Resource) -> bool {
     resource.subresource("status").is_some()
-}
-
-/// Leaves of `new` only what the subresource may write; everything else is as in `old`.
-fn keep_out_of_scope(
-    resource: &Resource,
-    subresource: Option<&Subresource>,
-    new: &mut Map<String, Value>,
-    old: &Map<String, Value>,
-) {
-    match subresource {
-        None | Some(Subresource::Scale { .. }) => {
-            if has_status(resource) {
-                put(new, "status", old.get("status").cloned());
-            }
-        }
-        Some(Subresource::Status | Subresource::Approval) => {
-            let mut kept = old.clone();
-            let status = new.shift_remove("status");
-            match subresource {
-                Some(Subresource::Approval) => {
-                    let conditions = status.and_then(|mut status| status.as_object_mut()?.shift_remove("conditions"));
-                    put(child_mut(&mut kept, "status"), "conditions", conditions);
-                }
-                _ => put(&mut kept, "status", status),
-            }
-            let mut metadata = std::mem::take(metadata_mut(new));
-            if resource.custom {
-                // Of the metadata only who owns the status may change.
-                let accounts = metadata.shift_remove(MANAGED_FIELDS);
-                metadata.clone_from(self::metadata(old));
-                put(&mut metadata, MANAGED_FIELDS, accounts);
-            } else if resource.kind == "Deployment" {
-                put(&mut metadata, "labels", self::metadata(old).get("labels").cloned());
-            }
-            *metadata_mut(&mut kept) = metadata;
-            *new = kept;
-        }
-        Some(Subresource::Finalize) => {
-            let finalizers = new.get("spec").and_then(|spec| spec.get("finalizers")).cloned();
-            let mut kept = old.clone();
-            let spec = child_mut(&mut kept, "spec");
-            put(spec, "finalizers", finalizers.filter(|list| list.as_array().is_some_and(|list| !list.is_empty())));
-            *metadata_mut(&mut kept) = std::mem::take(metadata_mut(new));
-            *new = kept;
-        }
-        Some(Subresource::EphemeralContainers) => {
-            let containers = new.get("spec").and_then(|spec| spec.get("ephemeralContainers")).cloned();
-            let mut kept = old.clone();
-            put(child_mut(&mut kept, "spec"), "ephemeralContainers", containers);
-            *metadata_mut(&mut kept) = std::mem::take(metadata_mut(new));
-            *new = kept;
-        }
-        Some(Subresource::Resize) => {
-            let mut kept = old.clone();
-            for list in ["containers", "initContainers"] {
-                resize(child_mut(&mut kept, "spec").get_mut(list), new.get("spec").and_then(|spec| spec.get(list)));
-            }
-            *metadata_mut(&mut kept) = std::mem::take(metadata_mut(new));
-            *new = kept;
-        }
-        // These are POSTs with bodies of their own.
-        Some(Subresource::Binding | Subresource::Eviction | Subresource::Token) => {}
-    }
-}
-
-/// Gives containers the resources that those of the same name have.
-fn resize(containers: Option<&mut Value>, sized: Option<&Value>) {
-    let sized = sized.and_then(Value::as_array);
-    for container in containers.and_then(Value::as_array_mut).into_iter().flatten().filter_map(Value::as_object_mut) {
-        let named = sized.into_iter().flatten().find(|other| other.get("name") == container.get("name"));
-        if let Some(other) = named {
-            put(container, "resources", other.get("resources").cloned());
-        }
-    }
-}
-
-fn put(object: &mut Map<String, Value>, name: &str, value: Option<Value>) {
-    match value {
-        Some(value) => {
-            object.insert(name.to_owned(), value);
-        }
-        None => {
-            object.shift_remove(name);
-        }
-    }
 }
 
 /// Whether annotations are as they were, where they count as something wanted: those of a deployment,

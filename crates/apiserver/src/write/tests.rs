@@ -4,6 +4,7 @@
 //! The clock stands still at 2024-01-01 and every uid is zero, so answers can be compared as texts.
 //! `UID` and `NOW` in an expectation stand for them.
 
+mod certificates;
 mod deletes;
 mod hostile;
 mod ownership;
@@ -84,6 +85,7 @@ impl World {
             subresource: found.subresource.as_deref(),
             query: &Query::parse(query),
             content_type: words.next(),
+            user: User::admin(),
             user_agent: Some("test/1"),
             body: Bytes::copy_from_slice(body.as_bytes()),
         };

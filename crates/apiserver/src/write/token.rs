@@ -5,9 +5,9 @@ use listwatch_meta::{FieldError, GroupResource, Status};
 use serde_json::{Map, Value, json};
 use time::Duration;
 
+use super::binding::{Posted, body};
 use super::decode::Expected;
 use super::go::Words;
-use super::pods::{Posted, body};
 use super::store::{self, metadata};
 use super::update::Target;
 use super::{WriteBody, WriteRequest, WriteResponse, metadata as meta, timestamp};

@@ -10,6 +10,7 @@ use serde_json::{Map, Value};
 use super::admission::{NoPriority, PriorityClass};
 use super::decode::{self, Expected, KindProblem, decode};
 use super::go::Words;
+use super::kinds::Making;
 use super::merge_keys::{self, At};
 use super::options::{FieldValidation, Options};
 use super::ownership::{self, Sent};
@@ -17,6 +18,7 @@ use super::patch::ParsedPatch;
 use super::services::{self, Grant, Unfilled, Wanted};
 use super::store::{self, Done, metadata, metadata_mut};
 use super::{Clock, WriteRequest, WriteResponse, admission, create, metadata as meta, prepare};
+use crate::auth::User;
 use crate::backend::Backend;
 use crate::crd::strategy;
 use crate::registry::{Registry, Resource, Subresource};
@@ -34,6 +36,8 @@ pub(super) struct Target<'a> {
     pub(super) patch: bool,
     /// The field manager.
     pub(super) manager: &'a str,
+    /// Who writes.
+    pub(super) user: &'a User,
     /// Who keeps account of who owns which field.
     pub(super) account: Account,
     pub(super) clock: &'a Clock,
@@ -149,7 +153,8 @@ impl Target<'_> {
                     }
                     self.keep(&mut object)?;
                     admission::set_priority(resource, &mut object, self.name, class.as_ref())?;
-                    prepare::create(resource, &mut object, &self.clock.uid(), &self.clock.now())?;
+                    let (uid, now) = (self.clock.uid(), self.clock.now());
+                    prepare::create(resource, &mut object, Making { uid: &uid, now: &now, user: self.user })?;
                     grant.fill(resource, &mut object, None)?;
                     resource.to_stored(&mut object);
                     let value = store::encode(&object);
@@ -175,7 +180,7 @@ impl Target<'_> {
                 self.keep(&mut object)?;
                 // What is judged is in one version, before and after.
                 let old = if resource.conversion.is_some() { ownership::as_map(&stored) } else { old };
-                prepare::update(resource, self.subresource, &mut object, old)?;
+                prepare::update(resource, self.subresource, &mut object, old, self.clock)?;
                 grant.fill(resource, &mut object, Some(old))?;
                 let settled = ownership::settle(old, &mut object);
                 let completes = prepare::completes_deletion(resource, &object, old);

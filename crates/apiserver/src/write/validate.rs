@@ -11,6 +11,7 @@
 //! their schemas instead.
 
 mod access;
+pub(super) mod certificates;
 mod events;
 mod network;
 mod pods;
@@ -146,6 +147,7 @@ fn of(group: &str, kind: &str) -> Rules {
         ("admissionregistration.k8s.io", "ValidatingWebhookConfiguration") => access::VALIDATING_WEBHOOKS,
         ("admissionregistration.k8s.io", "MutatingWebhookConfiguration") => access::MUTATING_WEBHOOKS,
         ("scheduling.k8s.io", "PriorityClass") => access::PRIORITY_CLASS,
+        ("certificates.k8s.io", "CertificateSigningRequest") => certificates::REQUEST,
         ("coordination.k8s.io", "Lease") => access::LEASE,
         ("node.k8s.io", "RuntimeClass") => access::RUNTIME_CLASS,
         _ => &[],

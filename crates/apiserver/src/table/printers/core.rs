@@ -14,6 +14,26 @@ pub(super) static CONFIG_MAP: Printer = Printer {
     },
 };
 
+pub(super) static COMPONENT_STATUS: Printer = Printer {
+    columns: &[
+        NAME,
+        Column::text("Status", "Whether the component is well."),
+        Column::text("Message", "What the component says of itself."),
+        Column::text("Error", "Why the component could not be asked."),
+    ],
+    cells: |component| {
+        let conditions = component.get("conditions").items();
+        let health = conditions.into_iter().find(|condition| condition.get("type").is("Healthy"));
+        let status = match &health {
+            Some(condition) if condition.get("status").is("True") => "Healthy",
+            Some(_) => "Unhealthy",
+            None => "Unknown",
+        };
+        let text = |member: &str| health.as_ref().map(|condition| condition.get(member).string()).unwrap_or_default();
+        vec![component.name().into(), status.into(), text("message").into(), text("error").into()]
+    },
+};
+
 pub(super) static SECRET: Printer = Printer {
     columns: &[
         NAME,

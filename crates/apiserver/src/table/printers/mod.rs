@@ -102,6 +102,7 @@ impl<'a> Printed<'a> {
 /// The printer of a built-in resource.
 pub(super) fn find(group: &str, plural: &str) -> &'static Printer {
     match (group, plural) {
+        ("", "componentstatuses") => &core::COMPONENT_STATUS,
         ("", "configmaps") => &core::CONFIG_MAP,
         ("", "endpoints") => &network::ENDPOINTS,
         ("", "events") => &core::EVENT,

@@ -150,7 +150,7 @@ async fn a_namespace_is_terminating_until_its_finalizers_are_gone() {
     world
         .check(
             &post(NAMESPACES),
-            r#"{"metadata":{"name":"n","finalizers":["a.b/c"]},"spec":{"finalizers":["x"]},"status":{"phase":"Terminating"}}"#,
+            r#"{"metadata":{"name":"n","finalizers":["a.b/c"]},"spec":{"finalizers":["kubernetes"]},"status":{"phase":"Terminating"}}"#,
             &format!("201 {}", namespace(3, "", held, r#"{"finalizers":["kubernetes"]}"#, "Active")),
         )
         .await;

@@ -1,5 +1,7 @@
 //! Pods: binding, eviction, grace, ephemeral containers.
 
+use serde_json::{Value, json};
+
 use super::*;
 
 const PODS: &str = "/api/v1/namespaces/default/pods";
@@ -124,15 +126,89 @@ async fn a_pod_has_the_priority_of_its_class() {
 }
 
 #[tokio::test]
-async fn a_pod_is_resized_and_nothing_else() {
+async fn a_binding_may_say_itself_which_pod_it_is_for() {
     let world = World::new().await;
     world.send(&post(PODS), POD).await.unwrap();
-    let sized = r#"{"spec":{"nodeName":"x","containers":[{"name":"c","image":"other","resources":{"limits":{"cpu":"2000m"}}},{"name":"more","image":"i"}]}}"#;
+    let bindings = "POST /api/v1/namespaces/default/bindings";
+    let at = |version: &str| BINDING.replace(r#""name":"p""#, &format!(r#""name":"p","resourceVersion":"{version}""#));
+    world.refuse(bindings, &BINDING.replace(r#""name":"p""#, ""), 400, "Name parameter required.").await;
+    let stale = "Operation cannot be fulfilled on pods/binding \"p\": Precondition failed: ResourceVersion in precondition: 1, ResourceVersion in object meta: 3";
+    world.refuse(bindings, &at("1"), 409, stale).await;
+    world.send(&patch(PODS, "p/status", MERGE), r#"{"status":{"nominatedNodeName":"n2"}}"#).await.unwrap();
+    world.check(bindings, &at("4"), SUCCESS).await;
+    let stored = world.stored("/pods/").await.concat();
+    assert!(stored.contains(r#""nodeName":"n1""#) && !stored.contains("nominatedNodeName"), "{stored}");
+    let other = BINDING.replace(r#""name":"p""#, r#""name":"q""#);
+    let why = "name in URL does not match name in Binding object";
+    world.refuse(&format!("POST {PODS}/p/binding"), &other, 400, why).await;
+}
+
+const SIZED: &str = r#"{"metadata":{"name":"p"},"spec":{"containers":[{"name":"c","image":"nginx:1","resources":{"requests":{"cpu":"1"}}}]}}"#;
+
+/// What is owned by whoever wrote the pod through a subresource.
+async fn owned_through(world: &World, subresource: &str) -> Value {
+    let answered = world.send(&patch(PODS, "p", MERGE), "{}").await.unwrap();
+    let WriteBody::Object(object) = answered.body else { panic!("no object") };
+    let pod: Value = serde_json::from_slice(object.json_slice()).unwrap();
+    let entries = pod["metadata"]["managedFields"].as_array().unwrap();
+    let found = entries.iter().find(|entry| entry["subresource"] == subresource);
+    found.unwrap_or_else(|| panic!("nothing is owned through {subresource}: {entries:?}"))["fieldsV1"].clone()
+}
+
+#[tokio::test]
+async fn a_pod_is_resized_and_nothing_else() {
+    let world = World::new().await;
+    world.send(&post(PODS), SIZED).await.unwrap();
+    let sized = r#"{"metadata":{"labels":{"a":"b"}},"spec":{"nodeName":"x","containers":[{"name":"c","image":"other","resources":{"requests":{"cpu":"2000m"}}}]}}"#;
     world.send(&patch(PODS, "p/resize", MERGE), sized).await.unwrap();
     let stored = world.stored("/pods/").await.concat();
-    let resources = r#""resources":{"limits":{"cpu":"2"},"requests":{"cpu":"2"}}"#;
-    assert!(stored.contains(resources), "{stored}");
-    assert!(stored.contains("nginx:1") && !stored.contains("nodeName") && !stored.contains("more"), "{stored}");
+    assert!(stored.contains(r#""resources":{"requests":{"cpu":"2"}}"#), "{stored}");
+    assert!(stored.contains(r#""generation":2"#), "{stored}");
+    assert!(stored.contains("nginx:1") && !stored.contains("nodeName") && !stored.contains(r#""a":"b""#), "{stored}");
+    let owned = owned_through(&world, "resize").await;
+    let amount = json!({"f:resources": {"f:requests": {"f:cpu": {}}}});
+    assert_eq!(owned, json!({"f:spec": {"f:containers": {"k:{\"name\":\"c\"}": amount}}}));
+    for (resources, why) in [
+        (
+            r#"{"requests":{"cpu":null}}"#,
+            "spec.containers[0].resources.requests: Forbidden: resource requests cannot be removed",
+        ),
+        (
+            r#"{"requests":{"cpu":"3"},"limits":{"cpu":"2"}}"#,
+            "spec.containers[0].resources.requests: Invalid value: \"3\": must be less than or equal to cpu limit of 2",
+        ),
+    ] {
+        let body = format!(r#"{{"spec":{{"containers":[{{"name":"c","resources":{resources}}}]}}}}"#);
+        let status = world.send(&patch(PODS, "p/resize", STRATEGIC), &body).await.unwrap_err();
+        assert!(status.code == 422 && status.message.contains(why), "{}", status.message);
+    }
+    let two = r#"{"spec":{"containers":[{"name":"c","image":"i"},{"name":"d","image":"i"}]}}"#;
+    let status = world.send(&patch(PODS, "p/resize", MERGE), two).await.unwrap_err();
+    assert!(status.message.contains("containers may not be added or removed on resize"), "{}", status.message);
+}
+
+#[tokio::test]
+async fn a_subresource_gives_nobody_what_it_does_not_write() {
+    let world = World::new().await;
+    world.send(&post(PODS), SIZED).await.unwrap();
+    let apply = |subresource: &str| {
+        format!("PATCH {PODS}/p/{subresource}?fieldManager=m&force=true application/apply-patch+yaml")
+    };
+    let body = r#"{"kind":"Pod","apiVersion":"v1","metadata":{"name":"p","labels":{"a":"b"}},"spec":{"nodeName":"x",
+        "containers":[{"name":"c","image":"nginx:1","resources":{"requests":{"cpu":"2"}}}],
+        "ephemeralContainers":[{"name":"e","image":"i"}]}}"#;
+    world.send(&apply("resize"), body).await.unwrap();
+    world.send(&apply("ephemeralcontainers"), body).await.unwrap();
+    let stored = world.stored("/pods/").await.concat();
+    for (subresource, mine, others) in [
+        ("resize", "f:resources", ["f:labels", "f:nodeName", "f:image", "f:ephemeralContainers"]),
+        ("ephemeralcontainers", "f:ephemeralContainers", ["f:labels", "f:nodeName", "f:resources", "f:containers"]),
+    ] {
+        let owned = owned_through(&world, subresource).await.to_string();
+        assert!(owned.contains(mine), "{subresource} owns {owned}");
+        assert!(others.iter().all(|name| !owned.contains(name)), "{subresource} owns {owned}");
+    }
+    assert!(!stored.contains(r#""a":"b""#) && !stored.contains(r#""nodeName""#), "{stored}");
 }
 
 const BUDGETS: &str = "/apis/policy/v1/namespaces/default/poddisruptionbudgets";

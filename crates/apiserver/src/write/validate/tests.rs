@@ -3,7 +3,9 @@
 
 use serde_json::Value;
 
+use crate::auth::User;
 use crate::registry::Registry;
+use crate::write::kinds::Making;
 use crate::write::prepare;
 
 /// What is said to an object: the message of the refusal, or nothing.
@@ -16,7 +18,8 @@ fn judge(registry: &Registry, case: &Value) -> String {
         object["metadata"]["namespace"] = "gcns".into();
     }
     prepare::complete(resource, &mut object).unwrap();
-    match prepare::create(resource, &mut object, "u", "2024-01-01T00:00:00Z") {
+    let making = Making { uid: "u", now: "2024-01-01T00:00:00Z", user: User::admin() };
+    match prepare::create(resource, &mut object, making) {
         Ok(()) => String::new(),
         Err(status) => status.message,
     }

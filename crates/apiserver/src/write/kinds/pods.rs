@@ -1,0 +1,332 @@
+//! Pods: how they begin, what an update may still change, and what each of their subresources demands
+//! (`pkg/registry/core/pod/strategy.go`, `ValidatePodUpdate` and its like in `pkg/apis/core/validation`).
+//!
+//! Differences are told, but not printed as Go's `cmp.Diff` prints them behind some of the texts.
+
+use listwatch_meta::FieldError;
+use listwatch_meta::selector::validate_qualified_name;
+use serde_json::{Value, json};
+
+use super::{Making, Object, Part, resize};
+use crate::registry::Subresource;
+use crate::write::go;
+use crate::write::store::metadata;
+use crate::write::validate::Errors;
+
+/// What an update may still change.
+const UPDATE: &str = "pod updates may not change fields other than `spec.containers[*].image`,`spec.initContainers[*].image`,`spec.activeDeadlineSeconds`,`spec.tolerations` (only additions to existing tolerations),`spec.terminationGracePeriodSeconds` (allow it to be set to 1 if it was previously negative)";
+
+/// The annotation of a pod that its node runs on its own account and only shows here.
+const MIRROR: &str = "kubernetes.io/config.mirror";
+
+/// A new pod waits.
+pub(super) fn create(pod: &mut Object, _: Making<'_>) {
+    let class = quality_of_service(pod.get("spec"));
+    pod.insert("status".to_owned(), json!({"phase": "Pending", "qosClass": class}));
+}
+
+/// A status that leaves out what was observed keeps it.
+pub(super) fn update(new: &mut Object, old: &Object, part: Part<'_>) {
+    let (Some(Subresource::Status), Some(Value::Object(new)), Some(Value::Object(old))) =
+        (part.subresource, new.get_mut("status"), old.get("status"))
+    else {
+        return;
+    };
+    for name in ["qosClass", "observedGeneration"] {
+        if let (None, Some(before)) = (new.get(name), old.get(name)) {
+            new.insert(name.to_owned(), before.clone());
+        }
+    }
+    let mut before: Vec<&Value> = items(Some(old), "conditions").iter().collect();
+    for condition in new.get_mut("conditions").and_then(Value::as_array_mut).into_iter().flatten() {
+        // Several of one type are told apart by their order.
+        let Some(found) = before.iter().position(|old| old.get("type") == condition.get("type")) else { continue };
+        let same = before.remove(found);
+        if let (None, Some(generation)) = (condition.get("observedGeneration"), same.get("observedGeneration")) {
+            condition["observedGeneration"] = generation.clone();
+        }
+    }
+}
+
+/// Finds what an update of a pod or of one of its subresources must not do.
+pub(super) fn judge(new: &Object, old: &Object, part: Part<'_>, errors: &mut Errors) {
+    match part.subresource {
+        None if !same_pod(new.get("spec"), old.get("spec")) => errors.push(FieldError::forbidden("spec", UPDATE)),
+        Some(Subresource::Status) => judge_status(new, old, errors),
+        Some(Subresource::EphemeralContainers) => judge_ephemeral(new, old, errors),
+        Some(Subresource::Resize) => resize::judge(new, old, errors),
+        _ => {}
+    }
+}
+
+/// Is this a pod that its node runs on its own account?
+pub(super) fn is_static(pod: &Object) -> bool {
+    metadata(pod).get("annotations").and_then(|all| all.get(MIRROR)).is_some()
+}
+
+/// The items of a list that a member may be.
+pub(super) fn items<'a>(object: Option<&'a Object>, name: &str) -> &'a [Value] {
+    object.and_then(|object| object.get(name)?.as_array()).map(Vec::as_slice).unwrap_or_default()
+}
+
+/// The spec of a pod.
+pub(super) fn spec(pod: &Object) -> Option<&Object> {
+    pod.get("spec").and_then(Value::as_object)
+}
+
+fn text<'a>(value: &'a Value, name: &str) -> &'a str {
+    value.get(name).and_then(Value::as_str).unwrap_or_default()
+}
+
+fn judge_status(new: &Object, old: &Object, errors: &mut Errors) {
+    let status = |pod| Object::get(pod, "status").and_then(Value::as_object);
+    let (new_status, old_status) = (status(new), status(old));
+    for (position, condition) in items(new_status, "conditions").iter().enumerate() {
+        let kind = text(condition, "type");
+        if !matches!(kind, "PodScheduled" | "Ready" | "Initialized")
+            && let Err(why) = validate_qualified_name(kind)
+        {
+            errors.push(FieldError::invalid(format!("metadata.conditions[{position}].Type"), go::quote(kind), why));
+        }
+    }
+    let class = |status: Option<&Object>| status.and_then(|status| status.get("qosClass")).cloned();
+    if class(new_status) != class(old_status) {
+        let given = class(new_status).unwrap_or_else(|| json!(""));
+        errors.push(FieldError::invalid("status.qosClass", given, "field is immutable"));
+    }
+    let policy = spec(old).and_then(|spec| spec.get("restartPolicy")?.as_str()).unwrap_or("Always");
+    let sidecar = |name: &str| {
+        let containers = items(spec(old), "initContainers").iter();
+        containers
+            .filter(|container| text(container, "name") == name)
+            .any(|found| text(found, "restartPolicy") == "Always")
+    };
+    let lists: [(&str, &str, bool); 3] = [
+        ("containerStatuses", policy, false),
+        ("initContainerStatuses", policy, true),
+        // These are never started again.
+        ("ephemeralContainerStatuses", "Never", false),
+    ];
+    for (list, policy, with_sidecars) in lists.into_iter().filter(|(_, policy, _)| *policy != "Always") {
+        let ended = |status: &Value| status.pointer("/state/terminated").is_some();
+        for (position, before) in items(old_status, list).iter().enumerate().filter(|(_, status)| ended(status)) {
+            let failed = before.pointer("/state/terminated/exitCode").and_then(Value::as_i64).unwrap_or(0) != 0;
+            let name = text(before, "name");
+            if (failed && policy == "OnFailure") || (with_sidecars && sidecar(name)) {
+                continue;
+            }
+            if items(new_status, list).iter().any(|after| text(after, "name") == name && !ended(after)) {
+                let why = "may not be transitioned to non-terminated state";
+                errors.push(FieldError::forbidden(format!("status.{list}[{position}].state"), why));
+            }
+        }
+    }
+}
+
+/// Ephemeral containers come, and stay as they came.
+fn judge_ephemeral(new: &Object, old: &Object, errors: &mut Errors) {
+    if is_static(old) {
+        errors.push(FieldError::forbidden("", "static pods do not support ephemeral containers"));
+        return;
+    }
+    let after = items(spec(new), "ephemeralContainers");
+    for before in items(spec(old), "ephemeralContainers") {
+        let name = text(before, "name");
+        let why = match after.iter().rfind(|container| text(container, "name") == name) {
+            None => "removed",
+            Some(same) if same != before => "changed",
+            Some(_) => continue,
+        };
+        let why = format!("existing ephemeral containers {} may not be {why}\n", go::quote(name));
+        errors.push(FieldError::forbidden("spec.ephemeralContainers", why));
+    }
+}
+
+/// `Guaranteed`, `Burstable` or `BestEffort`, from requests and limits of cpu and memory.
+pub(super) fn quality_of_service(spec: Option<&Value>) -> &'static str {
+    let lists = ["containers", "initContainers"];
+    let containers = lists.iter().filter_map(|list| spec?.get(list)?.as_array()).flatten();
+    let of_pod = spec.filter(|spec| spec.get("resources").is_some());
+    let (mut any, mut guaranteed) = (false, true);
+    for holder in of_pod.into_iter().chain(containers.filter(|_| of_pod.is_none())) {
+        for resource in ["cpu", "memory"] {
+            let amount = |kind: &str| {
+                let amount = holder.pointer(&format!("/resources/{kind}/{resource}"));
+                amount.filter(|amount| *amount != "0" && *amount != 0)
+            };
+            let (request, limit) = (amount("requests"), amount("limits"));
+            any |= request.is_some() || limit.is_some();
+            guaranteed &= limit.is_some() && (request.is_none() || request == limit);
+        }
+    }
+    match (any, guaranteed) {
+        (false, _) => "BestEffort",
+        (true, true) => "Guaranteed",
+        (true, false) => "Burstable",
+    }
+}
+
+/// Does an update of a pod change only what may change?
+fn same_pod(new: Option<&Value>, old: Option<&Value>) -> bool {
+    let (Some(Value::Object(new)), Some(Value::Object(old))) = (new, old) else { return new == old };
+    let same = |name: &str| new.get(name) == old.get(name);
+    let names = new.keys().chain(old.keys());
+    names.map(String::as_str).all(|name| {
+        let (after, before) = (items(Some(new), name), items(Some(old), name));
+        match name {
+            "containers" | "initContainers" => {
+                let without_image = |containers: &[Value]| -> Vec<Value> {
+                    let mut containers = containers.to_vec();
+                    for container in containers.iter_mut().filter_map(Value::as_object_mut) {
+                        container.shift_remove("image");
+                    }
+                    containers
+                };
+                without_image(after) == without_image(before)
+            }
+            "activeDeadlineSeconds" => {
+                let seconds = |spec: &Object| spec.get(name).and_then(Value::as_i64);
+                match (seconds(new), seconds(old)) {
+                    (Some(new), Some(old)) => new <= old,
+                    (None, Some(_)) => false,
+                    (_, None) => true,
+                }
+            }
+            "terminationGracePeriodSeconds" => {
+                same(name)
+                    || (old.get(name).and_then(Value::as_i64).is_some_and(|seconds| seconds < 0)
+                        && new.get(name) == Some(&json!(1)))
+            }
+            "tolerations" => before.iter().all(|toleration| after.contains(toleration)),
+            "schedulingGates" => after.iter().all(|gate| before.contains(gate)),
+            // A pod that is gated may still be narrowed to fewer nodes.
+            "nodeSelector" | "affinity" if old.contains_key("schedulingGates") => true,
+            _ => same(name),
+        }
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::{judged, map};
+    use super::*;
+    use crate::write::Clock;
+
+    fn check_class(spec: Value, expected: &str) {
+        assert_eq!(quality_of_service(Some(&spec)), expected, "{spec}");
+    }
+
+    #[test]
+    fn quality_of_service_follows_the_resources() {
+        let both = |amount: &str| json!({"cpu": amount, "memory": amount});
+        let containers = |containers: Value| json!({ "containers": containers });
+        check_class(containers(json!([{}])), "BestEffort");
+        let equal = json!({"limits": both("1"), "requests": both("1")});
+        check_class(containers(json!([{"resources": equal}])), "Guaranteed");
+        check_class(containers(json!([{"resources": {"limits": both("1")}}])), "Guaranteed");
+        let less = json!({"limits": both("2"), "requests": both("1")});
+        check_class(containers(json!([{"resources": less}])), "Burstable");
+        check_class(containers(json!([{"resources": {"limits": both("1")}}, {}])), "Burstable");
+        check_class(containers(json!([{"resources": {"requests": {"cpu": "1"}}}])), "Burstable");
+        check_class(containers(json!([{"resources": {"requests": {"cpu": "0"}}}])), "BestEffort");
+        check_class(json!({"resources": equal, "containers": [{"resources": less}]}), "Guaranteed");
+    }
+
+    #[test]
+    fn pods_hardly_change() {
+        let refused = format!("spec: Forbidden: {UPDATE}");
+        let check = |new: Value, old: Value, fine: bool| {
+            let expected: &[&str] = if fine { &[] } else { &[&refused] };
+            assert_eq!(judged("", "Pod", json!({"spec": new}), json!({"spec": old}), None), expected);
+        };
+        let spec = || json!({"containers": [{"name": "a", "image": "x"}], "tolerations": [{"key": "k"}]});
+        let with = |name: &str, value: Value| {
+            let mut spec = spec();
+            spec[name] = value;
+            spec
+        };
+        check(spec(), spec(), true);
+        check(with("containers", json!([{"name": "a", "image": "y"}])), spec(), true);
+        check(with("containers", json!([{"name": "b", "image": "x"}])), spec(), false);
+        check(with("nodeName", json!("n")), spec(), false);
+        check(with("tolerations", json!([{"key": "k"}, {"key": "l"}])), spec(), true);
+        check(with("tolerations", json!([])), spec(), false);
+        check(with("activeDeadlineSeconds", json!(5)), spec(), true);
+        check(with("activeDeadlineSeconds", json!(5)), with("activeDeadlineSeconds", json!(3)), false);
+        check(spec(), with("schedulingGates", json!([{"name": "g"}])), true);
+        check(with("schedulingGates", json!([{"name": "g"}])), spec(), false);
+    }
+
+    #[test]
+    fn a_status_tells_no_impossible_story() {
+        let check = |new: Value, old: Value, policy: &str, expected: &[&str]| {
+            let pod = |status: Value| {
+                json!({"spec": {"restartPolicy": policy, "initContainers": [{"name": "s", "restartPolicy": "Always"}]},
+                    "status": status})
+            };
+            let found = judged("", "Pod", pod(new), pod(old), Some(&Subresource::Status));
+            assert_eq!(found, expected);
+        };
+        let class = |class: &str| json!({"qosClass": class});
+        let fixed = "status.qosClass: Invalid value: \"Burstable\": field is immutable";
+        check(class("Burstable"), class("BestEffort"), "Always", &[fixed]);
+        let ended = |list: &str, name: &str, code: i64| json!({list: [{"name": name, "state": {"terminated": {"exitCode": code}}}]});
+        let runs = |list: &str, name: &str| json!({list: [{"name": name, "state": {"running": {}}}]});
+        let refused =
+            |list: &str| format!("status.{list}[0].state: Forbidden: may not be transitioned to non-terminated state");
+        for (list, name, code, policy, fine) in [
+            ("containerStatuses", "c", 1, "Always", true),
+            ("containerStatuses", "c", 1, "OnFailure", true),
+            ("containerStatuses", "c", 0, "OnFailure", false),
+            ("containerStatuses", "c", 1, "Never", false),
+            ("initContainerStatuses", "i", 0, "Never", false),
+            ("initContainerStatuses", "s", 0, "Never", true),
+            ("ephemeralContainerStatuses", "e", 0, "Always", false),
+        ] {
+            let refused = refused(list);
+            let expected: &[&str] = if fine { &[] } else { &[&refused] };
+            check(runs(list, name), ended(list, name, code), policy, expected);
+        }
+        let conditions = json!({"conditions": [{"type": "Ready"}, {"type": "example.com/mine"}, {"type": "no good"}]});
+        let found = judged("", "Pod", json!({"status": conditions}), json!({"status": {}}), Some(&Subresource::Status));
+        assert_eq!(found.len(), 1);
+        assert!(found[0].starts_with("metadata.conditions[2].Type: Invalid value: \"no good\": "), "{found:?}");
+    }
+
+    #[test]
+    fn a_status_keeps_what_it_leaves_out_of_what_was_observed() {
+        let mut new = map(json!({"status": {"conditions": [{"type": "Ready", "status": "True"}, {"type": "X"}]}}));
+        let old = map(json!({"status": {"qosClass": "Burstable", "observedGeneration": 3,
+            "conditions": [{"type": "Ready", "status": "False", "observedGeneration": 2}]}}));
+        let clock = Clock::default();
+        update(&mut new, &old, Part { subresource: Some(&Subresource::Status), clock: &clock });
+        let expected = json!({"qosClass": "Burstable", "observedGeneration": 3,
+            "conditions": [{"type": "Ready", "status": "True", "observedGeneration": 2}, {"type": "X"}]});
+        assert_eq!(new["status"], expected);
+    }
+
+    #[test]
+    fn ephemeral_containers_come_and_stay() {
+        let check = |new: Value, old: Value, expected: &[&str]| {
+            let pod = |containers: Value| json!({"metadata": {}, "spec": {"ephemeralContainers": containers}});
+            assert_eq!(judged("", "Pod", pod(new), pod(old), Some(&Subresource::EphemeralContainers)), expected);
+        };
+        let (a, b) = (json!({"name": "a", "image": "i"}), json!({"name": "b", "image": "i"}));
+        check(json!([a, b]), json!([b]), &[]);
+        check(
+            json!([a]),
+            json!([a, b]),
+            &["spec.ephemeralContainers: Forbidden: existing ephemeral containers \"b\" may not be removed\n"],
+        );
+        check(
+            json!([{"name": "a", "image": "j"}]),
+            json!([a]),
+            &["spec.ephemeralContainers: Forbidden: existing ephemeral containers \"a\" may not be changed\n"],
+        );
+        let mirror = json!({"metadata": {"annotations": {MIRROR: "x"}}, "spec": {"ephemeralContainers": [a]}});
+        assert_eq!(
+            judged("", "Pod", mirror.clone(), mirror, Some(&Subresource::EphemeralContainers)),
+            [": Forbidden: static pods do not support ephemeral containers"]
+        );
+    }
+}

@@ -1,0 +1,74 @@
+//! Daemon sets, whose templates are counted, and jobs, which select their pods by their own uid.
+
+use serde_json::{Map, Value, json};
+
+use super::{Making, Object, Part};
+use crate::write::metadata as meta;
+use crate::write::store::{at, child_mut, metadata, metadata_mut};
+
+/// The annotation that says how often a daemon set's template was changed: all that is left of a field
+/// of former versions.
+const TEMPLATE_GENERATION: &str = "deprecated.daemonset.template.generation";
+
+pub(super) fn create_daemon_set(set: &mut Object, _: Making<'_>) {
+    set_template_generation(set, 1);
+}
+
+pub(super) fn update_daemon_set(new: &mut Object, old: &Object, part: Part<'_>) {
+    if part.subresource.is_none() {
+        let before = template_generation(old).unwrap_or(1);
+        let changed = at(new, "spec.template") != at(old, "spec.template");
+        set_template_generation(new, if changed { before.saturating_add(1) } else { before });
+    }
+}
+
+fn template_generation(object: &Object) -> Option<i64> {
+    metadata(object).get("annotations")?.get(TEMPLATE_GENERATION)?.as_str()?.parse().ok()
+}
+
+fn set_template_generation(object: &mut Object, generation: i64) {
+    let annotations = child_mut(metadata_mut(object), "annotations");
+    annotations.insert(TEMPLATE_GENERATION.to_owned(), Value::String(generation.to_string()));
+}
+
+/// A job selects its pods by its own uid, unless the client chose the selector.
+pub(super) fn create_job(job: &mut Object, making: Making<'_>) {
+    let name = meta::text(metadata(job), "name").to_owned();
+    let spec = child_mut(job, "spec");
+    if spec.get("manualSelector") == Some(&Value::Bool(true)) {
+        return;
+    }
+    let template = child_mut(spec, "template");
+    let labels = child_mut(child_mut(template, "metadata"), "labels");
+    for (label, value) in [
+        ("batch.kubernetes.io/controller-uid", making.uid),
+        ("batch.kubernetes.io/job-name", &name),
+        ("controller-uid", making.uid),
+        ("job-name", &name),
+    ] {
+        labels.insert(label.to_owned(), Value::String(value.to_owned()));
+    }
+    let generated = labels.clone();
+    spec.insert("selector".to_owned(), json!({"matchLabels": {"batch.kubernetes.io/controller-uid": making.uid}}));
+    let metadata = metadata_mut(job);
+    if metadata.get("labels").and_then(Value::as_object).is_none_or(Map::is_empty) {
+        metadata.insert("labels".to_owned(), Value::Object(generated));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::map;
+    use super::*;
+    use crate::auth::User;
+
+    #[test]
+    fn jobs_select_by_their_uid() {
+        let mut job = map(json!({"metadata": {"name": "j"}, "spec": {"template": {}}}));
+        create_job(&mut job, Making { uid: "u", now: "NOW", user: User::admin() });
+        let labels = json!({"batch.kubernetes.io/controller-uid": "u", "batch.kubernetes.io/job-name": "j",
+            "controller-uid": "u", "job-name": "j"});
+        assert_eq!(job["spec"]["template"]["metadata"]["labels"], labels);
+        assert_eq!(job["metadata"]["labels"], labels);
+    }
+}

@@ -1,0 +1,186 @@
+//! Certificate signing requests (`pkg/apis/certificates/validation`).
+
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD as BASE64;
+use listwatch_meta::FieldError;
+use serde_json::Value;
+
+use super::Rule::{Below, Check};
+use super::{Errors, Object, Rules, items, names, number, quoted, text};
+use crate::registry::NameRule;
+use crate::write::{go, pkcs10};
+
+pub(super) const REQUEST: Rules = &[Below("spec", &[Check(request), Check(usages), Check(signer), Check(expiration)])];
+
+/// What a key may be used for.
+const USAGES: [&str; 23] = [
+    "any",
+    "cert sign",
+    "client auth",
+    "code signing",
+    "content commitment",
+    "crl sign",
+    "data encipherment",
+    "decipher only",
+    "digital signature",
+    "email protection",
+    "encipher only",
+    "ipsec end system",
+    "ipsec tunnel",
+    "ipsec user",
+    "key agreement",
+    "key encipherment",
+    "microsoft sgc",
+    "netscape sgc",
+    "ocsp signing",
+    "s/mime",
+    "server auth",
+    "signing",
+    "timestamping",
+];
+
+/// No certificate is asked for for less than this.
+const EXPIRATION_SECONDS_MIN: i64 = 600;
+
+/// The longest domain of a signer, and the longest path: a label, a dot and a subdomain.
+const SIGNER_DOMAIN_BYTES_MAX: usize = 253;
+const SIGNER_PATH_BYTES_MAX: usize = 253 + 63 + 1;
+
+fn request(spec: &Object, at: &str, errors: &mut Errors) {
+    let encoded = text(spec, "request");
+    if let Err(why) = pkcs10::check(&BASE64.decode(encoded).unwrap_or_default()) {
+        errors.push(FieldError::invalid(format!("{at}request"), quoted(encoded), why));
+    }
+}
+
+fn usages(spec: &Object, at: &str, errors: &mut Errors) {
+    let usages: Vec<&str> = items(spec, "usages").iter().filter_map(Value::as_str).collect();
+    if usages.is_empty() {
+        errors.push(FieldError::required(format!("{at}usages"), ""));
+    }
+    for (position, usage) in usages.iter().enumerate().filter(|(_, usage)| !USAGES.contains(usage)) {
+        errors.push(FieldError::not_supported(format!("{at}usages[{position}]"), usage, &USAGES));
+    }
+    for (position, usage) in usages.iter().enumerate().filter(|(position, usage)| usages[..*position].contains(usage)) {
+        errors.push(FieldError::duplicate(format!("{at}usages[{position}]"), quoted(usage)));
+    }
+}
+
+/// The name of a signer: `example.com/name` (`ValidateSignerName`).
+fn signer(spec: &Object, at: &str, errors: &mut Errors) {
+    let (name, at) = (text(spec, "signerName"), format!("{at}signerName"));
+    if name.is_empty() {
+        errors.push(FieldError::required(at, ""));
+        return;
+    }
+    if name == "kubernetes.io/legacy-unknown" {
+        let why = "the legacy signerName is not allowed via this API version";
+        errors.push(FieldError::invalid(at, quoted(name), why));
+        return;
+    }
+    let mut parts = name.split('/');
+    let (Some(domain), Some(path), None) = (parts.next(), parts.next(), parts.next()) else {
+        let why = "must be a fully qualified domain and path of the form 'example.com/signer-name'";
+        errors.push(FieldError::invalid(at, quoted(name), why));
+        return;
+    };
+    if domain.len() > SIGNER_DOMAIN_BYTES_MAX {
+        errors.push(FieldError::too_long(&at, format!("may not be more than {SIGNER_DOMAIN_BYTES_MAX} bytes")));
+    }
+    labels(domain, NameRule::Label, &at, errors);
+    if !domain.contains('.') {
+        let why = "should be a domain with at least two segments separated by dots";
+        errors.push(FieldError::invalid(&at, quoted(domain), why));
+    }
+    labels(path, NameRule::Subdomain, &at, errors);
+    let bytes_max = SIGNER_DOMAIN_BYTES_MAX + SIGNER_PATH_BYTES_MAX + 1;
+    if name.len() > bytes_max {
+        errors.push(FieldError::too_long(&at, format!("may not be more than {bytes_max} bytes")));
+    }
+}
+
+/// What is wrong with the first label of `text` that something is wrong with.
+fn labels(text: &str, rule: NameRule, at: &str, errors: &mut Errors) {
+    for label in text.split('.') {
+        let problems = names::problems(rule, label, false);
+        for problem in &problems {
+            let why = format!("validating label {}: {problem}", go::quote(label));
+            errors.push(FieldError::invalid(at, quoted(text), why));
+        }
+        if !problems.is_empty() {
+            break;
+        }
+    }
+}
+
+fn expiration(spec: &Object, at: &str, errors: &mut Errors) {
+    if let Some(seconds) = number(spec, "expirationSeconds").filter(|seconds| *seconds < EXPIRATION_SECONDS_MIN) {
+        let why = "may not specify a duration less than 600 seconds (10 minutes)";
+        errors.push(FieldError::invalid(format!("{at}expirationSeconds"), seconds, why));
+    }
+}
+
+/// Finds what is wrong with the conditions of a request. What was wrong before is borne.
+pub(in crate::write) fn conditions(conditions: &[Value], before: &[Value], errors: &mut Errors) {
+    let at = "status.conditions";
+    let member = |condition: &Value, name: &str| condition[name].as_str().unwrap_or_default().to_owned();
+    let kinds = |conditions: &[Value]| -> Vec<String> { conditions.iter().map(|one| member(one, "type")).collect() };
+    let both = |kinds: &[String]| ["Approved", "Denied"].iter().all(|kind| kinds.iter().any(|found| found == kind));
+    let twice = |kinds: &[String]| kinds.iter().enumerate().any(|(position, kind)| kinds[..position].contains(kind));
+    let (old, new) = (kinds(before), kinds(conditions));
+    let (bears_both, bears_twice, bears_none) = (both(&old), twice(&old), old.iter().any(String::is_empty));
+    for (position, (condition, kind)) in conditions.iter().zip(&new).enumerate() {
+        if kind.is_empty() && !bears_none {
+            errors.push(FieldError::required(format!("{at}[{position}].type"), ""));
+        }
+        let supported: &[&str] = match kind.as_str() {
+            "Approved" | "Denied" | "Failed" => &["True"],
+            _ => &["False", "True", "Unknown"],
+        };
+        let status = member(condition, "status");
+        if status.is_empty() {
+            errors.push(FieldError::required(format!("{at}[{position}].status"), ""));
+        } else if !supported.contains(&status.as_str()) {
+            errors.push(FieldError::not_supported(format!("{at}[{position}].status"), &status, supported));
+        }
+        let other = match kind.as_str() {
+            "Approved" => "Denied",
+            "Denied" => "Approved",
+            _ => "",
+        };
+        if !bears_both && !other.is_empty() && new[..position].iter().any(|kind| kind == other) {
+            let why = "Approved and Denied conditions are mutually exclusive";
+            errors.push(FieldError::invalid(at, quoted(kind), why));
+        }
+        if !bears_twice && new[..position].contains(kind) {
+            errors.push(FieldError::duplicate(format!("{at}[{position}].type"), quoted(kind)));
+        }
+    }
+}
+
+/// Finds what is wrong with an issued certificate.
+pub(in crate::write) fn certificate(encoded: &str, errors: &mut Errors) {
+    let pem = BASE64.decode(encoded).unwrap_or_default();
+    if pem.is_empty() {
+        return;
+    }
+    let mut why = None;
+    let mut blocks = 0;
+    for (label, der) in pkcs10::blocks(&pem) {
+        blocks += 1;
+        if label != "CERTIFICATE" {
+            why = Some(format!("only CERTIFICATE PEM blocks are allowed, found {}", go::quote(&label)));
+        } else if pkcs10::element(&der).is_none() {
+            why = Some("x509: malformed certificate".to_owned());
+        }
+        if why.is_some() {
+            break;
+        }
+    }
+    if blocks == 0 {
+        why = Some("must contain at least one CERTIFICATE PEM block".to_owned());
+    }
+    if let Some(why) = why {
+        errors.push(FieldError::invalid("status.certificate", quoted("<certificate data>"), why));
+    }
+}
