@@ -1,8 +1,9 @@
 //! Who may ask: [`Auth`], bearer tokens, and what answers without one.
 //!
 //! Besides the administrator there are service accounts, by the tokens that this server issued to them
-//! ([`crate::tokens`]). Authorization is all or nothing: whoever is let in may do everything. Finer rules
-//! belong to an authorizer, which this server does not have.
+//! ([`crate::tokens`]). Authorization is all or nothing: whoever is let in may do everything, and whoever
+//! is named by [`crate::impersonation`] everything or nothing. Finer rules belong to an authorizer, which
+//! this server does not have.
 
 use std::collections::BTreeMap;
 use std::sync::LazyLock;
@@ -57,6 +58,14 @@ impl User {
             extra: BTreeMap::new(),
         });
         &USER
+    }
+
+    /// Is this somebody whom the server knows? Those may do everything: members of `system:masters`, the
+    /// administrator by name, and service accounts.
+    pub(crate) fn may_do_everything(&self) -> bool {
+        self.groups.iter().any(|group| group == "system:masters")
+            || self.username == ADMIN
+            || self.username.starts_with("system:serviceaccount:")
     }
 }
 

@@ -60,6 +60,7 @@ mod gc;
 mod gzip;
 mod h1;
 mod health;
+mod impersonation;
 mod list;
 mod metrics;
 mod namespaces;

@@ -39,6 +39,7 @@ use crate::connect;
 use crate::documents::{self, Answer, Asked};
 use crate::gzip;
 use crate::health;
+use crate::impersonation;
 use crate::metrics::{self, Labels};
 use crate::read;
 use crate::request::{NoRoute, ResourceRoute, Route, Verb, route};
@@ -175,6 +176,16 @@ impl ApiService {
             None if open => Cow::Borrowed(User::admin()),
             None => return asker.status(&Status::unauthorized()),
         };
+        let user = match impersonation::user(&parts.headers) {
+            Ok(None) => user,
+            Ok(Some(named)) => Cow::Owned(named),
+            Err(status) => return asker.status(&status),
+        };
+        if let Ok(route) = &routed
+            && let Some(refusal) = impersonation::refusal(&user, &parts.method, parts.uri.path(), route)
+        {
+            return asker.status(&refusal);
+        }
         match routed {
             Ok(Route::Unstored(route)) => {
                 let begun = Instant::now();

@@ -1,9 +1,9 @@
 //! Reviews: questions about the asker and about who may do what, put as a POST of an object that is
 //! answered and not stored (`pkg/registry/authentication`, `pkg/registry/authorization`).
 //!
-//! What is answered follows from [`crate::Auth`]: whoever is let in may do everything. A subject that
-//! could not be asked for (another user of a SubjectAccessReview) is judged by its groups: members of
-//! `system:masters` may do everything, and so may the administrator by name, and service accounts.
+//! What is answered follows from [`crate::Auth`]: whoever is let in may do everything. Whoever is only named
+//! (the subject of a SubjectAccessReview, or of [`crate::impersonation`]) may do everything or nothing, as
+//! [`User::may_do_everything`] says.
 
 use listwatch_meta::{FieldError, Status};
 use serde_json::{Map, Value, json};
@@ -12,7 +12,7 @@ use super::decode::{Expected, decode};
 use super::options::Options;
 use super::store::{metadata, metadata_mut};
 use super::{Clock, WriteBody, WriteRequest, WriteResponse, create, metadata as meta};
-use crate::auth::{ADMIN, Auth, User};
+use crate::auth::{Auth, User};
 use crate::backend::Backend;
 use crate::tokens::{self, Verdict};
 
@@ -84,16 +84,12 @@ fn answer(kind: &str, user: &User, token: Verdict, object: &mut Map<String, Valu
                 return Err(Status::bad_request("no namespace on request"));
             }
             object.insert("spec".to_owned(), json!({}));
-            json!({
-                "resourceRules": [{"verbs": ["*"], "apiGroups": ["*"], "resources": ["*"]}],
-                "nonResourceRules": [{"verbs": ["*"], "nonResourceURLs": ["*"]}],
-                "incomplete": false,
-            })
+            rules(user)
         }
         _ => {
             check_attributes(kind, object)?;
-            let allowed = kind == "SelfSubjectAccessReview" || may_do_everything(object.get("spec"));
-            json!({"allowed": allowed})
+            let subject = (kind != "SelfSubjectAccessReview").then(|| subject(object.get("spec")));
+            json!({"allowed": subject.as_ref().unwrap_or(user).may_do_everything()})
         }
     };
     object.entry("spec").or_insert_with(|| json!({}));
@@ -108,12 +104,36 @@ fn text<'a>(spec: Option<&'a Value>, field: &str) -> &'a str {
     spec.and_then(|spec| spec.get(field)).and_then(Value::as_str).unwrap_or_default()
 }
 
-fn may_do_everything(spec: Option<&Value>) -> bool {
-    let groups = spec.and_then(|spec| spec.get("groups")).and_then(Value::as_array);
-    let user = text(spec, "user");
-    groups.into_iter().flatten().any(|group| group == "system:masters")
-        || user == ADMIN
-        || user.starts_with("system:serviceaccount:")
+/// Whom a review asks about.
+fn subject(spec: Option<&Value>) -> User {
+    let groups = spec.and_then(|spec| spec.get("groups")).and_then(Value::as_array).into_iter().flatten();
+    User {
+        username: text(spec, "user").to_owned(),
+        uid: String::new(),
+        groups: groups.filter_map(|group| Some(group.as_str()?.to_owned())).collect(),
+        extra: std::collections::BTreeMap::new(),
+    }
+}
+
+/// What a user may do: everything, or what anybody may whom nobody gave a role (`system:basic-user`,
+/// `system:discovery`).
+fn rules(user: &User) -> Value {
+    let (resources, paths) = match user.may_do_everything() {
+        true => (
+            json!([{"verbs": ["*"], "apiGroups": ["*"], "resources": ["*"]}]),
+            json!([{"verbs": ["*"], "nonResourceURLs": ["*"]}]),
+        ),
+        false => (
+            json!([
+                {"verbs": ["create"], "apiGroups": ["authorization.k8s.io"],
+                    "resources": ["selfsubjectaccessreviews", "selfsubjectrulesreviews"]},
+                {"verbs": ["create"], "apiGroups": ["authentication.k8s.io"], "resources": ["selfsubjectreviews"]},
+            ]),
+            json!([{"verbs": ["get"], "nonResourceURLs": ["/api", "/api/*", "/apis", "/apis/*", "/healthz",
+                "/livez", "/openapi", "/openapi/*", "/readyz", "/version", "/version/"]}]),
+        ),
+    };
+    json!({"resourceRules": resources, "nonResourceRules": paths, "incomplete": false})
 }
 
 /// Exactly one thing has to be asked, of somebody (`pkg/apis/authorization/validation`).
