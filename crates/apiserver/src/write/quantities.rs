@@ -250,7 +250,9 @@ mod tests {
             let once = again(&text);
             let twice = again(&once);
             if text.ends_with('i') && !once.ends_with('i') {
-                proptest::prop_assert_eq!(compare(&twice, &once), Some(std::cmp::Ordering::Equal), "{} and {}", twice, once);
+                // What has more digits than are counted here stays as it is.
+                let same = twice == once || compare(&twice, &once) == Some(std::cmp::Ordering::Equal);
+                proptest::prop_assert!(same, "{} and {}", twice, once);
                 proptest::prop_assert_eq!(again(&twice), twice);
             } else {
                 proptest::prop_assert_eq!(twice, once);
