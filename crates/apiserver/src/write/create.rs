@@ -1,7 +1,7 @@
 //! POST of an object.
 
 use listwatch_meta::{Change, Status};
-use listwatch_storage::CreateError;
+use listwatch_storage::{CreateError, StoreFault};
 use serde_json::Value;
 
 use super::admission::{NoPriority, PriorityClass};
@@ -88,9 +88,9 @@ pub(super) async fn create(
         let key = resource.key(request.namespace, &name)?;
         let claim = services::claim_for_new(backend, &registry, resource, &mut attempt, options.dry_run, clock).await?;
         resource.to_stored(&mut attempt);
-        let value = store::encode(&attempt);
+        let mut value = store::encode(&attempt);
 
-        let written = if options.dry_run {
+        let mut written = if options.dry_run {
             match backend.storage().get(&key).await {
                 Ok((None, _)) => {
                     let body = WriteBody::Json(resource.shown_json(value));
@@ -102,6 +102,12 @@ pub(super) async fn create(
         } else {
             backend.storage().create(&key, value.clone(), ttl(resource)).await
         };
+        if let Err(CreateError::Fault(StoreFault::TooLarge(_))) = &written
+            && ownership::forget(&mut attempt)
+        {
+            value = store::encode(&attempt);
+            written = backend.storage().create(&key, value.clone(), ttl(resource)).await;
+        }
         let error = match written {
             Ok(revision) => {
                 let object = store::object(resource, &key, revision, Change::Added, &value)?;
@@ -109,7 +115,14 @@ pub(super) async fn create(
             }
             Err(error) => error,
         };
-        claim.release(backend).await;
+        match &error {
+            CreateError::Fault(fault) => claim.release_after(backend, fault).await,
+            // It may be this very object: the store was asked again when it did not answer.
+            CreateError::AlreadyExists { current, .. } => match store::parse(current) {
+                Ok(current) => claim.keep_used(backend, &current).await,
+                Err(_) => claim.release(backend).await,
+            },
+        }
         match error {
             CreateError::Fault(fault) => return Err(store::store_failed("create", &fault, resource.gr())),
             CreateError::AlreadyExists { .. } if attempts > 0 => {}

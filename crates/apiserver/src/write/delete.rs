@@ -152,7 +152,7 @@ impl Target<'_> {
             }
         }
         if gone && !options.dry_run {
-            services::release_unused(backend, self.registry, resource, &shown, None).await;
+            services::release_unused(backend, self.registry, resource, &shown, None, revision).await;
         }
         let change = if gone { Change::Deleted } else { Change::Modified };
         let object = store::object(resource, key, revision, change, &store::encode(&shown))?;

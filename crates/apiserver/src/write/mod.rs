@@ -277,7 +277,11 @@ pub(crate) async fn amend(
             Amendment::Write | Amendment::Leave => Decision::Nothing,
         })
     };
-    store::run(backend, resource, key, false, decide).await.map(drop)
+    let done = store::run(backend, resource, key, false, decide).await?;
+    if let store::Done::Deleted { previous, revision: Some(at) } = done {
+        services::release_unused(backend, &backend.registry(), resource, &store::parse(&previous)?, None, at).await;
+    }
+    Ok(())
 }
 
 /// What became of an object that a built-in loop removes.

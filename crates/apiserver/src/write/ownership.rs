@@ -179,6 +179,11 @@ fn keep(tree: &mut Map<String, Value>, managed: &Managed) {
     }
 }
 
+/// Takes the account out of a tree that is too large for the store. False where there is none.
+pub(super) fn forget(tree: &mut Map<String, Value>) -> bool {
+    metadata_mut(tree).shift_remove(MANAGED_FIELDS).is_some()
+}
+
 /// Makes the account in a tree a tree, too, as a client sees it.
 pub(super) fn spell_out(tree: &mut Map<String, Value>) {
     if let Some(Value::Object(metadata)) = tree.get_mut("metadata")

@@ -8,17 +8,27 @@
 //!
 //! A claim is a key of its own, created before the service and removed behind it: an `IPAddress`
 //! object for an address, as kube-apiserver does since v1.33, and a key below `/ranges/` for a node
-//! port. A claim that a crash left behind is taken over when somebody asks for exactly that address
-//! or port; otherwise it stays until then.
+//! port.
+//!
+//! Why no two services have the same:
+//! - Only who made a claim, and knows its revision, stores a service with it, and does so within
+//!   [`STORE_WAIT`].
+//! - A claim that a crash left behind, or a write of which nobody knows whether it happened, is taken over by
+//!   the next one who comes upon it, but not before it is [`PENDING_WAIT`] old: until then its service may be
+//!   on its way to the store, also on another server.
+//! - A claim is given back at the revision at which it was made, or, behind a service that is gone, when it is
+//!   older than that end. One that was taken over meanwhile is neither.
 
+use std::collections::{HashMap, HashSet};
 use std::net::Ipv4Addr;
+use std::time::{Duration, Instant};
 
 use bytes::Bytes;
-use listwatch_meta::{FieldError, Key, Status};
-use listwatch_storage::CreateError;
+use listwatch_meta::{FieldError, Key, Revision, Status};
+use listwatch_storage::{CreateError, DeleteError, StoreFault};
 use serde_json::{Map, Value, json};
 
-use super::{Clock, go, metadata as meta, store};
+use super::{Clock, go, metadata as meta, parse_timestamp, store};
 use crate::backend::Backend;
 use crate::registry::{Registry, Resource};
 
@@ -32,6 +42,12 @@ const FIRST_FREE_OFFSET: u32 = 256;
 const NODE_PORTS: std::ops::RangeInclusive<u16> = 30_000..=32_767;
 /// So many random candidates are tried before the range counts as full; then the client gets a 500.
 const CANDIDATES_MAX: usize = 512;
+
+/// A service is stored so long after its first claim, or not at all.
+const STORE_WAIT: Duration = Duration::from_secs(30);
+/// A claim whose service cannot be found counts as left behind when it is this old. What is more than
+/// [`STORE_WAIT`] is for a slow store and for clocks that differ.
+const PENDING_WAIT: Duration = Duration::from_secs(90);
 
 /// What a service still needs.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -55,8 +71,18 @@ enum Choice<T> {
 pub(super) struct Grant {
     addresses: Vec<Ipv4Addr>,
     ports: Vec<u16>,
-    /// The keys that hold the claims; empty when only tried.
-    keys: Vec<(Claimed, Key)>,
+    /// The claims; empty when only tried.
+    claims: Vec<Claim>,
+    /// When the first of them was begun.
+    since: Option<Instant>,
+}
+
+/// A claim that was made for a service.
+#[derive(Debug)]
+struct Claim {
+    of: Claimed,
+    key: Key,
+    made: Revision,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -128,7 +154,7 @@ impl Wanted {
         dry_run: bool,
         clock: &Clock,
     ) -> Result<Grant, Status> {
-        let mut grant = Grant::default();
+        let mut grant = Grant { since: Some(Instant::now()), ..Grant::default() };
         let result = self.claim_into(&mut grant, backend, registry, dry_run, clock).await;
         match result {
             Ok(()) => Ok(grant),
@@ -153,24 +179,27 @@ impl Wanted {
                 Ipv4Addr::from(CLUSTER_NETWORK + offset)
             };
             let address = self
-                .claim_one(backend, choice, candidate, |address| {
+                .claim_one(backend, clock, choice, candidate, |address| {
                     address_claim(registry, address, self, clock).filter(|_| !dry_run)
                 })
                 .await?;
-            let Some((address, key)) = address else {
+            let Some((address, claim)) = address else {
                 return Err(match choice {
                     Choice::Any => Status::internal("failed to allocate a serviceIP: range is full"),
                     Choice::This(address) => self.invalid_address(address, "provided IP is already allocated"),
                 });
             };
             grant.addresses.push(address);
-            grant.keys.extend(key.map(|key| (Claimed::Address(address), key)));
+            grant.claims.extend(claim.map(|(key, made)| Claim { of: Claimed::Address(address), key, made }));
         }
         for choice in &self.ports {
             let candidate = || rand::random_range(NODE_PORTS);
-            let port =
-                self.claim_one(backend, *choice, candidate, |port| port_claim(port, self).filter(|_| !dry_run)).await?;
-            let Some((port, key)) = port else {
+            let port = self
+                .claim_one(backend, clock, *choice, candidate, |port| {
+                    port_claim(port, self, clock).filter(|_| !dry_run)
+                })
+                .await?;
+            let Some((port, claim)) = port else {
                 return Err(match choice {
                     Choice::Any => Status::internal("failed to allocate a nodePort: range is full"),
                     Choice::This(port) => {
@@ -181,7 +210,7 @@ impl Wanted {
                 });
             };
             grant.ports.push(port);
-            grant.keys.extend(key.map(|key| (Claimed::Port(port), key)));
+            grant.claims.extend(claim.map(|(key, made)| Claim { of: Claimed::Port(port), key, made }));
         }
         Ok(())
     }
@@ -190,10 +219,11 @@ impl Wanted {
     async fn claim_one<T: Copy>(
         &self,
         backend: &Backend,
+        clock: &Clock,
         choice: Choice<T>,
         candidate: impl Fn() -> T,
         claim: impl Fn(T) -> Option<(Key, Bytes)>,
-    ) -> Result<Option<(T, Option<Key>)>, Status> {
+    ) -> Result<Option<(T, Option<(Key, Revision)>)>, Status> {
         let candidates = match choice {
             Choice::Any => CANDIDATES_MAX,
             Choice::This(_) => 1,
@@ -205,12 +235,12 @@ impl Wanted {
             };
             let Some((key, value)) = claim(chosen) else { return Ok(Some((chosen, None))) };
             match backend.storage().create(&key, value.clone(), None).await {
-                Ok(_) => return Ok(Some((chosen, Some(key)))),
+                Ok(made) => return Ok(Some((chosen, Some((key, made))))),
                 Err(CreateError::AlreadyExists { current, .. }) => {
-                    // Asked for by name, it is worth finding out whether its owner still has it.
-                    let named = matches!(choice, Choice::This(_));
-                    if named && !owner_has_it(backend, &current).await? && take_over(backend, &current, value).await {
-                        return Ok(Some((chosen, Some(key))));
+                    if is_left_behind(backend, &current, clock).await?
+                        && let Some(made) = take_over(backend, &current, value).await
+                    {
+                        return Ok(Some((chosen, Some((key, made)))));
                     }
                 }
                 Err(CreateError::Fault(fault)) => {
@@ -252,10 +282,10 @@ fn address_claim(registry: &Registry, address: Ipv4Addr, owner: &Wanted, clock: 
 }
 
 /// The key that claims a node port. It belongs to no resource, so no client sees it.
-fn port_claim(port: u16, owner: &Wanted) -> Option<(Key, Bytes)> {
+fn port_claim(port: u16, owner: &Wanted, clock: &Clock) -> Option<(Key, Bytes)> {
     let key = port_key(port)?;
     let claim = json!({
-        "metadata": {"name": port.to_string()},
+        "metadata": {"name": port.to_string(), "creationTimestamp": clock.now()},
         "spec": {"parentRef": {"resource": "services", "namespace": owner.namespace, "name": owner.name}},
     });
     Some((key, claim.to_string().into()))
@@ -265,17 +295,30 @@ fn port_key(port: u16) -> Option<Key> {
     Key::new("ranges/servicenodeports", None, &port.to_string()).ok()
 }
 
-/// Does the service that a claim names exist and hold what is claimed?
-async fn owner_has_it(backend: &Backend, claim: &listwatch_storage::KeyValue) -> Result<bool, Status> {
+/// Is a claim old, and the service that it names gone or without what is claimed? Never so is a claim for
+/// something else than a service: those are made and removed by others.
+async fn is_left_behind(backend: &Backend, claim: &listwatch_storage::KeyValue, clock: &Clock) -> Result<bool, Status> {
     let object = store::parse(claim)?;
-    let owner = |field: &str| object.get("spec")?.get("parentRef")?.get(field)?.as_str().map(str::to_owned);
+    let made = parse_timestamp(meta::text(store::metadata(&object), "creationTimestamp"));
+    if made.is_some_and(|made| clock.time() - made < PENDING_WAIT) {
+        return Ok(false);
+    }
+    owner_has_it(backend, &object).await.map(|has| !has)
+}
+
+/// Does the service that a claim names exist and hold what is claimed?
+async fn owner_has_it(backend: &Backend, object: &Map<String, Value>) -> Result<bool, Status> {
+    let owner = |field: &str| object.get("spec")?.get("parentRef")?.get(field)?.as_str();
+    if owner("resource") != Some("services") || owner("group").is_some_and(|group| !group.is_empty()) {
+        return Ok(true);
+    }
     let (Some(namespace), Some(name)) = (owner("namespace"), owner("name")) else { return Ok(true) };
     let registry = backend.registry();
     let Some(services) = registry.find("", "v1", "services") else { return Ok(true) };
-    let Ok(key) = services.key(Some(&namespace), &name) else { return Ok(true) };
+    let Ok(key) = services.key(Some(namespace), name) else { return Ok(true) };
     let (found, _) = backend.storage().get(&key).await.map_err(|error| store::read_failed(&error, SERVICES))?;
     let Some(found) = found else { return Ok(false) };
-    let claimed = meta::text(store::metadata(&object), "name");
+    let claimed = meta::text(store::metadata(object), "name");
     let service = store::parse(&found)?;
     Ok(holdings(&service).iter().any(|held| match held {
         Claimed::Address(address) => address.to_string() == claimed,
@@ -284,8 +327,8 @@ async fn owner_has_it(backend: &Backend, claim: &listwatch_storage::KeyValue) ->
 }
 
 /// Makes a claim whose owner is gone ours, if nobody else does at the same moment.
-async fn take_over(backend: &Backend, claim: &listwatch_storage::KeyValue, value: Bytes) -> bool {
-    backend.storage().update(&claim.key, claim.modified, value, None).await.is_ok()
+async fn take_over(backend: &Backend, claim: &listwatch_storage::KeyValue, value: Bytes) -> Option<Revision> {
+    backend.storage().update(&claim.key, claim.modified, value, None).await.ok()
 }
 
 /// What a stored service has.
@@ -293,21 +336,40 @@ fn holdings(service: &Map<String, Value>) -> Vec<Claimed> {
     let Some(spec) = service.get("spec").and_then(Value::as_object) else { return Vec::new() };
     let address = meta::text(spec, "clusterIP").parse().ok().map(Claimed::Address);
     let ports = spec.get("ports").and_then(Value::as_array).into_iter().flatten();
-    let ports = ports.filter_map(|port| node_port(port).map(Claimed::Port));
+    let ports = ports.filter_map(node_port).chain(health_check_port(spec)).map(Claimed::Port);
     address.into_iter().chain(ports).collect()
+}
+
+/// The port at which a load balancer asks whether a node has endpoints; only who keeps traffic on its node
+/// has one.
+fn health_check_port(spec: &Map<String, Value>) -> Option<u16> {
+    if !needs_health_check(spec) {
+        return None;
+    }
+    spec.get("healthCheckNodePort")?.as_u64().and_then(|port| u16::try_from(port).ok()).filter(|port| *port > 0)
+}
+
+fn needs_health_check(spec: &Map<String, Value>) -> bool {
+    meta::text(spec, "type") == "LoadBalancer" && meta::text(spec, "externalTrafficPolicy") == "Local"
+}
+
+/// Does a service have node ports?
+fn is_outside(spec: &Map<String, Value>) -> bool {
+    matches!(meta::text(spec, "type"), "NodePort" | "LoadBalancer")
 }
 
 fn node_port(port: &Value) -> Option<u16> {
     port.get("nodePort")?.as_u64().and_then(|port| u16::try_from(port).ok()).filter(|port| *port > 0)
 }
 
-/// Gives back what a service had and its successor (`None`: it is gone) no longer has.
+/// Gives back what a service had and its successor (`None`: it is gone) no longer has since revision `at`.
 pub(super) async fn release_unused(
     backend: &Backend,
     registry: &Registry,
     resource: &Resource,
     before: &Map<String, Value>,
     after: Option<&Map<String, Value>>,
+    at: Revision,
 ) {
     if !is_service(resource) {
         return;
@@ -320,18 +382,22 @@ pub(super) async fn release_unused(
                 .and_then(|resource| resource.key(None, &address.to_string()).ok()),
             Claimed::Port(port) => port_key(port),
         };
-        if let Some(key) = key {
-            forget(backend, &key).await;
+        // A younger claim is somebody else's.
+        if let Some(key) = key
+            && let Ok((Some(found), _)) = backend.storage().get(&key).await
+            && found.modified < at
+        {
+            forget(backend, &key, found.modified).await;
         }
     }
 }
 
-/// Removes a claim. What fails here is only a claim too many, which can be taken over.
-async fn forget(backend: &Backend, key: &Key) {
-    if let Ok((Some(found), _)) = backend.storage().get(key).await
-        && let Err(error) = backend.storage().delete(key, found.modified).await
-    {
-        tracing::warn!(%key, %error, "a claim of a service stays behind");
+/// Removes a claim as it was made. What fails here is only a claim too many, which can be taken over.
+async fn forget(backend: &Backend, key: &Key, made: Revision) {
+    match backend.storage().delete(key, made).await {
+        // Somebody took it over.
+        Ok(_) | Err(DeleteError::Conflict { .. }) => {}
+        Err(error) => tracing::warn!(%key, %error, "a claim of a service stays behind"),
     }
 }
 
@@ -340,26 +406,40 @@ impl Grant {
     pub(super) fn add(&mut self, more: Grant) {
         self.addresses.extend(more.addresses);
         self.ports.extend(more.ports);
-        self.keys.extend(more.keys);
+        self.claims.extend(more.claims);
+        self.since = [self.since, more.since].into_iter().flatten().min();
     }
 
     /// Gives everything back.
     pub(super) async fn release(&self, backend: &Backend) {
-        for (_, key) in &self.keys {
-            forget(backend, key).await;
+        for claim in &self.claims {
+            forget(backend, &claim.key, claim.made).await;
+        }
+    }
+
+    /// Gives everything back, unless the store failed in a way that leaves open whether the service is
+    /// there: then the claims stay, and are taken over once it is known that it is not.
+    pub(super) async fn release_after(&self, backend: &Backend, fault: &StoreFault) {
+        if !matches!(fault, StoreFault::Unavailable(_) | StoreFault::Closed) {
+            self.release(backend).await;
+        }
+    }
+
+    /// As [`Grant::release_after`], of a write that was answered with this.
+    pub(super) async fn release_unless_unknown(&self, backend: &Backend, status: &Status) {
+        if status.code < 500 {
+            self.release(backend).await;
         }
     }
 
     /// Gives back what the stored service does not use: others may have changed it meanwhile.
     pub(super) async fn keep_used(&self, backend: &Backend, service: &Map<String, Value>) {
-        if self.keys.is_empty() {
+        if self.claims.is_empty() {
             return;
         }
         let used = holdings(service);
-        for (claimed, key) in &self.keys {
-            if !used.contains(claimed) {
-                forget(backend, key).await;
-            }
+        for claim in self.claims.iter().filter(|claim| !used.contains(&claim.of)) {
+            forget(backend, &claim.key, claim.made).await;
         }
     }
 
@@ -389,6 +469,9 @@ impl Grant {
         self.fill_ports(spec, old, &mut wanted)?;
         if wanted.address.is_some() || !wanted.ports.is_empty() {
             return Err(Unfilled::Wants(wanted));
+        }
+        if self.since.is_some_and(|since| since.elapsed() > STORE_WAIT) {
+            return Err(Status::server_timeout("create", SERVICES).into());
         }
         Ok(())
     }
@@ -476,12 +559,31 @@ impl Grant {
                 spec.shift_remove("externalTrafficPolicy");
             }
         }
+        if meta::text(spec, "externalTrafficPolicy") != "Local" {
+            spec.shift_remove("healthCheckNodePort");
+        }
         let old_ports = old.and_then(|old| old.get("ports")?.as_array()).map(Vec::as_slice).unwrap_or_default();
-        let had: Vec<u16> = old_ports.iter().filter_map(node_port).collect();
-        let mut free = self.ports.iter().copied();
+        let old_health_check = old.and_then(health_check_port);
+        let had: Vec<u16> = old_ports.iter().filter_map(node_port).chain(old_health_check).collect();
+        // A service that was inside until now has one node port for each port, of all protocols.
+        let begins = !old.is_some_and(is_outside);
+        let health_check = needs_health_check(spec).then(|| health_check_port(spec));
+        let mut own: HashMap<u64, u16> = HashMap::new();
+        let mut asked_for: HashSet<u64> = HashSet::new();
         let Some(Value::Array(ports)) = spec.get_mut("ports") else { return Ok(()) };
-        let explicit: Vec<u16> = ports.iter().filter_map(node_port).collect();
-        let mut free = free.by_ref().filter(|port| !explicit.contains(port));
+        let explicit: Vec<u16> = ports.iter().filter_map(node_port).chain(health_check.flatten()).collect();
+        for port in ports.iter().filter(|_| begins) {
+            if let (Some(number), Some(chosen)) = (port.get("port").and_then(Value::as_u64), node_port(port)) {
+                own.entry(number).or_insert(chosen);
+            }
+        }
+        let mut free = self.ports.iter().copied().filter(|port| !explicit.contains(port));
+        let ask = |wanted: &mut Wanted, port: u16| {
+            let choice = Choice::This(port);
+            if !had.contains(&port) && !self.ports.contains(&port) && !wanted.ports.contains(&choice) {
+                wanted.ports.push(choice);
+            }
+        };
         for (place, port) in ports.iter_mut().enumerate() {
             let Value::Object(port_fields) = port else { continue };
             if !matches!(kind.as_str(), "NodePort" | "LoadBalancer") {
@@ -496,9 +598,7 @@ impl Grant {
                     let error = FieldError::invalid(format!("spec.ports[{place}].nodePort"), asked, why);
                     return Err(Status::invalid("", "Service", &wanted.name, &[error]).into());
                 };
-                if !had.contains(&asked) && !self.ports.contains(&asked) {
-                    wanted.ports.push(Choice::This(asked));
-                }
+                ask(wanted, asked);
                 continue;
             }
             if !outside {
@@ -508,12 +608,37 @@ impl Grant {
             let same = old_ports.iter().find(|old| {
                 old.get("port") == port_fields.get("port") && old.get("protocol") == port_fields.get("protocol")
             });
-            match same.and_then(node_port).filter(|port| !explicit.contains(port)).or_else(|| free.next()) {
+            let number = port_fields.get("port").and_then(Value::as_u64).filter(|_| begins);
+            let kept = same.and_then(node_port).filter(|port| !explicit.contains(port));
+            let shared = number.and_then(|number| own.get(&number).copied());
+            if number.is_some_and(|number| shared.is_none() && asked_for.contains(&number)) {
+                continue;
+            }
+            match kept.or(shared).or_else(|| free.next()) {
                 Some(granted) => {
+                    own.extend(number.map(|number| (number, granted)));
                     port_fields.insert("nodePort".to_owned(), json!(granted));
                 }
-                None => wanted.ports.push(Choice::Any),
+                None => {
+                    asked_for.extend(number);
+                    wanted.ports.push(Choice::Any);
+                }
             }
+        }
+        match health_check {
+            None => {}
+            Some(Some(asked)) if had.contains(&asked) || NODE_PORTS.contains(&asked) => ask(wanted, asked),
+            Some(Some(asked)) => {
+                let why = "provided port is not in the valid range. The range of valid ports is 30000-32767";
+                let why = format_args!("failed to allocate requested HealthCheck NodePort {asked}: {why}");
+                return Err(Status::internal(why).into());
+            }
+            Some(None) => match old_health_check.or_else(|| free.next()) {
+                Some(granted) => {
+                    spec.insert("healthCheckNodePort".to_owned(), json!(granted));
+                }
+                None => wanted.ports.push(Choice::Any),
+            },
         }
         Ok(())
     }

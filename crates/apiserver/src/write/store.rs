@@ -57,13 +57,29 @@ pub(super) enum Done {
     Absent,
 }
 
+/// What a client is told of a store that failed in [`run`], by what the server may do about it.
+pub(super) enum Faulted {
+    /// The object is too large.
+    TooLarge(Status),
+    /// Anything else.
+    Other(Status),
+}
+
+impl From<Faulted> for Status {
+    fn from(faulted: Faulted) -> Self {
+        match faulted {
+            Faulted::TooLarge(status) | Faulted::Other(status) => status,
+        }
+    }
+}
+
 /// Carries out what `decide` says about the state of one key, however often others change it
 /// meanwhile. With `dry_run` it only finds out.
 ///
 /// # Errors
 /// What `decide` refuses with, confirmed on the state in the store; a [`Status`] when the store
 /// fails.
-pub(super) async fn run<E: From<Status>>(
+pub(super) async fn run<E: From<Status> + From<Faulted>>(
     backend: &Backend,
     resource: &Resource,
     key: &Key,
@@ -93,7 +109,14 @@ pub(super) async fn run<E: From<Status>>(
         Err(GuaranteedUpdateError::Contended { .. }) => {
             return Err(Status::server_timeout("update", resource.gr()).into());
         }
-        Err(GuaranteedUpdateError::Fault(fault)) => return Err(store_failed("update", &fault, resource.gr()).into()),
+        Err(GuaranteedUpdateError::Fault(fault)) => {
+            let status = store_failed("update", &fault, resource.gr());
+            let faulted = match fault {
+                StoreFault::TooLarge(_) => Faulted::TooLarge(status),
+                _ => Faulted::Other(status),
+            };
+            return Err(faulted.into());
+        }
     })
 }
 

@@ -659,3 +659,33 @@ async fn what_does_not_exist_is_not_there() {
     let status = world.send(&format!("PATCH {DEPLOYMENTS}/w/status application/json"), "{}").await.unwrap_err();
     assert_eq!(status.code, 415);
 }
+
+#[tokio::test]
+async fn an_object_that_is_too_large_with_its_owners_is_stored_without_them() {
+    let world = World::new().await;
+    // Every name stands in the data and again in the account of who owns it.
+    let data = |count: usize| {
+        let names = (0..count).map(|n| (format!("{n:0>250}"), Value::from("")));
+        Value::Object(names.collect())
+    };
+    let map = |count: usize| serde_json::json!({"metadata": {"name": "a"}, "data": data(count)}).to_string();
+    let owned = async |line: &str, body: &str| {
+        let answer = world.answer(line, body).await;
+        assert!(answer.starts_with('2'), "{line}: {}", &answer[..answer.len().min(300)]);
+        answer.contains("managedFields")
+    };
+    assert!(owned(&post(MAPS), &map(2000)).await);
+    assert!(!owned(&put(MAPS, "a"), &map(4000)).await, "an update");
+    assert!(!owned(&patch(MAPS, "a", MERGE), r#"{"data":{"x":"y"}}"#).await, "who has no account gets none");
+    world.send(&format!("DELETE {MAPS}/a"), "").await.unwrap();
+    assert!(!owned(&post(MAPS), &map(4000)).await, "a create");
+    world.send(&format!("DELETE {MAPS}/a"), "").await.unwrap();
+    assert!(owned(&post(MAPS), &map(2000)).await);
+    let more = serde_json::json!({"data": data(4000)}).to_string();
+    assert!(!owned(&patch(MAPS, "a", MERGE), &more).await, "a patch");
+    let config =
+        serde_json::json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "b"}, "data": data(4000)});
+    let apply = format!("PATCH {MAPS}/b?fieldManager=m application/apply-patch+yaml");
+    let status = world.send(&apply, &config.to_string()).await.unwrap_err();
+    assert_eq!(status.code, 413, "an apply is refused: {}", status.message);
+}

@@ -16,7 +16,7 @@ use super::options::{FieldValidation, Options};
 use super::ownership::{self, Sent};
 use super::patch::ParsedPatch;
 use super::services::{self, Grant, Unfilled, Wanted};
-use super::store::{self, Done, metadata, metadata_mut};
+use super::store::{self, Done, Faulted, metadata, metadata_mut};
 use super::{Clock, WriteRequest, WriteResponse, admission, create, metadata as meta, prepare};
 use crate::auth::User;
 use crate::backend::Backend;
@@ -60,6 +60,8 @@ pub(super) enum Refusal {
     Wants(Wanted),
     /// The class that the new pod names is to be looked up first.
     WantsClass(String),
+    /// The store does not take so large an object.
+    TooLarge(Box<Status>),
 }
 
 impl From<Unfilled> for Refusal {
@@ -83,6 +85,15 @@ impl From<NoPriority> for Refusal {
 impl From<Status> for Refusal {
     fn from(status: Status) -> Self {
         Refusal::Status(Box::new(status))
+    }
+}
+
+impl From<Faulted> for Refusal {
+    fn from(faulted: Faulted) -> Self {
+        match faulted {
+            Faulted::TooLarge(status) => Refusal::TooLarge(Box::new(status)),
+            Faulted::Other(status) => Refusal::Status(Box::new(status)),
+        }
     }
 }
 
@@ -137,6 +148,9 @@ impl Target<'_> {
             };
         let mut grant = Grant::default();
         let mut class = None;
+        // Who owns what is left out of an object that the store would not take otherwise. An apply is about
+        // that, and is refused.
+        let mut forgotten = false;
         // The last state that was decided upon, and what it was to become.
         let mut before = Map::new();
         let mut after = Map::new();
@@ -157,6 +171,9 @@ impl Target<'_> {
                     prepare::create(resource, &mut object, Making { uid: &uid, now: &now, user: self.user })?;
                     grant.fill(resource, &mut object, None)?;
                     resource.to_stored(&mut object);
+                    if forgotten {
+                        ownership::forget(&mut object);
+                    }
                     let value = store::encode(&object);
                     (before, after) = (Map::new(), object);
                     return Ok(Decision::Write { value, ttl: create::ttl(resource) });
@@ -182,7 +199,12 @@ impl Target<'_> {
                 let old = if resource.conversion.is_some() { ownership::as_map(&stored) } else { old };
                 prepare::update(resource, self.subresource, &mut object, old, self.clock)?;
                 grant.fill(resource, &mut object, Some(old))?;
-                let settled = ownership::settle(old, &mut object);
+                let settled = if forgotten {
+                    ownership::forget(&mut object);
+                    true
+                } else {
+                    ownership::settle(old, &mut object)
+                };
                 let completes = prepare::completes_deletion(resource, &object, old);
                 resource.to_stored(&mut object);
                 let may_be_same = settled || shown.is_some() || resource.conversion.is_some();
@@ -217,17 +239,29 @@ impl Target<'_> {
                         }
                     }
                 }
-                Err(Refusal::Status(status)) => {
-                    grant.release(self.backend).await;
+                Err(Refusal::TooLarge(_)) if self.account == Account::Update && !forgotten => forgotten = true,
+                Err(Refusal::Status(status) | Refusal::TooLarge(status)) => {
+                    grant.release_unless_unknown(self.backend, &status).await;
                     return Err(*status);
                 }
                 Ok(done) => break done,
             }
         };
         if !self.dry_run {
-            grant.keep_used(self.backend, &after).await;
-            let gone = matches!(done, Done::Deleted { .. });
-            services::release_unused(self.backend, self.registry, resource, &before, (!gone).then_some(&after)).await;
+            let (gone, at) = match &done {
+                Done::Deleted { revision, .. } => (true, *revision),
+                Done::Updated { revision, .. } => (false, Some(*revision)),
+                Done::Created { .. } | Done::Unchanged(_) | Done::Absent => (false, None),
+            };
+            if gone {
+                grant.release(self.backend).await;
+            } else {
+                grant.keep_used(self.backend, &after).await;
+            }
+            if let Some(at) = at {
+                let after = (!gone).then_some(&after);
+                services::release_unused(self.backend, self.registry, resource, &before, after, at).await;
+            }
         }
         Ok(match done {
             // The client sees what it made of the object, at the version it made it of.

@@ -90,17 +90,187 @@ async fn addresses_that_cannot_be() {
     assert_eq!(claims(&world).await, (1, 0));
 }
 
+/// The same server later.
+fn later(world: &World, seconds: i64) -> World {
+    let time = parse_timestamp(NOW).unwrap() + time::Duration::seconds(seconds);
+    World { backend: Arc::clone(&world.backend), clock: Clock::fixed(time) }
+}
+
+/// Removes a service behind the server's back, as a crash would leave its claims.
+async fn lose(world: &World, name: &str) {
+    let key = Key::from_path(&format!("/services/specs/default/{name}")).unwrap();
+    let (found, _) = world.backend.storage().get(&key).await.unwrap();
+    world.backend.storage().delete(&key, found.unwrap().modified).await.unwrap();
+}
+
 #[tokio::test]
-async fn a_claim_without_an_owner_is_taken_over() {
+async fn a_claim_without_an_owner_is_taken_over_but_not_at_once() {
+    let world = World::new().await;
+    let chosen = r#"{"type":"NodePort","clusterIP":"10.96.0.10","ports":[{"port":80,"nodePort":30080}]}"#;
+    world.send(&post(SERVICES), &body("s", chosen)).await.unwrap();
+    lose(&world, "s").await;
+    // Its service may be on its way to the store.
+    let soon = later(&world, 60);
+    let taken = "Service \"t\" is invalid: spec.clusterIPs: Invalid value: [\"10.96.0.10\"]: failed to allocate IP 10.96.0.10: provided IP is already allocated";
+    soon.refuse(&post(SERVICES), &body("t", chosen), 422, taken).await;
+    let world = later(&world, 120);
+    let created = spec(&world, &post(SERVICES), &body("t", chosen)).await;
+    assert_eq!((&created["clusterIP"], &created["ports"][0]["nodePort"]), (&"10.96.0.10".into(), &30080.into()));
+    for claimed in [world.stored("/ipaddresses/").await, world.stored("/ranges/").await] {
+        assert!(claimed.len() == 1 && claimed[0].contains(r#""name":"t""#), "{claimed:?}");
+    }
+    world.send(&format!("DELETE {SERVICES}/t"), "").await.unwrap();
+    assert_eq!(claims(&world).await, (0, 0));
+}
+
+#[tokio::test]
+async fn what_others_claimed_is_nobody_elses() {
+    let world = World::new().await;
+    let gateway = r#"{"metadata":{"name":"10.96.0.10"},"spec":{"parentRef":{"group":"gateway.networking.k8s.io","resource":"gateways","namespace":"default","name":"g"}}}"#;
+    world.send("POST /apis/networking.k8s.io/v1/ipaddresses", gateway).await.unwrap();
+    let taken = "Service \"t\" is invalid: spec.clusterIPs: Invalid value: [\"10.96.0.10\"]: failed to allocate IP 10.96.0.10: provided IP is already allocated";
+    let chosen = r#"{"clusterIP":"10.96.0.10","ports":[{"port":80}]}"#;
+    later(&world, 1000).refuse(&post(SERVICES), &body("t", chosen), 422, taken).await;
+}
+
+#[tokio::test]
+async fn a_service_that_is_gone_gives_nothing_back_that_was_taken_over() {
+    // Between the end of a service and the end of its claim another one came.
     let world = World::new().await;
     let chosen = r#"{"clusterIP":"10.96.0.10","ports":[{"port":80}]}"#;
     world.send(&post(SERVICES), &body("s", chosen)).await.unwrap();
     let key = Key::from_path("/services/specs/default/s").unwrap();
     let (found, _) = world.backend.storage().get(&key).await.unwrap();
-    world.backend.storage().delete(&key, found.unwrap().modified).await.unwrap();
-    assert_eq!(spec(&world, &post(SERVICES), &body("t", chosen)).await["clusterIP"], "10.96.0.10");
-    let claimed = world.stored("/ipaddresses/").await;
-    assert!(claimed[0].contains(r#""name":"t""#), "{claimed:?}");
+    let found = found.unwrap();
+    let gone = world.backend.storage().delete(&key, found.modified).await.unwrap();
+    let world = later(&world, 120);
+    world.send(&post(SERVICES), &body("t", chosen)).await.unwrap();
+    let registry = world.backend.registry();
+    let services = registry.find("", "v1", "services").unwrap();
+    let before = store::parse(&found).unwrap();
+    super::super::services::release_unused(&world.backend, &registry, services, &before, None, gone).await;
+    assert_eq!(claims(&world).await, (1, 0), "the claim is another's");
+}
+
+/// Addresses and ports of all services that are stored.
+async fn held(world: &World) -> Vec<String> {
+    let mut held = Vec::new();
+    for line in world.stored("/services/specs/").await {
+        let service: Value = serde_json::from_str(line.split_once('=').unwrap().1).unwrap();
+        held.extend(service["spec"]["clusterIP"].as_str().map(str::to_owned));
+        let ports = service["spec"]["ports"].as_array().unwrap().iter();
+        held.extend(ports.filter_map(|port| port.get("nodePort").map(Value::to_string)));
+    }
+    held.sort();
+    held
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn services_of_two_servers_never_share_anything() {
+    const WORKERS: usize = 8;
+    const ROUNDS: usize = 60;
+    let storage = MemoryStorage::new();
+    let servers = [Arc::new(World::over(storage.clone()).await), {
+        let backend = Arc::new(Backend::new(storage, Registry::builtin(), true, Limits::default()));
+        Arc::new(World { backend, clock: Clock::fixed(parse_timestamp(NOW).unwrap()) })
+    }];
+    let workers: Vec<_> = (0..WORKERS)
+        .map(|worker| {
+            let world = Arc::clone(&servers[worker % servers.len()]);
+            tokio::spawn(async move {
+                // All want one of few addresses and ports, and never hold them for long.
+                for round in 0..ROUNDS {
+                    let name = format!("s{}", (worker + round * 3) % 5);
+                    let (address, port) = ((worker * 7 + round) % 3, (worker + round) % 3);
+                    let chosen = format!(
+                        r#"{{"type":"NodePort","clusterIP":"10.96.0.1{address}","ports":[{{"port":80,"nodePort":3000{port}}}]}}"#
+                    );
+                    let _ = world.send(&post(SERVICES), &body(&name, &chosen)).await;
+                    let _ = world
+                        .send(&patch(SERVICES, &name, MERGE), r#"{"spec":{"type":"ClusterIP","ports":[{"port":81}]}}"#)
+                        .await;
+                    let outside = format!(r#"{{"spec":{{"type":"NodePort","ports":[{{"port":81,"nodePort":3000{address}}}]}}}}"#);
+                    let _ = world.send(&patch(SERVICES, &name, MERGE), &outside).await;
+                    let held = held(&world).await;
+                    let mut once = held.clone();
+                    once.dedup();
+                    assert_eq!(held, once, "two services have the same");
+                    let _ = world.send(&format!("DELETE {SERVICES}/{name}"), "").await;
+                }
+            })
+        })
+        .collect();
+    for worker in workers {
+        worker.await.unwrap();
+    }
+    let left = held(&servers[0]).await;
+    let claimed = claims(&servers[0]).await;
+    assert_eq!(claimed.0 + claimed.1, left.len(), "what is claimed is what services have: {left:?}");
+}
+
+#[tokio::test]
+async fn a_create_whose_end_is_not_known_keeps_its_claims() {
+    let world = World::new().await;
+    let registry = world.backend.registry();
+    let services = registry.find("", "v1", "services").unwrap();
+    let claim = async |fault: listwatch_storage::StoreFault| {
+        let mut object = serde_json::json!({"metadata": {"name": "s", "namespace": "default"},
+            "spec": {"type": "ClusterIP", "ports": [{"port": 80}]}});
+        let object = object.as_object_mut().unwrap();
+        let grant =
+            super::super::services::claim_for_new(&world.backend, &registry, services, object, false, &world.clock);
+        let grant = grant.await.unwrap();
+        assert_eq!(claims(&world).await, (1, 0));
+        grant.release_after(&world.backend, &fault).await;
+        let left = claims(&world).await.0;
+        grant.release(&world.backend).await;
+        left
+    };
+    use listwatch_storage::StoreFault;
+    assert_eq!(claim(StoreFault::Unavailable("timeout".to_owned())).await, 1, "the service may be there");
+    assert_eq!(claim(StoreFault::NoSpace("full".to_owned())).await, 0, "nothing was stored");
+    assert_eq!(claims(&world).await, (0, 0));
+}
+
+#[tokio::test]
+async fn ports_of_one_number_share_a_node_port() {
+    let world = World::new().await;
+    let dns = r#"{"type":"NodePort","ports":[{"port":53,"name":"u","protocol":"UDP"},{"port":53,"name":"t"},{"port":80,"name":"h"}]}"#;
+    let created = spec(&world, &post(SERVICES), &body("dns", dns)).await;
+    assert_eq!(created["ports"][0]["nodePort"], created["ports"][1]["nodePort"]);
+    assert_ne!(created["ports"][0]["nodePort"], created["ports"][2]["nodePort"]);
+    assert_eq!(claims(&world).await, (1, 2));
+    let chosen = r#"{"type":"NodePort","ports":[{"port":53,"name":"u","protocol":"UDP"},{"port":53,"name":"t","nodePort":30053}]}"#;
+    let created = spec(&world, &post(SERVICES), &body("chosen", chosen)).await;
+    assert_eq!(created["ports"][0]["nodePort"], 30053);
+    let both = r#"{"type":"NodePort","ports":[{"port":53,"name":"u","protocol":"UDP","nodePort":30054},{"port":53,"name":"t","nodePort":30054}]}"#;
+    let created = spec(&world, &post(SERVICES), &body("both", both)).await;
+    assert_eq!(created["ports"][0]["nodePort"], 30054);
+    assert_eq!(claims(&world).await, (3, 4));
+    for name in ["dns", "chosen", "both"] {
+        world.send(&format!("DELETE {SERVICES}/{name}"), "").await.unwrap();
+    }
+    assert_eq!(claims(&world).await, (0, 0));
+}
+
+#[tokio::test]
+async fn a_balancer_that_keeps_traffic_on_its_node_has_a_port_for_health_checks() {
+    let world = World::new().await;
+    let local = r#"{"type":"LoadBalancer","externalTrafficPolicy":"Local","ports":[{"port":80}]}"#;
+    let created = spec(&world, &post(SERVICES), &body("s", local)).await;
+    let given = created["healthCheckNodePort"].as_u64().unwrap();
+    assert!((30_000..=32_767).contains(&given) && created["ports"][0]["nodePort"] != given, "{created}");
+    assert_eq!(claims(&world).await, (1, 2));
+    let updated = spec(&world, &put(SERVICES, "s"), &body("s", local)).await;
+    assert_eq!(updated["healthCheckNodePort"], given);
+    let taken = format!(r#"{{"type":"NodePort","ports":[{{"port":80,"nodePort":{given}}}]}}"#);
+    world.send(&post(SERVICES), &body("t", &taken)).await.unwrap_err();
+    let cluster = spec(&world, &patch(SERVICES, "s", MERGE), r#"{"spec":{"externalTrafficPolicy":"Cluster"}}"#).await;
+    assert_eq!(cluster.get("healthCheckNodePort"), None);
+    assert_eq!(claims(&world).await, (1, 1));
+    let chosen = r#"{"spec":{"externalTrafficPolicy":"Local","healthCheckNodePort":30099}}"#;
+    assert_eq!(spec(&world, &patch(SERVICES, "s", MERGE), chosen).await["healthCheckNodePort"], 30099);
+    assert_eq!(claims(&world).await, (1, 2));
 }
 
 #[tokio::test]
