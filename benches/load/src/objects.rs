@@ -33,6 +33,19 @@ pub(crate) enum Select {
     Name,
 }
 
+/// A kind of patch.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Patch {
+    /// RFC 6902.
+    Json,
+    /// RFC 7386.
+    Merge,
+    /// Kubernetes' own.
+    Strategic,
+    /// Server-side apply of the whole object.
+    Apply,
+}
+
 /// Objects of one shape.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Objects {
@@ -128,6 +141,44 @@ impl Objects {
         }
         let extras = Extras { group, body: self.body(object, turn), ..Extras::default() };
         client.expect(Method::PUT, &self.path(object), extras).await
+    }
+
+    /// Changes an object by a patch of this kind: the payload of a config map and its turn.
+    pub(crate) async fn patch(
+        &self,
+        client: &mut Client<'_>,
+        object: usize,
+        turn: u64,
+        patch: Patch,
+    ) -> Outcome<Bytes> {
+        let payload = self.payload(object, turn);
+        let (content_type, query, body) = match patch {
+            Patch::Json => (
+                "application/json-patch+json",
+                "",
+                format!(
+                    "[{{\"op\":\"replace\",\"path\":\"/data/turn\",\"value\":\"{turn}\"}},\
+                     {{\"op\":\"replace\",\"path\":\"/data/payload\",\"value\":\"{payload}\"}}]"
+                )
+                .into(),
+            ),
+            Patch::Merge | Patch::Strategic => (
+                if patch == Patch::Merge {
+                    "application/merge-patch+json"
+                } else {
+                    "application/strategic-merge-patch+json"
+                },
+                "",
+                format!("{{\"data\":{{\"turn\":\"{turn}\",\"payload\":\"{payload}\"}}}}").into(),
+            ),
+            // Whoever made the object with an update owns the fields until the first apply takes them.
+            Patch::Apply => {
+                ("application/apply-patch+yaml", "?fieldManager=load-apply&force=true", self.body(object, turn))
+            }
+        };
+        let group = Some(self.group(object));
+        let extras = Extras { content_type: Some(content_type), group, body, ..Extras::default() };
+        client.expect(Method::PATCH, &format!("{}{query}", self.path(object)), extras).await
     }
 
     /// Creates an object that is not there.

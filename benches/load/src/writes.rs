@@ -1,12 +1,14 @@
-//! `writes`: what one request for one object costs: create, update, get, delete.
+//! `writes`: what one request for one object costs: create, update, each kind of patch, apply, get, delete.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
+use clap::ValueEnum as _;
+
 use crate::Outcome;
 use crate::http::{Client, Http};
-use crate::objects::{Objects, Select};
+use crate::objects::{Objects, Patch, Select};
 use crate::report::{Metrics, Report};
 use crate::run::{Common, per_request};
 use crate::target::Target;
@@ -19,11 +21,15 @@ const DOOMED: usize = 4_000;
 /// The number of the next object that nobody has made yet.
 static FRESH: AtomicUsize = AtomicUsize::new(0);
 
-/// Creates, updates, gets and deletes: CPU per request, requests/s, latency
+/// Creates, updates, patches, applies, gets and deletes: CPU per request, requests/s, latency
 #[derive(Debug, clap::Args)]
 pub(crate) struct Writes {
     /// What is done
-    #[arg(long, value_delimiter = ',', default_value = "create,update,get,delete")]
+    #[arg(
+        long,
+        value_delimiter = ',',
+        default_value = "create,update,json-patch,merge-patch,strategic-patch,apply,get,delete"
+    )]
     verb: Vec<Verb>,
 
     /// Connections that do it at the same time
@@ -43,8 +49,24 @@ pub(crate) struct Writes {
 enum Verb {
     Create,
     Update,
+    JsonPatch,
+    MergePatch,
+    StrategicPatch,
+    Apply,
     Get,
     Delete,
+}
+
+impl Verb {
+    fn patch(self) -> Option<Patch> {
+        match self {
+            Verb::JsonPatch => Some(Patch::Json),
+            Verb::MergePatch => Some(Patch::Merge),
+            Verb::StrategicPatch => Some(Patch::Strategic),
+            Verb::Apply => Some(Patch::Apply),
+            Verb::Create | Verb::Update | Verb::Get | Verb::Delete => None,
+        }
+    }
 }
 
 impl Writes {
@@ -57,7 +79,7 @@ impl Writes {
         for &verb in &self.verb {
             for &clients in &self.clients {
                 let parameters = [
-                    ("request", format!("{verb:?}").to_lowercase()),
+                    ("request", verb.to_possible_value().map_or_else(String::new, |verb| verb.get_name().to_owned())),
                     ("clients", clients.to_string()),
                     ("KiB", self.kib.to_string()),
                 ];
@@ -85,7 +107,7 @@ impl Writes {
                 }
                 (from, from + DOOMED)
             }
-            Verb::Update | Verb::Get => (0, usize::MAX),
+            _ => (0, usize::MAX),
         };
         let next = Arc::new(AtomicUsize::new(range.0));
         let (before, begun) = (target.usage(), Instant::now());
@@ -102,11 +124,13 @@ impl Writes {
                         break;
                     }
                     let start = Instant::now();
-                    bytes += match verb {
-                        Verb::Create => objects.create(&mut client, number).await?,
-                        Verb::Update => objects.update(&mut client, number % OBJECTS, number as u64 + 1).await?,
-                        Verb::Get => objects.get(&mut client, number % OBJECTS).await?,
-                        Verb::Delete => objects.delete(&mut client, number).await?,
+                    let (object, turn) = (number % OBJECTS, number as u64 + 1);
+                    bytes += match (verb, verb.patch()) {
+                        (_, Some(patch)) => objects.patch(&mut client, object, turn, patch).await?,
+                        (Verb::Create, _) => objects.create(&mut client, number).await?,
+                        (Verb::Delete, _) => objects.delete(&mut client, number).await?,
+                        (Verb::Get, _) => objects.get(&mut client, object).await?,
+                        _ => objects.update(&mut client, object, turn).await?,
                     }
                     .len();
                     times.push(start.elapsed().as_secs_f64() * 1e3);

@@ -361,7 +361,7 @@ mod tests {
             "[a-c.\"\\\\\n]{0,3}".prop_map(|name| PathElement::field(&name)),
             prop::collection::btree_map("[a-c]", scalar(), 1..3)
                 .prop_map(|key| PathElement::key(key.into_iter().map(|(name, value)| (name.into(), value)).collect())),
-            scalar().prop_map(|value| PathElement::Value(Box::new(value))),
+            scalar().prop_map(|value| PathElement::Value(std::sync::Arc::new(value))),
             any::<i64>().prop_map(PathElement::Index),
         ]
     }

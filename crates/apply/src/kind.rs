@@ -346,7 +346,17 @@ impl Kind {
         let before = managed.remove(&me);
         let time = before.as_ref().and_then(|owned| owned.time);
         managed.insert(me.clone(), Owned { fields, api_version: self.api_version.clone(), time });
-        let mut object = self.pruned(merged, &managed, before.as_ref());
+        // All that was applied before is applied again, and so nothing is given up: most applies are so.
+        let given_up_nothing = before.as_ref().is_some_and(|before| {
+            before.fields.is_within(&managed[&me].fields)
+                && managed.values().all(|owned| owned.api_version == self.api_version)
+        });
+        let mut object = if given_up_nothing {
+            debug_assert_eq!(merged, self.pruned(merged.clone(), &managed, before.as_ref()));
+            merged
+        } else {
+            self.pruned(merged, &managed, before.as_ref())
+        };
 
         let changes =
             self.changes(live, &object, View::Plain, by.reset, &managed).map_err(other("failed to compare objects"))?;

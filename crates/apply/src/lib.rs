@@ -45,7 +45,7 @@ pub mod typing;
 mod value;
 
 pub use kind::{ApplyError, BEFORE_FIRST_APPLY, Conflict, Convert, Kind, LAST_APPLIED, Writer};
-pub use path::{Path, PathElement};
+pub use path::{Name, Path, PathElement};
 pub use set::Set;
 pub use typed::{Comparison, Misfit};
 pub use typing::Typing;

@@ -3,22 +3,56 @@
 
 use std::cmp::Ordering;
 use std::fmt;
+use std::ops::Deref;
+use std::sync::Arc;
 
 use serde_json::Value;
+use smol_str::SmolStr;
 
 use crate::value;
 
-/// One step into a value.
+/// The name of a field. Most names are short and lie in place; a clone of a longer one is shared. Sets
+/// of fields are made of little else, and are cloned, cut and joined all the time.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Name(SmolStr);
+
+impl From<&str> for Name {
+    fn from(name: &str) -> Self {
+        Name(name.into())
+    }
+}
+
+impl From<String> for Name {
+    fn from(name: String) -> Self {
+        Name(name.into())
+    }
+}
+
+impl Deref for Name {
+    type Target = str;
+
+    fn deref(&self) -> &str {
+        &self.0
+    }
+}
+
+impl fmt::Display for Name {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self)
+    }
+}
+
+/// One step into a value. A clone copies no text.
 ///
 /// The order is that in which Go writes them: fields by name, then keys, values, positions.
 #[derive(Clone, Debug)]
 pub enum PathElement {
     /// A member of a map: `f:replicas`.
-    Field(Box<str>),
+    Field(Name),
     /// The item of a list whose fields have these values, by name: `k:{"port":80}`.
-    Key(Box<[(Box<str>, Value)]>),
+    Key(Arc<[(Name, Value)]>),
     /// The item of a set: `v:"a"`.
-    Value(Box<Value>),
+    Value(Arc<Value>),
     /// The item at a position: `i:0`. Nothing here makes these; others may have.
     Index(i64),
 }
@@ -30,7 +64,7 @@ impl PathElement {
     }
 
     /// The item with these key fields, given in any order.
-    pub fn key(mut fields: Vec<(Box<str>, Value)>) -> Self {
+    pub fn key(mut fields: Vec<(Name, Value)>) -> Self {
         fields.sort_by(|a, b| a.0.cmp(&b.0));
         PathElement::Key(fields.into())
     }
@@ -50,7 +84,7 @@ impl PathElement {
         let rest = &text[2..];
         Ok(Some(match kind {
             b'f' => PathElement::field(rest),
-            b'v' => PathElement::Value(Box::new(serde_json::from_str(rest).map_err(|error| error.to_string())?)),
+            b'v' => PathElement::Value(Arc::new(serde_json::from_str(rest).map_err(|error| error.to_string())?)),
             b'k' => match serde_json::from_str(rest).map_err(|error| error.to_string())? {
                 Value::Object(fields) => {
                     PathElement::key(fields.into_iter().map(|(name, value)| (name.into(), value)).collect())
@@ -115,7 +149,7 @@ impl Ord for PathElement {
         match (self, other) {
             (Field(a), Field(b)) => a.cmp(b),
             (Key(a), Key(b)) => {
-                let parts = a.iter().zip(b).map(|(a, b)| a.0.cmp(&b.0).then_with(|| value::compare(&a.1, &b.1)));
+                let parts = a.iter().zip(&**b).map(|(a, b)| a.0.cmp(&b.0).then_with(|| value::compare(&a.1, &b.1)));
                 parts.into_iter().find(|order| order.is_ne()).unwrap_or_else(|| a.len().cmp(&b.len()))
             }
             (Value(a), Value(b)) => value::compare(a, b),

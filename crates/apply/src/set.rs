@@ -226,6 +226,16 @@ impl Set {
         merge(&mut self.children, other.children, by_element, |(_, ours), (_, theirs)| ours.absorb(theirs));
     }
 
+    /// Is all of it also in `other`?
+    pub(crate) fn is_within(&self, other: &Set) -> bool {
+        let mut members = other.members.as_slice();
+        let mut children = other.children.as_slice();
+        self.members.iter().all(|member| seek(&mut members, |their| their.cmp(member)).is_some())
+            && self.children.iter().filter(|(_, below)| !below.is_empty()).all(|(element, below)| {
+                seek(&mut children, |(their, _)| their.cmp(element)).is_some_and(|(_, theirs)| below.is_within(theirs))
+            })
+    }
+
     /// What is in both.
     #[must_use]
     pub fn intersection(&self, other: &Set) -> Set {
@@ -376,6 +386,8 @@ mod tests {
             prop_assert_eq!(left.is_empty(), a.is_empty());
             prop_assert!(a.iter().all(|path| left.has(&path.0)));
             prop_assert_eq!(left == right, a == b);
+            prop_assert_eq!(left.is_within(&right), a.is_subset(&b));
+            prop_assert!(left.intersection(&right).is_within(&left) && left.is_within(&left.union(&right)));
             prop_assert_eq!(model_of(&left.union(&right)), &a | &b);
             prop_assert_eq!(model_of(&left.intersection(&right)), &a & &b);
             prop_assert_eq!(model_of(&left.difference(&right)), &a - &b);

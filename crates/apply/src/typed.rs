@@ -5,6 +5,7 @@
 
 use std::collections::BTreeMap;
 use std::fmt;
+use std::sync::Arc;
 
 use serde_json::{Map as Object, Value};
 
@@ -193,7 +194,7 @@ fn item_element(schema: &Schema, list: &List, item: &Value) -> Result<PathElemen
             Value::Object(_) => Err("associative list without keys has an element that's a map type".to_owned()),
             Value::Array(_) => Err("not supported: associative list with lists as elements".to_owned()),
             Value::Null => Err("associative list without keys has an element that's an explicit null".to_owned()),
-            scalar => Ok(PathElement::Value(Box::new(scalar.clone()))),
+            scalar => Ok(PathElement::Value(Arc::new(scalar.clone()))),
         },
         Relation::Keyed(keys) => {
             let item = match item {
@@ -714,16 +715,27 @@ fn merge(schema: &Schema, of: TypeId, live: &Value, config: &Value) -> Result<Va
             if map.is_atomic() || (before.is_none_or(Object::is_empty) && after.is_none_or(Object::is_empty)) {
                 return Ok(config.clone());
             }
-            let mut merged = before.cloned().unwrap_or_default();
-            for (name, config) in after.into_iter().flatten() {
-                let both = merged.get(name).zip(map.member(name));
-                let value = match both {
-                    None => config.clone(),
-                    Some((live, of)) => {
-                        merge(schema, of, live, config).map_err(|misfit| misfit.below(&PathElement::field(name)))?
-                    }
+            // Each value is copied once, where it ends up.
+            let mut merged = Object::with_capacity(before.map_or(0, Object::len).max(after.map_or(0, Object::len)));
+            let mut configured = InStep::new(after);
+            for (name, live) in before.into_iter().flatten() {
+                let value = match configured.get(name) {
+                    None => live.clone(),
+                    Some(config) => match map.member(name) {
+                        None => config.clone(),
+                        Some(of) => {
+                            merge(schema, of, live, config).map_err(|misfit| misfit.below(&PathElement::field(name)))?
+                        }
+                    },
                 };
                 merged.insert(name.clone(), value);
+            }
+            if !configured.is_done() {
+                for (name, config) in after.into_iter().flatten() {
+                    if !before.is_some_and(|before| before.contains_key(name)) {
+                        merged.insert(name.clone(), config.clone());
+                    }
+                }
             }
             Ok(Value::Object(merged))
         }
