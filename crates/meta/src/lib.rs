@@ -36,8 +36,10 @@
 
 pub mod continue_token;
 pub mod event;
+pub mod go;
 pub mod key;
 pub mod object;
+pub mod quantity;
 pub mod read;
 pub mod revision;
 pub mod scan;

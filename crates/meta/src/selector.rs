@@ -415,6 +415,19 @@ pub fn validate_dns_label(text: &str) -> Result<(), String> {
     Err("a lowercase RFC 1123 label must consist of lower case alphanumeric characters or '-', and must start and end with an alphanumeric character (e.g. 'my-name',  or '123-abc', regex used for validation is '[a-z0-9]([-a-z0-9]*[a-z0-9])?')".to_owned())
 }
 
+/// What keeps a text from being an RFC 1035 label (`validation.IsDNS1035Label`), in apimachinery's words;
+/// nothing when it is one.
+pub fn dns_1035_label_problems(text: &str) -> Vec<String> {
+    let mut problems = Vec::new();
+    if text.len() > 63 {
+        problems.push("must be no more than 63 bytes".to_owned());
+    }
+    if !text.starts_with(|c: char| c.is_ascii_lowercase()) || !is_dns_label_shape(text) {
+        problems.push("a DNS-1035 label must consist of lower case alphanumeric characters or '-', start with an alphabetic character, and end with an alphanumeric character (e.g. 'my-name',  or 'abc-123', regex used for validation is '[a-z]([-a-z0-9]*[a-z0-9])?')".to_owned());
+    }
+    problems
+}
+
 fn is_dns_label_shape(text: &str) -> bool {
     let alphanumeric = |b: u8| b.is_ascii_lowercase() || b.is_ascii_digit();
     let bytes = text.as_bytes();

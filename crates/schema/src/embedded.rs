@@ -3,7 +3,9 @@
 //! Rules: apiextensions-apiserver `pkg/apiserver/schema/objectmeta`, Kubernetes 1.36.
 
 use listwatch_meta::FieldError;
-use listwatch_meta::selector::{validate_dns_label, validate_label_value, validate_qualified_name};
+use listwatch_meta::selector::{
+    dns_1035_label_problems, validate_dns_label, validate_label_value, validate_qualified_name,
+};
 use serde_json::{Map, Value};
 
 use crate::findings;
@@ -330,7 +332,7 @@ fn check_resource(members: &Map<String, Value>, at: &Path<'_>, errors: &mut Vec<
             errors.push(findings::invalid_str(kind, text, "must not be empty"));
         }
         Some(Value::String(text)) => {
-            let problems = dns_1035_label(&text.to_lowercase());
+            let problems = dns_1035_label_problems(&text.to_lowercase());
             if !problems.is_empty() {
                 let detail = format!("may have mixed case, but should otherwise match: {}", problems.join(","));
                 errors.push(findings::invalid_str(kind, text, detail));
@@ -344,23 +346,6 @@ fn check_resource(members: &Map<String, Value>, at: &Path<'_>, errors: &mut Vec<
         Ok(read) => check_metadata(&read, &at, errors),
         Err(why) => errors.push(findings::invalid(at, metadata, why)),
     }
-}
-
-/// What keeps a text from being a DNS-1035 label, in apimachinery's words.
-pub(crate) fn dns_1035_label(text: &str) -> Vec<String> {
-    const SHAPE: &str = concat!(
-        "a DNS-1035 label must consist of lower case alphanumeric characters or '-', start with an alphabetic ",
-        "character, and end with an alphanumeric character (e.g. 'my-name',  or 'abc-123', regex used for validation ",
-        "is '[a-z]([-a-z0-9]*[a-z0-9])?')"
-    );
-    let mut problems = Vec::new();
-    if text.len() > 63 {
-        problems.push("must be no more than 63 bytes".to_owned());
-    }
-    if !text.starts_with(|c: char| c.is_ascii_lowercase()) || !crate::format::is_name_segment(text) {
-        problems.push(SHAPE.to_owned());
-    }
-    problems
 }
 
 fn path_segment(name: &str, prefix: bool) -> Vec<String> {

@@ -3,6 +3,7 @@
 
 use std::fmt::Write as _;
 
+pub(crate) use listwatch_meta::go::quote;
 use serde_json::Value;
 
 /// A JSON number as the API server holds it: whole numbers that fit 64 bits with a sign, and the
@@ -85,46 +86,6 @@ fn scientific(float: f64, digits_min: usize) -> String {
         None => ('+', exponent),
     };
     format!("{mantissa}e{sign}{digits:0>digits_min$}")
-}
-
-/// `strconv.Quote`, which is `%q` of a string.
-pub(crate) fn quote(text: &str) -> String {
-    let mut out = String::with_capacity(text.len() + 2);
-    out.push('"');
-    for c in text.chars() {
-        match c {
-            '"' => out.push_str("\\\""),
-            '\\' => out.push_str("\\\\"),
-            '\u{07}' => out.push_str("\\a"),
-            '\u{08}' => out.push_str("\\b"),
-            '\u{0c}' => out.push_str("\\f"),
-            '\n' => out.push_str("\\n"),
-            '\r' => out.push_str("\\r"),
-            '\t' => out.push_str("\\t"),
-            '\u{0b}' => out.push_str("\\v"),
-            ' '..='~' => out.push(c),
-            c if is_printable(c) => out.push(c),
-            c if (c as u32) < 0x80 => {
-                let _ = write!(out, "\\x{:02x}", c as u32);
-            }
-            c if (c as u32) < 0x1_0000 => {
-                let _ = write!(out, "\\u{:04x}", c as u32);
-            }
-            c => {
-                let _ = write!(out, "\\U{:08x}", c as u32);
-            }
-        }
-    }
-    out.push('"');
-    out
-}
-
-/// Whether Go prints a character as it is. The standard library's table of printable characters is
-/// only reachable through its escapes; a letter goes before, for what joins the letter before it.
-fn is_printable(c: char) -> bool {
-    let mut probe = String::from("a");
-    probe.push(c);
-    probe.escape_debug().count() == 2
 }
 
 /// A value as `encoding/json` writes it: keys sorted, `<`, `>` and `&` escaped.
@@ -227,20 +188,6 @@ mod tests {
         check(0.00001, "1e-05", "0.00001");
         check(1.5e-7, "1.5e-07", "1.5e-7");
         check(1e100, "1e+100", "1e+100");
-    }
-
-    #[test]
-    fn strings_are_quoted_as_go_quotes_them() {
-        fn check(text: &str, expected: &str) {
-            assert_eq!(quote(text), expected);
-        }
-        check("a", r#""a""#);
-        check("a\"b\\", r#""a\"b\\""#);
-        check("\n\t\r\u{7}\u{b}", r#""\n\t\r\a\v""#);
-        check("\u{1}\u{7f}", r#""\x01\x7f""#);
-        check("é世\u{301}", "\"é世\u{301}\"");
-        check("\u{a0}\u{feff}", r#""\u00a0\ufeff""#);
-        check("'", r#""'""#);
     }
 
     #[test]

@@ -8,12 +8,13 @@
 //! `spec.validation.openAPIV3Schema`, and not where the author wrote it.
 
 use listwatch_meta::FieldError;
+use listwatch_meta::selector::dns_1035_label_problems;
 use serde_json::{Map, Value, json};
 
 use super::approval::{self, Approval};
 use super::definition::APPROVAL_ANNOTATION;
 use super::schema;
-use crate::write::names::{dns_1035_label, dns_subdomain};
+use crate::write::names::dns_subdomain;
 
 /// A version may have so many selectable fields.
 const SELECTABLE_FIELDS_MAX: usize = 8;
@@ -114,7 +115,7 @@ fn invalid(path: &str, value: &str, detail: impl std::fmt::Display) -> FieldErro
 
 /// Pushes what is wrong with a label, if anything is.
 fn check_label(path: &str, value: &str, prefix: &str, errors: &mut Vec<FieldError>) {
-    let problems = dns_1035_label(value);
+    let problems = dns_1035_label_problems(value);
     if !problems.is_empty() {
         errors.push(invalid(path, value, format_args!("{prefix}{}", problems.join(","))));
     }
@@ -286,7 +287,7 @@ fn check_names(names: Option<&Value>, path: &str, errors: &mut Vec<FieldError>) 
     }
     for name in ["kind", "listKind"] {
         let value = text(names, name);
-        let problems = dns_1035_label(&value.to_lowercase());
+        let problems = dns_1035_label_problems(&value.to_lowercase());
         if !value.is_empty() && !problems.is_empty() {
             let detail = format!("may have mixed case, but should otherwise match: {}", problems.join(","));
             errors.push(invalid(&format!("{path}.{name}"), value, detail));

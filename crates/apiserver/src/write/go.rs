@@ -1,5 +1,6 @@
 //! How Go prints values, for error texts that a client compares or a human knows.
 
+pub(super) use listwatch_meta::go::quote;
 use serde_json::{Map, Value};
 
 /// A value as `%v` prints it: `map[a:1 b:[x y]]`.
@@ -97,31 +98,6 @@ pub(crate) fn json_kind(value: &Value) -> &'static str {
     }
 }
 
-/// A text as `%q` prints it.
-pub(super) fn quote(text: &str) -> String {
-    use std::fmt::Write as _;
-    let mut quoted = String::with_capacity(text.len() + 2);
-    quoted.push('"');
-    for char in text.chars() {
-        match char {
-            '"' => quoted.push_str("\\\""),
-            '\\' => quoted.push_str("\\\\"),
-            '\n' => quoted.push_str("\\n"),
-            '\r' => quoted.push_str("\\r"),
-            '\t' => quoted.push_str("\\t"),
-            char if (char as u32) < 0x20 || char as u32 == 0x7f => {
-                let _ = write!(quoted, "\\x{:02x}", char as u32);
-            }
-            char if char.is_control() => {
-                let _ = write!(quoted, "\\u{:04x}", char as u32);
-            }
-            char => quoted.push(char),
-        }
-    }
-    quoted.push('"');
-    quoted
-}
-
 #[cfg(test)]
 mod tests {
     use serde_json::json;
@@ -161,6 +137,5 @@ mod tests {
         ] {
             assert_eq!(print_as_text(&value), expected);
         }
-        assert_eq!(quote("a\"b\\c\n\u{1}ä\u{85}"), r#""a\"b\\c\n\x01ä\u0085""#);
     }
 }

@@ -3,7 +3,7 @@
 //! Rules and texts: `apimachinery/pkg/api/validation/name.go`, `pkg/util/validation`,
 //! `pkg/storage/names/generate.go`.
 
-use listwatch_meta::selector::{validate_dns_label, validate_dns_subdomain};
+use listwatch_meta::selector::{dns_1035_label_problems, validate_dns_label, validate_dns_subdomain};
 
 use crate::registry::NameRule;
 
@@ -14,8 +14,6 @@ const GENERATED_END_CHARS: usize = 5;
 /// What the random end is made of: no vowels and nothing that looks like something else, so that
 /// no word comes out.
 const GENERATED_ALPHABET: &[u8] = b"bcdfghjklmnpqrstvwxz2456789";
-
-const RFC_1035_LABEL: &str = "a DNS-1035 label must consist of lower case alphanumeric characters or '-', start with an alphabetic character, and end with an alphanumeric character (e.g. 'my-name',  or 'abc-123', regex used for validation is '[a-z]([-a-z0-9]*[a-z0-9])?')";
 
 /// What is wrong with a name, in apimachinery's words; nothing when it is fine. `prefix` is true
 /// for `generateName`, behind which something will follow.
@@ -31,37 +29,14 @@ pub(super) fn problems(rule: NameRule, name: &str, prefix: bool) -> Vec<String> 
     match rule {
         NameRule::Subdomain => validate_dns_subdomain(name).err().into_iter().collect(),
         NameRule::Label => validate_dns_label(name).err().into_iter().collect(),
-        NameRule::Rfc1035Label => rfc_1035_label(name),
+        NameRule::Rfc1035Label => dns_1035_label_problems(name),
         NameRule::PathSegment => path_segment(name, prefix),
     }
-}
-
-/// What is wrong with a name that must be a label by RFC 1035.
-pub(crate) fn dns_1035_label(name: &str) -> Vec<String> {
-    rfc_1035_label(name)
 }
 
 /// What is wrong with a name that must be a subdomain by RFC 1123.
 pub(crate) fn dns_subdomain(name: &str) -> Vec<String> {
     problems(NameRule::Subdomain, name, false)
-}
-
-fn rfc_1035_label(name: &str) -> Vec<String> {
-    let mut problems = Vec::new();
-    if name.len() > 63 {
-        problems.push("must be no more than 63 bytes".to_owned());
-    }
-    let starts_well = name.as_bytes().first().is_some_and(u8::is_ascii_lowercase);
-    if !starts_well || validate_dns_label(&name[..name.len().min(1)]).is_err() || !is_label_shape(name) {
-        problems.push(RFC_1035_LABEL.to_owned());
-    }
-    problems
-}
-
-fn is_label_shape(name: &str) -> bool {
-    let alphanumeric = |b: &u8| b.is_ascii_lowercase() || b.is_ascii_digit();
-    let bytes = name.as_bytes();
-    bytes.last().is_some_and(alphanumeric) && bytes.iter().all(|b| alphanumeric(b) || *b == b'-')
 }
 
 /// The rule that every name must meet whatever its kind: it is one element of a path.

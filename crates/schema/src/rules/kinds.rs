@@ -5,14 +5,13 @@ use std::net::IpAddr;
 use std::rc::Rc;
 
 use listwatch_meta::selector::{
-    validate_dns_label, validate_dns_subdomain, validate_label_value, validate_qualified_name,
+    dns_1035_label_problems, validate_dns_label, validate_dns_subdomain, validate_label_value, validate_qualified_name,
 };
 
 use super::eval::{EvalError, Evaluated, Evaluation};
 use super::library::{is_url, parse_ip, parse_quantity, parse_version, url_part};
 use super::quantity::Quantity;
 use super::value::Val;
-use crate::embedded::dns_1035_label;
 use crate::format::Format;
 
 /// Functions that make such values, and ask whether one can be made.
@@ -210,7 +209,7 @@ fn problems(format: &str, text: &str) -> Vec<String> {
     match format {
         "dns1123Label" | "dns1123LabelPrefix" => of(validate_dns_label(&masked)),
         "dns1123Subdomain" | "dns1123SubdomainPrefix" => of(validate_dns_subdomain(&masked)),
-        "dns1035Label" | "dns1035LabelPrefix" => dns_1035_label(&masked),
+        "dns1035Label" | "dns1035LabelPrefix" => dns_1035_label_problems(&masked),
         "qualifiedName" => of(validate_qualified_name(text)),
         "labelValue" => of(validate_label_value(text)),
         "uri" => by(Format::Uri, "invalid URI for request"),

@@ -1,0 +1,268 @@
+//! Amounts of resources (`apimachinery/pkg/api/resource.Quantity`): exact decimals, down to a billionth.
+//!
+//! They have one spelling: `1000m` is `1`, `1024Mi` is `1Gi`, `0.1` is `100m`. kube-apiserver spells them so
+//! whenever it decodes an object, and clients compare the texts ([`canonical`]); rules of custom resources
+//! count with them ([`nanos`]).
+//!
+//! ```
+//! use listwatch_meta::quantity::{canonical, nanos};
+//! assert_eq!(canonical("1000m"), Ok(Some("1".to_owned())));
+//! assert_eq!(nanos("1.5"), Ok(Some(1_500_000_000)));
+//! ```
+
+/// What kube-apiserver says to an amount that is none.
+const MALFORMED: &str = "quantities must match the regular expression '^([+-]?[0-9.]+)([eEinumkKMGTP]*[-+]?[0-9]*)$'";
+const BAD_SUFFIX: &str = "unable to parse quantity's suffix";
+/// The smallest part of an amount, a billionth, is what is counted here.
+const NANO: i128 = 1_000_000_000;
+/// An amount with more digits stays as it was written.
+const DIGITS_MAX: usize = 18;
+
+/// How two amounts compare; `None` where one of them is none, or too large to be counted here.
+pub fn compare(left: &str, right: &str) -> Option<std::cmp::Ordering> {
+    Some(nanos(left).ok()??.cmp(&nanos(right).ok()??))
+}
+
+/// An amount in billionths, rounded away from zero; `None` when it is too large to be counted here, which
+/// it is from about 10^29 on.
+///
+/// # Errors
+/// What a decoder says about an amount that is none.
+pub fn nanos(text: &str) -> Result<Option<i128>, &'static str> {
+    Ok(parse(text)?.map(|(nanos, ..)| nanos))
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Form {
+    Binary,
+    Decimal,
+    Exponent,
+}
+
+/// The spelling that Kubernetes gives an amount; `None` for amounts that stay as they were written.
+///
+/// # Errors
+/// What a decoder says about an amount that is none.
+pub fn canonical(text: &str) -> Result<Option<String>, &'static str> {
+    Ok(parse(text)?.filter(|(_, _, kept)| !kept).map(|(nanos, form, _)| print(nanos, form)))
+}
+
+/// An amount in billionths, its form, and whether it is spelled well; `None` when it is too large to
+/// be counted here.
+///
+/// # Errors
+/// What a decoder says.
+fn parse(text: &str) -> Result<Option<(i128, Form, bool)>, &'static str> {
+    let signless = text.strip_prefix(['+', '-']).unwrap_or(text);
+    let negative = text.starts_with('-');
+    let digits = signless.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(signless.len());
+    let (number, suffix) = signless.split_at(digits);
+    let (whole, fraction) = number.split_once('.').unwrap_or((number, ""));
+    if text.is_empty() || fraction.contains('.') {
+        return Err(MALFORMED);
+    }
+    // No digits are a zero, whatever the unit: "Gi" is taken, and "-" too.
+    let (base, exponent, form) = scale(suffix)?;
+    let whole = whole.trim_start_matches('0');
+    let digits = format!("{whole}{fraction}");
+    let mantissa = if digits.is_empty() { Some(0) } else { digits.parse::<i128>().ok() };
+    let Some(nanos) = mantissa.and_then(|mantissa| scaled(mantissa, fraction.len(), base, exponent)) else {
+        return Ok(None);
+    };
+    let kept = digits.len() > DIGITS_MAX || is_kept(whole, fraction, exponent, form);
+    Ok(Some((if negative { -nanos } else { nanos }, form, kept)))
+}
+
+/// Amounts that Kubernetes takes for canonical without a closer look, and leaves as they were written:
+/// `+1`, `5.`, `1.500`.
+fn is_kept(whole: &str, fraction: &str, exponent: i32, form: Form) -> bool {
+    if form == Form::Binary {
+        // So large a unit that its bytes are not counted in 64 bits takes the long way.
+        let digits = i32::try_from(whole.len()).unwrap_or(i32::MAX);
+        let precise = 14_i32.saturating_sub(digits) >= exponent * 3 / 10;
+        return fraction.is_empty() && precise && whole.parse::<i64>().is_ok_and(|value| value & 7 != 0);
+    }
+    let digits = format!("{whole}{fraction}");
+    let scale = exponent.saturating_sub(i32::try_from(fraction.len()).unwrap_or(i32::MAX));
+    scale >= -9 && scale % 3 == 0 && !whole.is_empty() && !digits.ends_with("000")
+}
+
+/// Base, exponent and form of a suffix.
+fn scale(suffix: &str) -> Result<(i128, i32, Form), &'static str> {
+    let decimal = |exponent| Ok((10, exponent, Form::Decimal));
+    let binary = |exponent| Ok((2, exponent, Form::Binary));
+    match suffix {
+        "n" => decimal(-9),
+        "u" => decimal(-6),
+        "m" => decimal(-3),
+        "" => decimal(0),
+        "k" => decimal(3),
+        "M" => decimal(6),
+        "G" => decimal(9),
+        "T" => decimal(12),
+        "P" => decimal(15),
+        "E" => decimal(18),
+        "Ki" => binary(10),
+        "Mi" => binary(20),
+        "Gi" => binary(30),
+        "Ti" => binary(40),
+        "Pi" => binary(50),
+        "Ei" => binary(60),
+        other => {
+            let exponent = other.strip_prefix(['e', 'E']).and_then(|exponent| exponent.parse::<i32>().ok());
+            if let Some(exponent) = exponent {
+                return Ok((10, exponent, Form::Exponent));
+            }
+            let letters = other.trim_start_matches(|c| "eEinumkKMGTP".contains(c));
+            let number = letters.strip_prefix(['-', '+']).unwrap_or(letters);
+            let well_formed = number.bytes().all(|byte| byte.is_ascii_digit());
+            Err(if well_formed { BAD_SUFFIX } else { MALFORMED })
+        }
+    }
+}
+
+/// `mantissa / 10^fraction * base^exponent`, in billionths, rounded away from zero.
+fn scaled(mantissa: i128, fraction: usize, base: i128, exponent: i32) -> Option<i128> {
+    if mantissa == 0 {
+        return Some(0);
+    }
+    let fraction = i32::try_from(fraction).ok()?;
+    let mut value = mantissa;
+    let mut tens = 9 - fraction;
+    if base == 10 {
+        tens = tens.checked_add(exponent)?;
+    } else {
+        value = value.checked_mul(base.checked_pow(u32::try_from(exponent).ok()?)?)?;
+    }
+    if tens >= 0 {
+        return value.checked_mul(10_i128.checked_pow(u32::try_from(tens).ok()?)?);
+    }
+    let Some(divisor) = 10_i128.checked_pow(tens.unsigned_abs()) else { return Some(i128::from(value > 0)) };
+    Some(value / divisor + i128::from(value % divisor != 0))
+}
+
+fn print(nanos: i128, form: Form) -> String {
+    if nanos == 0 {
+        return "0".to_owned();
+    }
+    let mut form = form;
+    if form == Form::Binary && nanos.abs() < 1024 * NANO {
+        form = Form::Decimal;
+    }
+    if form == Form::Binary {
+        let mut value = (nanos.abs() + NANO - 1) / NANO;
+        let mut steps = 0;
+        while value % 1024 == 0 && steps < 6 {
+            value /= 1024;
+            steps += 1;
+        }
+        let sign = if nanos < 0 { "-" } else { "" };
+        return format!("{sign}{value}{}", ["", "Ki", "Mi", "Gi", "Ti", "Pi", "Ei"][steps]);
+    }
+    let (mut value, mut exponent) = (nanos, -9);
+    while value % 1000 == 0 && (form == Form::Exponent || exponent < 18) {
+        value /= 1000;
+        exponent += 3;
+    }
+    if form == Form::Exponent {
+        return if exponent == 0 { value.to_string() } else { format!("{value}e{exponent}") };
+    }
+    let suffixes = ["n", "u", "m", "", "k", "M", "G", "T", "P", "E"];
+    let suffix = usize::try_from((exponent + 9) / 3).ok().and_then(|at| suffixes.get(at)).copied().unwrap_or_default();
+    format!("{value}{suffix}")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn check(amount: &str, expected: Result<&str, &str>) {
+        let found = canonical(amount).map(|found| found.unwrap_or_else(|| amount.to_owned()));
+        assert_eq!(found, expected.map(str::to_owned), "{amount:?}");
+    }
+
+    #[test]
+    fn amounts_are_spelled_as_kubernetes_does() {
+        for (amount, expected) in [
+            ("1", "1"),
+            ("1000m", "1"),
+            ("0.1", "100m"),
+            ("0.5", "500m"),
+            ("1.5", "1500m"),
+            ("1500m", "1500m"),
+            ("1000", "1k"),
+            ("1000k", "1M"),
+            ("1024", "1024"),
+            ("1e3", "1e3"),
+            ("12E3", "12E3"),
+            ("1e1", "10"),
+            ("1e-3", "1e-3"),
+            ("1024Mi", "1Gi"),
+            ("1024Ki", "1Mi"),
+            ("0.5Gi", "512Mi"),
+            ("0.5Ki", "512"),
+            ("1.5Gi", "1536Mi"),
+            ("642.368Gi", "689737388000"),
+            ("689737388000", "689737388k"),
+            ("1Ei", "1Ei"),
+            ("-1", "-1"),
+            ("+1", "+1"),
+            ("-2048Ki", "-2Mi"),
+            ("0", "0"),
+            ("0Mi", "0"),
+            ("00", "0"),
+            (".5", "500m"),
+            ("5.", "5."),
+            ("1.500", "1.500"),
+            ("Gi", "0"),
+            ("-", "0"),
+            ("1n", "1n"),
+            ("0.1n", "1n"),
+            ("9999999999999999999999", "9999999999999999999999"),
+        ] {
+            check(amount, Ok(expected));
+        }
+        for broken in ["", "a", "1.2.3", "1 Gi", "1x"] {
+            check(broken, Err(MALFORMED));
+        }
+        for broken in ["1ki", "1Kim", "1EE", "1e"] {
+            check(broken, Err(BAD_SUFFIX));
+        }
+    }
+
+    #[test]
+    fn amounts_compare_whatever_their_spelling() {
+        use std::cmp::Ordering::{Equal, Greater, Less};
+        for (left, right, expected) in [
+            ("1", "1000m", Some(Equal)),
+            ("1Gi", "1G", Some(Greater)),
+            ("-1", "0", Some(Less)),
+            ("100m", "0.2", Some(Less)),
+            ("x", "1", None),
+            ("1000555691227322778", "1000555691227322777", Some(Greater)),
+            ("9999999999999999999999", "1Gi", Some(Greater)),
+            ("0e99999", "0", Some(Equal)),
+            ("1e99999", "0", None),
+        ] {
+            assert_eq!(compare(left, right), expected, "{left} and {right}");
+        }
+    }
+
+    proptest::proptest! {
+        /// A binary amount that no binary unit divides is spelled in bytes, without a unit; read
+        /// again, those are a decimal amount, which may be spelled shorter: `642.368Gi` is
+        /// `689737388000`, and that is `689737388k`. The amount is the same, and then it stays.
+        #[test]
+        fn a_canonical_spelling_stays(text in "[+-]?[0-9]{1,6}(\\.[0-9]{1,4})?(n|u|m|k|M|G|T|Ki|Mi|Gi|Ti|e3|e-3|)") {
+            let again = |text: &str| canonical(text).unwrap().unwrap_or_else(|| text.to_owned());
+            let once = again(&text);
+            let twice = again(&once);
+            if text.ends_with('i') && !once.ends_with('i') {
+                proptest::prop_assert_eq!(compare(&twice, &once), Some(std::cmp::Ordering::Equal), "{} and {}", twice, once);
+                proptest::prop_assert_eq!(again(&twice), twice);
+            } else {
+                proptest::prop_assert_eq!(twice, once);
+            }
+        }
+    }
+}
