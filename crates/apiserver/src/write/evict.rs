@@ -24,6 +24,7 @@ use super::options::DeleteOptions;
 use super::store::{self, child_mut, metadata};
 use super::update::Target;
 use super::{WriteRequest, WriteResponse, delete, metadata as meta};
+use crate::label_selectors::LabelSelector;
 
 /// A budget remembers at most so many pods that are being evicted; with more it is a 403
 /// (`MaxDisruptedPodSize`).
@@ -140,32 +141,11 @@ async fn budgets_of(target: &Target<'_>, namespace: &str, pod: &Object) -> Resul
     for item in &page.items {
         let budget = store::parse(item)?;
         let selector = budget.get("spec").and_then(|spec| spec.get("selector")).and_then(Value::as_object);
-        if selector.is_some_and(|selector| selects(selector, &labels)) {
+        if selector.and_then(|selector| LabelSelector::of(selector).selects(&labels)) == Some(true) {
             budgets.push((item.key.clone(), budget));
         }
     }
     Ok(budgets)
-}
-
-/// Does a selector select these labels? One that says nothing selects everything.
-fn selects(selector: &Object, labels: &Object) -> bool {
-    let equal = selector.get("matchLabels").and_then(Value::as_object).into_iter().flatten();
-    let requirements = selector.get("matchExpressions").and_then(Value::as_array).into_iter().flatten();
-    equal.into_iter().all(|(name, value)| labels.get(name) == Some(value))
-        && requirements.into_iter().all(|requirement| {
-            let text = |field: &str| requirement.get(field).and_then(Value::as_str).unwrap_or_default();
-            let value = labels.get(text("key"));
-            let listed = |value: &Value| {
-                requirement.get("values").and_then(Value::as_array).is_some_and(|values| values.contains(value))
-            };
-            match text("operator") {
-                "In" => value.is_some_and(listed),
-                "NotIn" => !value.is_some_and(listed),
-                "Exists" => value.is_some(),
-                "DoesNotExist" => value.is_none(),
-                _ => false,
-            }
-        })
 }
 
 fn is_ready(pod: &Object) -> bool {
@@ -337,25 +317,5 @@ mod tests {
             json!({"observedGeneration": 1, "conditions": [failed]}),
             Err((429, "The disruption budget b does not allow evicting pods currently because it failed sync: why")),
         );
-    }
-
-    #[test]
-    fn selectors_of_budgets() {
-        let check = |selector: Value, expected: bool| {
-            let labels = json!({"a": "b"});
-            let found = selects(selector.as_object().unwrap(), labels.as_object().unwrap());
-            assert_eq!(found, expected, "{selector}");
-        };
-        check(json!({}), true);
-        check(json!({"matchLabels": {"a": "b"}}), true);
-        check(json!({"matchLabels": {"a": "c"}}), false);
-        for (operator, values, expected) in [
-            ("In", json!(["b"]), true),
-            ("NotIn", json!(["b"]), false),
-            ("Exists", json!([]), true),
-            ("DoesNotExist", json!([]), false),
-        ] {
-            check(json!({"matchExpressions": [{"key": "a", "operator": operator, "values": values}]}), expected);
-        }
     }
 }

@@ -1,7 +1,5 @@
 //! `/scale`: an object seen as an `autoscaling/v1` Scale, and a Scale written back into it.
 
-use std::fmt::Write as _;
-
 use bytes::Bytes;
 use listwatch_apply::Set;
 use listwatch_meta::{FieldError, Object, Status};
@@ -16,6 +14,7 @@ use super::ownership::{self, Config, ScaleAccount};
 use super::store::{at, child_mut, metadata};
 use super::update::{Account, Base, Body, PatchRequest, Patcher, Target, check_name, patch_request};
 use super::{WriteBody, WriteRequest, WriteResponse, create, metadata as meta, store};
+use crate::label_selectors::LabelSelector;
 use crate::registry::{Resource, Subresource};
 
 const SCALE: Expected<'static> =
@@ -78,29 +77,12 @@ fn selector_text(selector: &Value) -> String {
         Value::Object(fields) => fields,
         _ => return String::new(),
     };
-    let labelled = fields.contains_key("matchLabels") || fields.contains_key("matchExpressions");
-    let labels = if labelled { fields.get("matchLabels").and_then(Value::as_object) } else { Some(fields) };
-    let mut terms: Vec<(String, String)> = labels
-        .into_iter()
-        .flatten()
-        .map(|(key, value)| (key.clone(), format!("{key}={}", value.as_str().unwrap_or_default())))
-        .collect();
-    for term in fields.get("matchExpressions").and_then(Value::as_array).into_iter().flatten() {
-        let key = term.get("key").and_then(Value::as_str).unwrap_or_default();
-        let mut values: Vec<&str> =
-            term.get("values").and_then(Value::as_array).into_iter().flatten().filter_map(Value::as_str).collect();
-        values.sort_unstable();
-        let mut text = String::new();
-        let _ = match term.get("operator").and_then(Value::as_str).unwrap_or_default() {
-            "In" => write!(text, "{key} in ({})", values.join(",")),
-            "NotIn" => write!(text, "{key} notin ({})", values.join(",")),
-            "DoesNotExist" => write!(text, "!{key}"),
-            _ => write!(text, "{key}"),
-        };
-        terms.push((key.to_owned(), text));
+    if fields.contains_key("matchLabels") || fields.contains_key("matchExpressions") {
+        return LabelSelector::of(fields).text().unwrap_or_default();
     }
-    terms.sort();
-    terms.into_iter().map(|(_, text)| text).collect::<Vec<_>>().join(",")
+    let mut labels = LabelSelector::default();
+    fields.iter().for_each(|(key, value)| labels.equal(key.clone(), value.as_str().unwrap_or_default().to_owned()));
+    labels.text().unwrap_or_default()
 }
 
 /// PUT or PATCH of a Scale.

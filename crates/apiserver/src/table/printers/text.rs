@@ -1,5 +1,6 @@
 //! Pieces of text that several printers share: label maps, selectors, container lists.
 
+use crate::label_selectors::LabelSelector;
 use crate::table::view::Json;
 
 /// What stands where there is nothing.
@@ -33,26 +34,15 @@ pub(super) fn labels(map: Json<'_>) -> String {
 /// A LabelSelector as a selector text; empty when it selects everything or is not there, `None`
 /// when it has an operator that does not exist.
 pub(super) fn selector(selector: Json<'_>) -> Option<String> {
-    let mut terms: Vec<(String, String)> = Vec::new();
+    let mut read = LabelSelector::default();
     for (name, value) in selector.get("matchLabels").entries() {
-        terms.push((name.to_string(), format!("{name}={}", value.string())));
+        read.equal(name.to_string(), value.string());
     }
     for expression in selector.get("matchExpressions").items() {
-        let key = expression.get("key").string();
-        let mut values: Vec<String> = expression.get("values").items().into_iter().map(Json::string).collect();
-        values.sort();
-        let values = values.join(",");
-        let term = match expression.get("operator").string().as_str() {
-            "In" => format!("{key} in ({values})"),
-            "NotIn" => format!("{key} notin ({values})"),
-            "Exists" => key.clone(),
-            "DoesNotExist" => format!("!{key}"),
-            _ => return None,
-        };
-        terms.push((key, term));
+        let values = expression.get("values").items().into_iter().map(Json::string).collect();
+        read.expression(expression.get("key").string(), &expression.get("operator").string(), values);
     }
-    terms.sort_by(|a, b| a.0.cmp(&b.0));
-    Some(terms.into_iter().map(|(_, term)| term).collect::<Vec<_>>().join(","))
+    read.text()
 }
 
 /// A LabelSelector in a cell: `<none>` when it selects everything.

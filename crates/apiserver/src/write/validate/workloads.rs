@@ -8,6 +8,7 @@ use serde_json::{Value, json};
 use super::Rule::{Below, Check, Each, NotNegative, OneOf, Required};
 use super::pods;
 use super::{Errors, Object, Rules, child, given, int_or_percent, number, objects, quoted, selector, text};
+use crate::label_selectors::LabelSelector;
 use crate::registry::NameRule;
 
 const TEMPLATE: Rules = &[Check(pods::template_labels), Below("spec", pods::SPEC)];
@@ -155,31 +156,13 @@ fn selects(spec: &Object, at: &str, kind: &str, errors: &mut Errors) {
             }
         }
     }
-    if !matches(child(spec, "selector"), labels) {
+    let selector = LabelSelector::of(child(spec, "selector"));
+    // What cannot be read was refused already.
+    if selector.is_empty() || selector.selects(labels) == Some(false) {
         let shown = if labels.is_empty() { Value::Null } else { Value::Object(labels.clone()) };
         let why = "`selector` does not match template `labels`";
         errors.push(FieldError::invalid(format!("{at}template.metadata.labels"), shown, why));
     }
-}
-
-/// Does a selector select these labels? One that says nothing selects nothing here.
-fn matches(selector: &Object, labels: &Object) -> bool {
-    let mut equal = child(selector, "matchLabels").iter().map(|(name, value)| labels.get(name) == Some(value));
-    let says_something = selector.values().any(|member| !super::is_empty(Some(member)));
-    says_something
-        && equal.all(|equal| equal)
-        && objects(selector, "matchExpressions").all(|(_, requirement)| {
-            let value = labels.get(text(requirement, "key"));
-            let listed = value.is_some_and(|value| super::items(requirement, "values").contains(value));
-            match text(requirement, "operator") {
-                "In" => listed,
-                "NotIn" => !listed,
-                "Exists" => value.is_some(),
-                "DoesNotExist" => value.is_none(),
-                // It was refused already.
-                _ => true,
-            }
-        })
 }
 
 /// Pods of these kinds never end by themselves.

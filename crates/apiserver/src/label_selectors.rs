@@ -1,0 +1,157 @@
+//! LabelSelectors as objects carry them (`matchLabels`, `matchExpressions`): read in one place, by whoever
+//! matches labels with them or shows them as a text (`LabelSelectorAsSelector`).
+
+use serde_json::{Map, Value};
+
+/// A selector.
+#[derive(Debug, Default)]
+pub(crate) struct LabelSelector {
+    /// By key; those of `matchLabels` are `key=value`.
+    requirements: Vec<Requirement>,
+    /// An operator that does not exist was used.
+    broken: bool,
+}
+
+#[derive(Debug)]
+struct Requirement {
+    key: String,
+    operator: Operator,
+    values: Vec<String>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Operator {
+    Equals,
+    In,
+    NotIn,
+    Exists,
+    DoesNotExist,
+}
+
+impl LabelSelector {
+    /// Reads a LabelSelector.
+    pub(crate) fn of(selector: &Map<String, Value>) -> Self {
+        let text = |value: Option<&Value>| value.and_then(Value::as_str).unwrap_or_default().to_owned();
+        let mut read = LabelSelector::default();
+        for (key, value) in selector.get("matchLabels").and_then(Value::as_object).into_iter().flatten() {
+            read.equal(key.clone(), text(Some(value)));
+        }
+        for expression in selector.get("matchExpressions").and_then(Value::as_array).into_iter().flatten() {
+            let values = expression.get("values").and_then(Value::as_array).into_iter().flatten();
+            let values = values.map(|value| text(Some(value))).collect();
+            read.expression(text(expression.get("key")), &text(expression.get("operator")), values);
+        }
+        read
+    }
+
+    /// Asks for a label with a value.
+    pub(crate) fn equal(&mut self, key: String, value: String) {
+        self.requirements.push(Requirement { key, operator: Operator::Equals, values: vec![value] });
+    }
+
+    /// Asks what an item of `matchExpressions` asks.
+    pub(crate) fn expression(&mut self, key: String, operator: &str, values: Vec<String>) {
+        let operator = match operator {
+            "In" => Operator::In,
+            "NotIn" => Operator::NotIn,
+            "Exists" => Operator::Exists,
+            "DoesNotExist" => Operator::DoesNotExist,
+            _ => {
+                self.broken = true;
+                return;
+            }
+        };
+        self.requirements.push(Requirement { key, operator, values });
+    }
+
+    /// Does it ask for nothing?
+    pub(crate) fn is_empty(&self) -> bool {
+        self.requirements.is_empty() && !self.broken
+    }
+
+    /// Does it select these labels? One that asks for nothing selects everything; what an operator that
+    /// does not exist would select, is not known.
+    pub(crate) fn selects(&self, labels: &Map<String, Value>) -> Option<bool> {
+        let all = self.requirements.iter().all(|requirement| {
+            let value = labels.get(&requirement.key).map(|value| value.as_str().unwrap_or_default());
+            let listed = value.is_some_and(|value| requirement.values.iter().any(|wanted| wanted == value));
+            match requirement.operator {
+                Operator::Equals | Operator::In => listed,
+                Operator::NotIn => !listed,
+                Operator::Exists => value.is_some(),
+                Operator::DoesNotExist => value.is_none(),
+            }
+        });
+        (!self.broken).then_some(all)
+    }
+
+    /// The selector as a text, by key; `None` with an operator that does not exist.
+    pub(crate) fn text(&self) -> Option<String> {
+        let mut terms: Vec<(&str, String)> = Vec::with_capacity(self.requirements.len());
+        for Requirement { key, operator, values } in &self.requirements {
+            let mut values: Vec<&str> = values.iter().map(String::as_str).collect();
+            values.sort_unstable();
+            let values = values.join(",");
+            let term = match operator {
+                Operator::Equals => format!("{key}={values}"),
+                Operator::In => format!("{key} in ({values})"),
+                Operator::NotIn => format!("{key} notin ({values})"),
+                Operator::Exists => key.clone(),
+                Operator::DoesNotExist => format!("!{key}"),
+            };
+            terms.push((key, term));
+        }
+        terms.sort_by_key(|(key, _)| *key);
+        (!self.broken).then(|| terms.into_iter().map(|(_, term)| term).collect::<Vec<_>>().join(","))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn read(selector: &Value) -> LabelSelector {
+        LabelSelector::of(selector.as_object().unwrap())
+    }
+
+    fn term(operator: &str, values: Value) -> Value {
+        json!({"matchExpressions": [{"key": "a", "operator": operator, "values": values}]})
+    }
+
+    #[test]
+    fn a_selector_selects_what_it_says() {
+        let labels = json!({"a": "1", "b": "2"});
+        let check = |selector: Value, expected: Option<bool>| {
+            assert_eq!(read(&selector).selects(labels.as_object().unwrap()), expected, "{selector}");
+        };
+        check(json!({}), Some(true));
+        check(json!({"matchLabels": {"a": "1"}}), Some(true));
+        check(json!({"matchLabels": {"a": "1", "b": "3"}}), Some(false));
+        check(term("In", json!(["0", "1"])), Some(true));
+        check(term("In", json!(["0"])), Some(false));
+        check(term("NotIn", json!(["1"])), Some(false));
+        check(term("NotIn", json!(["0"])), Some(true));
+        check(term("Exists", json!([])), Some(true));
+        check(term("DoesNotExist", json!([])), Some(false));
+        check(term("Sounds", json!([])), None);
+    }
+
+    #[test]
+    fn a_selector_is_told_by_key() {
+        let check = |selector: Value, expected: Option<&str>| {
+            assert_eq!(read(&selector).text().as_deref(), expected, "{selector}");
+        };
+        check(json!({}), Some(""));
+        check(
+            json!({"matchLabels": {"z": "1"}, "matchExpressions": [
+                {"key": "c", "operator": "In", "values": ["y", "x"]}, {"key": "d", "operator": "NotIn", "values": ["x"]},
+                {"key": "a", "operator": "Exists"}, {"key": "b", "operator": "DoesNotExist"}]}),
+            Some("a,!b,c in (x,y),d notin (x),z=1"),
+        );
+        check(term("Sounds", json!([])), None);
+        assert!(read(&json!({"matchLabels": {}})).is_empty());
+        assert!(!read(&term("Sounds", json!([]))).is_empty());
+    }
+}
