@@ -332,7 +332,9 @@ impl Kind {
         by: Writer<'_>,
         force: bool,
     ) -> Result<(Value, Managed), ApplyError> {
-        if config.get("metadata").and_then(|metadata| metadata.get("managedFields")).is_some_and(|it| !it.is_null()) {
+        // What is no list of entries is left to the type to refuse.
+        let entries = config.get("metadata").and_then(|metadata| metadata.get("managedFields")?.as_array());
+        if entries.is_some_and(|entries| entries.iter().all(Value::is_object)) {
             return Err(ApplyError::BadRequest("metadata.managedFields must be nil".to_owned()));
         }
         self.typing.validate(config, false).map_err(|misfit| {

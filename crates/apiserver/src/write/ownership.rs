@@ -319,10 +319,12 @@ impl Config {
         };
         let mut doubts = Vec::new();
         if !document.duplicates.is_empty() {
+            // Of what has more lines it is not known where it stands.
+            let line = if body.trim_ascii().contains(&b'\n') { "" } else { "line 1: " };
             let mut text = "error converting YAML to JSON: yaml: unmarshal errors:".to_owned();
             for path in &document.duplicates {
                 let name = path.rsplit('.').next().unwrap_or_default();
-                text.push_str(&format!("\n  key {name:?} already set in map"));
+                text.push_str(&format!("\n  {line}key {name:?} already set in map"));
             }
             doubts.push(text);
         }
@@ -397,19 +399,19 @@ pub(super) async fn apply(
     let key = resource.key(request.namespace, target.name)?;
     let mut warnings = Vec::new();
     let make = |base: Option<Base<'_>>| {
-        if base.is_none()
-            && let Some(uid) = config.uid()
-        {
+        let absent = base.is_none();
+        let known = base.as_ref().map(Base::finalizers).unwrap_or_default();
+        let mut live = base.map(|base| base.visible());
+        let account = live.as_mut().and_then(|live| metadata_mut(live).shift_remove(MANAGED_FIELDS));
+        let live = live.map(Value::Object);
+        let (object, managed) = config.apply_to(kind, live.as_ref(), account.as_ref(), by, options.force)?;
+        if absent && let Some(uid) = config.uid() {
             return Err(Status::conflict(
                 resource.gr(),
                 target.name,
                 format_args!("uid mismatch: the provided object specified uid {uid}, and no existing object was found"),
             ));
         }
-        let mut live = base.map(|base| base.visible());
-        let account = live.as_mut().and_then(|live| metadata_mut(live).shift_remove(MANAGED_FIELDS));
-        let live = live.map(Value::Object);
-        let (object, managed) = config.apply_to(kind, live.as_ref(), account.as_ref(), by, options.force)?;
         let mut object = decode::ordered(object, Expected::of(resource))?;
         decode::fit(&mut object, Expected::of(resource))
             .map_err(|why| decode::cannot_handle(&object, Expected::of(resource), &why))?;
@@ -418,6 +420,7 @@ pub(super) async fn apply(
         check_name(metadata, target.name)?;
         warnings = config.warnings();
         warnings.extend(meta::dedup_owners(metadata));
+        warnings.extend(target.finalizer_warnings(metadata, &known));
         keep(&mut object, &managed);
         Ok(object)
     };

@@ -151,6 +151,23 @@ async fn applies_that_cannot_be() {
         "error strict decoding YAML: error converting YAML to JSON: yaml: unmarshal errors:\n  key \"x\" already set in map",
     )
     .await;
+    refuse(
+        "fieldManager=m&fieldValidation=Strict",
+        r#"{"apiVersion":"v1","kind":"ConfigMap","metadata":{"name":"a"},"data":{"x":"a","x":"b"}}"#,
+        400,
+        "error strict decoding YAML: error converting YAML to JSON: yaml: unmarshal errors:\n  line 1: key \"x\" already set in map",
+    )
+    .await;
+    refuse(
+        "fieldManager=m",
+        r#"{"apiVersion":"v1","kind":"ConfigMap","metadata":{"name":"a","managedFields":"x"}}"#,
+        500,
+        "failed to create typed patch object (/a; /v1, Kind=ConfigMap): .metadata.managedFields: expected list, got &{x}",
+    )
+    .await;
+    let other = r#"{"apiVersion":"v1","kind":"Pod","metadata":{"name":"z","uid":"u"}}"#;
+    let wrong = "invalid object type: /v1, Kind=Pod";
+    world.refuse(&apply(MAPS, "z", "fieldManager=m"), other, 400, wrong).await;
     let absent = json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "z", "uid": "u"}}).to_string();
     world
         .refuse(
