@@ -283,7 +283,14 @@ fn verb(
     subresource: Option<&Subresource>,
     legacy_watch: bool,
 ) -> Result<Verb, NoRoute> {
-    let not_allowed = || Err(Status::method_not_allowed().into());
+    let not_allowed = || {
+        // The handler of custom resources takes any method, and says which verb it does not know.
+        let status = match resource.custom && !legacy_watch {
+            true => Status::verb_not_supported(verb_name(method), resource.gr()),
+            false => Status::method_not_allowed(),
+        };
+        Err(status.into())
+    };
     let get = *method == Method::GET || (*method == Method::HEAD && resource.custom);
     if legacy_watch {
         return if get { Ok(Verb::Collection) } else { not_allowed() };
@@ -297,6 +304,8 @@ fn verb(
         ("GET" | "HEAD", Some(_)) if get => Ok(Verb::Get),
         ("GET" | "HEAD", None) if get => Ok(Verb::Collection),
         ("POST", None) if collection_is_writable => Ok(Verb::Write(WriteVerb::Create)),
+        // Nor does it look at the name in the path: the one in the body counts.
+        ("POST", Some(_)) if resource.custom => Ok(Verb::Write(WriteVerb::Create)),
         ("PUT", Some(_)) => Ok(Verb::Write(WriteVerb::Update)),
         ("PATCH", Some(_)) => Ok(Verb::Write(WriteVerb::Patch)),
         ("DELETE", Some(_)) => Ok(Verb::Write(WriteVerb::Delete)),
@@ -304,6 +313,18 @@ fn verb(
             Ok(Verb::Write(WriteVerb::DeleteCollection))
         }
         _ => not_allowed(),
+    }
+}
+
+/// The verb of a method on something named; empty for a method that has none.
+fn verb_name(method: &Method) -> &'static str {
+    match method.as_str() {
+        "GET" | "HEAD" => "get",
+        "POST" => "create",
+        "PUT" => "update",
+        "PATCH" => "patch",
+        "DELETE" => "delete",
+        _ => "",
     }
 }
 

@@ -11,7 +11,7 @@ use listwatch_apiserver::ApiServer;
 use listwatch_storage::MemoryStorage;
 use serde_json::{Value, json};
 
-use crate::world::{WIDGETS, World, condition, definition, names, widget};
+use crate::world::{CRDS, WIDGETS, World, condition, definition, names, widget};
 
 #[tokio::test]
 async fn a_definition_is_served_when_its_author_hears_of_it() {
@@ -129,6 +129,85 @@ async fn objects_are_written_as_kubernetes_writes_them() {
     assert_eq!(world.put(&path, &widget("b")).await.0, 400);
     assert_eq!(world.post("/apis/example.com/v1/widgets", &widget("c")).await.0, 404, "it lives in a namespace");
     assert_eq!(world.get(&format!("{path}/nonsense")).await.0, 404);
+}
+
+#[tokio::test]
+async fn a_scale_needs_replicas_to_show_and_says_when_there_are_none() {
+    let world = World::new().await;
+    let mut defined = definition();
+    let open = json!({"type": "object", "x-kubernetes-preserve-unknown-fields": true});
+    defined["spec"]["versions"][0]["schema"] = json!({"openAPIV3Schema": open});
+    world.define(&defined).await;
+    for (name, spec) in [("none", json!({})), ("text", json!({"replicas": "x"})), ("list", json!([5]))] {
+        let mut object = widget(name);
+        object["spec"] = spec;
+        assert_eq!(world.post(WIDGETS, &object).await.0, 201);
+    }
+    // Objects are older than their scale.
+    let definition = format!("{CRDS}/widgets.example.com");
+    let mut scaled = world.get(&definition).await.1;
+    scaled["spec"]["versions"][0]["subresources"] =
+        json!({"scale": {"specReplicasPath": ".spec.replicas", "statusReplicasPath": ".status.replicas"}});
+    let (code, body) = world.put(&definition, &scaled).await;
+    assert_eq!(code, 200, "{body}");
+
+    let told = |(code, body): (u16, Value)| (code, body["message"].as_str().unwrap_or_default().to_owned());
+    for (name, why) in [
+        ("none", "Internal error occurred: the spec replicas field \".spec.replicas\" does not exist"),
+        ("text", ".spec.replicas accessor error: x is of the type string, expected int64"),
+        ("list", ".spec.replicas accessor error: [5] is of the type []interface {}, expected map[string]interface{}"),
+    ] {
+        assert_eq!(told(world.get(&format!("{WIDGETS}/{name}/scale")).await), (500, why.to_owned()));
+    }
+    let (path, merge) = (format!("{WIDGETS}/none/scale"), "application/merge-patch+json");
+    assert_eq!(
+        told(world.patch(&path, merge, json!({"metadata": {"labels": {}}})).await),
+        (400, "the spec replicas field \".spec.replicas\" cannot be empty".to_owned())
+    );
+    assert_eq!(world.patch(&path, merge, json!({"spec": {"replicas": 3}})).await.1["spec"]["replicas"], 3);
+    assert_eq!(world.get(&path).await.1["spec"]["replicas"], 3);
+}
+
+#[tokio::test]
+async fn methods_that_custom_resources_do_not_have() {
+    let world = World::new().await;
+    let mut defined = definition();
+    defined["spec"]["versions"][0]["subresources"] = json!({"status": {}});
+    world.define(&defined).await;
+    // The name in the path of a POST is not looked at.
+    assert_eq!(world.post(&format!("{WIDGETS}/other"), &widget("a")).await.1["metadata"]["name"], "a");
+    let (code, told) = world.post(&format!("{WIDGETS}/a/status"), &widget("a")).await;
+    let why = "create is not supported on resources of kind \"widgets.example.com\"";
+    assert_eq!((code, &told["reason"], &told["message"]), (405, &json!("MethodNotAllowed"), &json!(why)));
+    let (code, told) = world.post(&format!("{WIDGETS}/a/nonsense"), &widget("a")).await;
+    assert_eq!((code, &told["message"]), (404, &json!("widgets.example.com \"a\" not found")));
+}
+
+#[tokio::test]
+async fn finalizers_that_may_meet_others_are_warned_of() {
+    let world = World::new().await;
+    world.define(&definition()).await;
+    let named = |finalizers: Value| {
+        let mut object = widget("a");
+        object["metadata"]["finalizers"] = finalizers;
+        object
+    };
+    let warnings = |headers: &http::HeaderMap| -> Vec<String> {
+        headers.get_all("warning").iter().map(|value| value.to_str().unwrap().to_owned()).collect()
+    };
+    let about = |name: &str, path: &str| {
+        format!(
+            r#"299 - "metadata.finalizers: \"{name}\": prefer a domain-qualified finalizer name{path} to avoid accidental conflicts with other finalizer writers""#
+        )
+    };
+    let object = named(json!(["plain", "a.b", "example.com/x", "orphan"]));
+    let (code, headers, _) = world.post_headers(WIDGETS, &object).await;
+    assert_eq!((code, warnings(&headers)), (201, vec![about("a.b", " including a path (/)"), about("plain", "")]));
+    let mut object = named(json!(["plain", "more", "a.b"]));
+    object["metadata"]["resourceVersion"] =
+        world.get(&format!("{WIDGETS}/a")).await.1["metadata"]["resourceVersion"].clone();
+    let (code, headers) = world.put_headers(&format!("{WIDGETS}/a"), &object).await;
+    assert_eq!((code, warnings(&headers)), (200, vec![about("more", "")]), "those that were there are known");
 }
 
 #[tokio::test]

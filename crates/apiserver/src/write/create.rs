@@ -45,6 +45,9 @@ pub(super) async fn create(
     if strategy::is_definition(resource) {
         warnings.extend(strategy::warnings(&object));
     }
+    if resource.custom {
+        warnings.extend(meta::finalizer_warnings(metadata(&object), &[]));
+    }
     let given = meta::text(metadata(&object), "name").to_owned();
     let _inside = match request.namespace.filter(|_| resource.namespaced) {
         Some(namespace) => admission::namespace_is_open(backend, &registry, resource, namespace, &given).await?,

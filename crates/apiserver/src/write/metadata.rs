@@ -392,6 +392,30 @@ fn validate_owners(owners: &[Value], errors: &mut Errors) {
     }
 }
 
+/// What is to be warned of in the finalizers of a custom resource that were not among the `known` ones
+/// (`generateWarningsFromObj` of `pkg/registry/customresource/strategy.go`).
+pub(super) fn finalizer_warnings(metadata: &Map<String, Value>, known: &[String]) -> Vec<String> {
+    let mut added = finalizers(metadata);
+    added.retain(|name| !known.iter().any(|known| known == name));
+    added.sort_unstable();
+    added.dedup();
+    let mut warnings = Vec::new();
+    for name in added {
+        let mut warn = |why: &str| warnings.push(format!("metadata.finalizers: {}: {why}", go::quote(name)));
+        if let Err(why) = validate_qualified_name(name) {
+            warn(&why.to_string());
+        }
+        let standard = [FINALIZER_KUBERNETES, FINALIZER_ORPHAN, FINALIZER_FOREGROUND].contains(&name);
+        if !name.contains('/') && !standard {
+            let path = if name.contains('.') { " including a path (/)" } else { "" };
+            warn(&format!(
+                "prefer a domain-qualified finalizer name{path} to avoid accidental conflicts with other finalizer writers"
+            ));
+        }
+    }
+    warnings
+}
+
 fn validate_finalizers(finalizers: &[&str], custom: bool, errors: &mut Errors) {
     for finalizer in finalizers {
         if let Err(why) = validate_qualified_name(finalizer) {

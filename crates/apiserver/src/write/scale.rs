@@ -7,7 +7,7 @@ use listwatch_wire::media_type::PatchType;
 use serde_json::{Map, Value, json};
 
 use super::decode::{Expected, decode};
-use super::go::Words;
+use super::go::{self, Words};
 use super::merge_keys;
 use super::options::Options;
 use super::ownership::{self, Config, ScaleAccount};
@@ -26,7 +26,20 @@ const SCALE: Expected<'static> =
 /// 404 when the resource has no scale, 500 when the object cannot be read.
 pub(crate) fn scale_of(resource: &Resource, object: &Object) -> Result<Bytes, Status> {
     let tree: Map<String, Value> = serde_json::from_slice(object.json_slice()).map_err(Status::internal)?;
-    Ok(store::encode(&view(resource, &tree)?))
+    let scale = view(resource, &tree)?;
+    if resource.custom && wanted(&scale) == Some(UNSET) {
+        let path = paths(resource)?.spec_replicas;
+        return Err(Status::internal(format_args!("the spec replicas field \".{path}\" does not exist")));
+    }
+    Ok(store::encode(&scale))
+}
+
+/// What a Scale shows of an object that says nothing of its replicas, to be seen through: kube-apiserver
+/// does it so for custom resources, too.
+const UNSET: i64 = i32::MIN as i64;
+
+fn wanted(scale: &Map<String, Value>) -> Option<i64> {
+    scale.get("spec")?.get("replicas")?.as_i64()
 }
 
 /// Where a resource keeps what a Scale shows.
@@ -45,6 +58,36 @@ fn paths(resource: &Resource) -> Result<Paths<'_>, Status> {
     }
 }
 
+/// The value at a dotted path of a custom resource, if it is of the type that `read` reads.
+///
+/// # Errors
+/// 500 when another type is there, in the words of apimachinery's `unstructured`.
+fn nested<'a, T>(
+    tree: &'a Map<String, Value>,
+    path: &str,
+    expected: &str,
+    read: impl Fn(&'a Value) -> Option<T>,
+) -> Result<Option<T>, Status> {
+    let mismatch = |above: usize, found: &Value, expected: &str| {
+        let path = path.split('.').take(above).collect::<Vec<_>>().join(".");
+        let (shown, of) = (go::print(found), go::type_name(found));
+        Status::unknown(format!(".{path} accessor error: {shown} is of the type {of}, expected {expected}"))
+    };
+    let mut members = Some(tree);
+    let mut found: Option<&Value> = None;
+    for (above, step) in path.split('.').enumerate() {
+        found = match (members, found) {
+            (Some(members), _) => members.get(step),
+            (None, None | Some(Value::Null)) => return Ok(None),
+            (None, Some(other)) => return Err(mismatch(above + 1, other, "map[string]interface{}")),
+        };
+        let Some(value) = found else { return Ok(None) };
+        members = value.as_object();
+    }
+    let Some(value) = found else { return Ok(None) };
+    read(value).map(Some).ok_or_else(|| mismatch(usize::MAX, value, expected))
+}
+
 /// The Scale of a tree; its metadata holds the resource version where the tree's does.
 fn view(resource: &Resource, tree: &Map<String, Value>) -> Result<Map<String, Value>, Status> {
     let paths = paths(resource)?;
@@ -56,11 +99,18 @@ fn view(resource: &Resource, tree: &Map<String, Value>) -> Result<Map<String, Va
     let metadata: Map<String, Value> =
         shown.iter().filter_map(|name| Some(((*name).to_owned(), source.get(*name)?.clone()))).collect();
     scale.insert("metadata".to_owned(), Value::Object(metadata));
-    let replicas = |path: &str| at(tree, path).and_then(Value::as_i64).unwrap_or(0);
-    let wanted = replicas(paths.spec_replicas);
+    let replicas = |path: &str, unset: i64| match resource.custom {
+        true => nested(tree, path, "int64", Value::as_i64).map(|found| found.unwrap_or(unset)),
+        false => Ok(at(tree, path).and_then(Value::as_i64).unwrap_or(0)),
+    };
+    let wanted = replicas(paths.spec_replicas, UNSET)?;
     scale.insert("spec".to_owned(), if wanted == 0 { json!({}) } else { json!({"replicas": wanted}) });
-    let mut status = json!({"replicas": replicas(paths.status_replicas)});
-    if let Some(selector) = paths.selector.and_then(|path| at(tree, path)).map(selector_text)
+    let mut status = json!({"replicas": replicas(paths.status_replicas, 0)?});
+    let selector = match paths.selector {
+        Some(path) if resource.custom => nested(tree, path, "string", Value::as_str)?.map(str::to_owned),
+        path => path.and_then(|path| at(tree, path)).map(selector_text),
+    };
+    if let Some(selector) = selector
         && !selector.is_empty()
     {
         status["selector"] = Value::String(selector);
@@ -196,13 +246,16 @@ fn write_back(
     let replicas = match scale.get("spec").and_then(|spec| spec.get("replicas")) {
         None | Some(Value::Null) => 0,
         Some(value) => value.as_i64().filter(|replicas| i32::try_from(*replicas).is_ok()).ok_or_else(|| {
-            let found = super::go::json_kind(value);
+            let found = go::json_kind(value);
             Status::bad_request(format!(
                 "Scale in version \"v1\" cannot be handled as a Scale: json: cannot unmarshal {found} into Go struct field ScaleSpec.spec.replicas of type int32"
             ))
         })?,
     };
     let source = metadata(scale);
+    if replicas == UNSET && custom {
+        return Err(Status::bad_request(format!("the spec replicas field \".{path}\" cannot be empty")));
+    }
     if replicas < 0 && !custom {
         let error = FieldError::invalid("spec.replicas", replicas, "must be greater than or equal to 0");
         return Err(Status::invalid(SCALE.group, SCALE.kind, meta::text(source, "name"), &[error]));

@@ -104,6 +104,11 @@ pub(super) struct Base<'a> {
 }
 
 impl Base<'_> {
+    /// Its finalizers.
+    pub(super) fn finalizers(&self) -> Vec<String> {
+        meta::finalizers(metadata(self.object)).into_iter().map(str::to_owned).collect()
+    }
+
     /// The tree as a client sees it, with the resource version, to be changed.
     pub(super) fn visible(&self) -> Map<String, Value> {
         let mut object = self.object.clone();
@@ -114,6 +119,15 @@ impl Base<'_> {
 }
 
 impl Target<'_> {
+    /// What is to be warned of in the finalizers of a changed object, beyond those that were `known`.
+    pub(super) fn finalizer_warnings(&self, metadata: &Map<String, Value>, known: &[String]) -> Vec<String> {
+        // A status has none.
+        if !self.resource.custom || self.subresource.is_some() {
+            return Vec::new();
+        }
+        meta::finalizer_warnings(metadata, known)
+    }
+
     /// Changes the object as `make` says. `make` is shown the present state (`None`: not there) and
     /// gives the whole new object, with the resource version that the client claims, if any; it may
     /// be called several times.
@@ -343,17 +357,26 @@ pub(super) async fn update(target: &Target<'_>, request: &WriteRequest<'_>) -> R
         Ok(decoded)
     };
     let first = decode_again()?;
-    let warnings = first.warnings;
+    let mut warnings = first.warnings;
+    let mut of_finalizers = Vec::new();
     let uid = Some(meta::text(metadata(&first.object), "uid").to_owned()).filter(|uid| !uid.is_empty());
     let create_absent = resource.strategy.create_on_update && target.subresource.is_none();
     let key = resource.key(request.namespace, target.name)?;
     // The first attempt takes the tree; another one, which is rare, decodes again.
     let mut first = Some(first.object);
-    let make = |_: Option<Base<'_>>| match first.take() {
-        Some(object) => Ok(object),
-        None => decode_again().map(|decoded| decoded.object),
+    let make = |base: Option<Base<'_>>| {
+        let object = match first.take() {
+            Some(object) => object,
+            None => decode_again()?.object,
+        };
+        if resource.custom {
+            let known = base.as_ref().map(Base::finalizers).unwrap_or_default();
+            of_finalizers = target.finalizer_warnings(metadata(&object), &known);
+        }
+        Ok(object)
     };
     let done = target.change(&key, uid.as_deref(), create_absent, make).await?;
+    warnings.extend(of_finalizers);
     done.response(resource, &key, warnings)
 }
 
@@ -381,6 +404,7 @@ pub(super) async fn patch(target: &Target<'_>, request: &WriteRequest<'_>) -> Re
         create::place(resource, request.namespace, metadata)?;
         check_name(metadata, target.name)?;
         warnings.extend(meta::dedup_owners(metadata));
+        warnings.extend(target.finalizer_warnings(metadata, &base.finalizers()));
         if strategy::is_definition(resource) && target.subresource.is_none() {
             warnings.extend(strategy::warnings(&object));
         }

@@ -12,7 +12,7 @@ use serde_json::{Value, json};
 
 /// The widgets of the namespace `default`.
 pub(crate) const WIDGETS: &str = "/apis/example.com/v1/namespaces/default/widgets";
-const CRDS: &str = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions";
+pub(crate) const CRDS: &str = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions";
 /// So long a test waits for something to become true.
 const PATIENCE: Duration = Duration::from_secs(20);
 
@@ -106,6 +106,12 @@ impl World {
 
     pub(crate) async fn put(&self, path: &str, body: &Value) -> (u16, Value) {
         self.json(Method::PUT, path, "application/json", body.to_string()).await
+    }
+
+    /// Code and headers of a PUT.
+    pub(crate) async fn put_headers(&self, path: &str, body: &Value) -> (u16, HeaderMap) {
+        let response = self.send(Method::PUT, path, &[("content-type", "application/json")], body.to_string()).await;
+        (response.status().as_u16(), response.headers().clone())
     }
 
     pub(crate) async fn patch(&self, path: &str, content_type: &str, body: Value) -> (u16, Value) {
