@@ -11,6 +11,8 @@ use serde::de::{DeserializeSeed, Deserializer, MapAccess, SeqAccess, Visitor};
 use serde_json::map::Entry;
 use serde_json::{Map, Number, Value};
 
+use super::place::{Place, Step};
+
 /// The tree of one document may take about this many bytes of memory, of which a scalar takes
 /// [`VALUE_BYTES`]; a larger one is refused. Room for any JSON that etcd takes (1.5 MiB).
 pub(crate) const DOCUMENT_BYTES_MAX: usize = 64 * 1024 * 1024;
@@ -161,32 +163,6 @@ impl Report {
         self.duplicates_left.set(self.duplicates_left.get().saturating_sub(path.len()));
         if !duplicates.contains(&path) {
             duplicates.push(path);
-        }
-    }
-}
-
-/// Where a value stands, as a list from the inside out that lives on the stack.
-#[derive(Clone, Copy)]
-struct Place<'a> {
-    parent: Option<&'a Place<'a>>,
-    step: Step<'a>,
-}
-
-#[derive(Clone, Copy)]
-enum Step<'a> {
-    Field(&'a str),
-    Item(usize),
-}
-
-impl fmt::Display for Place<'_> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        if let Some(parent) = self.parent {
-            parent.fmt(f)?;
-        }
-        match self.step {
-            Step::Field(name) if self.parent.is_none() => f.write_str(name),
-            Step::Field(name) => write!(f, ".{name}"),
-            Step::Item(index) => write!(f, "[{index}]"),
         }
     }
 }

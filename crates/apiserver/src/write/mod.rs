@@ -37,6 +37,7 @@ mod options;
 mod ownership;
 mod patch;
 mod pkcs10;
+mod place;
 mod prepare;
 pub(crate) mod quantities;
 mod reviews;

@@ -6,13 +6,12 @@
 //! those of `encoding/json` and `sigs.k8s.io/json`, whose strict decoder names unknown fields. Types that
 //! Go has a name of its own for (`v1.RestartPolicy`) are called by what they are made of.
 
-use std::fmt::Write as _;
-
 use listwatch_wire::protobuf::schema::{Field, Id, Message, Omit, Shape, Type};
 use serde_json::{Map, Number, Value};
 
 use super::decode::Expected;
 use super::go::{self, Words};
+use super::place::{Place, Step};
 use super::quantities;
 use crate::facts;
 
@@ -80,56 +79,6 @@ fn find(message: &'static Message, name: &str) -> Option<&'static Field> {
     })
 }
 
-/// Where a value stands, as a list from the inside out that lives on the stack.
-#[derive(Clone, Copy)]
-struct Place<'a> {
-    parent: Option<&'a Place<'a>>,
-    step: Step<'a>,
-}
-
-#[derive(Clone, Copy)]
-enum Step<'a> {
-    /// A field of a type.
-    Field(&'a str),
-    /// A member of a map.
-    Member(&'a str),
-    Item(usize),
-}
-
-impl Place<'_> {
-    /// `spec.containers.name`, as the decoder names the place of a wrong type.
-    fn of_fields(&self) -> String {
-        let mut out = String::new();
-        self.write(false, &mut out);
-        out
-    }
-
-    /// `spec.containers[0].name`, as the strict decoder names a field.
-    fn exact(&self) -> String {
-        let mut out = String::new();
-        self.write(true, &mut out);
-        out
-    }
-
-    fn write(&self, exact: bool, out: &mut String) {
-        if let Some(parent) = self.parent {
-            parent.write(exact, out);
-        }
-        match self.step {
-            Step::Item(at) if exact => {
-                let _ = write!(out, "[{at}]");
-            }
-            Step::Field(name) | Step::Member(name) if exact || matches!(self.step, Step::Field(_)) => {
-                if !out.is_empty() {
-                    out.push('.');
-                }
-                out.push_str(name);
-            }
-            Step::Item(_) | Step::Member(_) | Step::Field(_) => {}
-        }
-    }
-}
-
 /// A walk through an object.
 struct Walk<'a> {
     version: &'a str,
@@ -148,7 +97,7 @@ impl Walk<'_> {
         let Some(field) = find(message, name) else {
             let known = is_type_meta(id, name);
             if !known && self.unknown.len() < NAMED_MAX {
-                self.unknown.push(place.exact());
+                self.unknown.push(place.to_string());
             }
             return known;
         };

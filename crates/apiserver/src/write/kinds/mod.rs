@@ -7,6 +7,7 @@
 //! ```
 
 mod certificates;
+mod counts;
 mod data;
 pub(super) mod namespaces;
 mod pods;
@@ -59,17 +60,49 @@ pub(super) struct Steps {
 const PLAIN: Steps =
     Steps { group: "", kind: "", decode: |_| Ok(()), create: |_, _| {}, update: |_, _, _| {}, judge: |_, _, _, _| {} };
 
-static TABLE: [Steps; 9] = [
+static TABLE: [Steps; 14] = [
     Steps { group: "", kind: "ConfigMap", decode: data::decode_config_map, judge: data::judge, ..PLAIN },
-    Steps { group: "", kind: "Namespace", create: namespaces::create, update: namespaces::update, ..PLAIN },
+    Steps {
+        group: "",
+        kind: "Namespace",
+        create: namespaces::create,
+        update: namespaces::update,
+        judge: namespaces::judge,
+        ..PLAIN
+    },
     Steps { group: "", kind: "PersistentVolume", create: begin_phase, ..PLAIN },
     Steps { group: "", kind: "Pod", create: pods::create, update: pods::update, judge: pods::judge, ..PLAIN },
+    Steps {
+        group: "",
+        kind: "ReplicationController",
+        judge: |new, old, part, errors| counts::REPLICA_SET.judge(new, old, part, errors),
+        ..PLAIN
+    },
     Steps { group: "", kind: "Secret", decode: data::decode_secret, judge: data::judge, ..PLAIN },
     Steps {
         group: "apps",
         kind: "DaemonSet",
         create: workloads::create_daemon_set,
         update: workloads::update_daemon_set,
+        judge: |new, old, part, errors| counts::DAEMON_SET.judge(new, old, part, errors),
+        ..PLAIN
+    },
+    Steps {
+        group: "apps",
+        kind: "Deployment",
+        judge: |new, old, part, errors| counts::DEPLOYMENT.judge(new, old, part, errors),
+        ..PLAIN
+    },
+    Steps {
+        group: "apps",
+        kind: "ReplicaSet",
+        judge: |new, old, part, errors| counts::REPLICA_SET.judge(new, old, part, errors),
+        ..PLAIN
+    },
+    Steps {
+        group: "apps",
+        kind: "StatefulSet",
+        judge: |new, old, part, errors| counts::STATEFUL_SET.judge(new, old, part, errors),
         ..PLAIN
     },
     Steps { group: "autoscaling", kind: "HorizontalPodAutoscaler", decode: drop_carriers, ..PLAIN },
@@ -81,6 +114,12 @@ static TABLE: [Steps; 9] = [
         create: certificates::create,
         update: certificates::update,
         judge: certificates::judge,
+    },
+    Steps {
+        group: "policy",
+        kind: "PodDisruptionBudget",
+        judge: |new, old, part, errors| counts::BUDGET.judge(new, old, part, errors),
+        ..PLAIN
     },
 ];
 

@@ -1,13 +1,21 @@
 //! Namespaces: the finalizer that holds one until it is empty, and the label with its own name.
 
+use listwatch_meta::FieldError;
+use listwatch_meta::selector::validate_qualified_name;
 use serde_json::{Value, json};
 
 use super::{Making, Object, Part};
-use crate::write::metadata::{self as meta, FINALIZER_KUBERNETES};
+use crate::registry::Subresource;
+use crate::write::go;
+use crate::write::metadata::{self as meta, FINALIZER_FOREGROUND, FINALIZER_KUBERNETES, FINALIZER_ORPHAN};
 use crate::write::store::{child_mut, metadata, metadata_mut};
+use crate::write::validate::Errors;
 
 /// The label by which a namespace can be selected.
 const NAME_LABEL: &str = "kubernetes.io/metadata.name";
+
+/// Finalizers that need no domain.
+const STANDARD_FINALIZERS: [&str; 3] = [FINALIZER_KUBERNETES, FINALIZER_ORPHAN, FINALIZER_FOREGROUND];
 
 /// A new one is held by Kubernetes, whoever else holds it.
 pub(super) fn create(namespace: &mut Object, _: Making<'_>) {
@@ -36,6 +44,38 @@ pub(super) fn update(new: &mut Object, old: &Object, part: Part<'_>) {
     name_label(new);
 }
 
+/// Who holds it is named like any finalizer, and its phase is that of its life.
+pub(super) fn judge(new: &Object, _: &Object, part: Part<'_>, errors: &mut Errors) {
+    let member = |member: &str, name: &str| new.get(member).and_then(|object| object.get(name));
+    let invalid = |at: String, text: &str, why: &str| FieldError::invalid(at, go::quote(text), why);
+    match part.subresource {
+        Some(Subresource::Finalize) => {
+            let finalizers = member("spec", "finalizers").and_then(Value::as_array).into_iter().flatten();
+            for (position, finalizer) in finalizers.filter_map(Value::as_str).enumerate() {
+                let at = format!("spec.finalizers[{position}]");
+                if let Err(why) = validate_qualified_name(finalizer) {
+                    errors.push(invalid(at.clone(), finalizer, &why));
+                }
+                if !finalizer.contains('/') && !STANDARD_FINALIZERS.contains(&finalizer) {
+                    let why = "name is neither a standard finalizer name nor is it fully qualified";
+                    errors.push(invalid(at, finalizer, why));
+                }
+            }
+        }
+        Some(Subresource::Status) => {
+            let phase = member("status", "phase").and_then(Value::as_str).unwrap_or_default();
+            let (expected, why) = match meta::is_set(metadata(new), "deletionTimestamp") {
+                false => ("Active", "may only be 'Active' if `deletionTimestamp` is empty"),
+                true => ("Terminating", "may only be 'Terminating' if `deletionTimestamp` is not empty"),
+            };
+            if phase != expected {
+                errors.push(invalid("status.Phase".to_owned(), phase, why));
+            }
+        }
+        _ => {}
+    }
+}
+
 /// The label that carries the namespace's own name.
 pub(in crate::write) fn name_label(namespace: &mut Object) {
     let name = meta::text(metadata(namespace), "name").to_owned();
@@ -62,5 +102,25 @@ mod tests {
         check(json!({}), json!(["kubernetes"]));
         check(json!({"finalizers": ["kubernetes"]}), json!(["kubernetes"]));
         check(json!({"finalizers": ["example.com/mine"]}), json!(["example.com/mine", "kubernetes"]));
+    }
+
+    #[test]
+    fn a_namespace_says_who_holds_it_and_how_it_is() {
+        let check = |door: Subresource, new: Value, expected: &[&str]| {
+            assert_eq!(super::super::judged("", "Namespace", new, json!({"metadata": {}}), Some(&door)), expected);
+        };
+        let held = |by: &[&str]| json!({"metadata": {}, "spec": {"finalizers": by}});
+        check(Subresource::Finalize, held(&["kubernetes", "orphan", "example.com/mine"]), &[]);
+        let why = "name is neither a standard finalizer name nor is it fully qualified";
+        let refused = format!("spec.finalizers[1]: Invalid value: \"mine\": {why}");
+        check(Subresource::Finalize, held(&["kubernetes", "mine"]), &[&refused]);
+        let phase = |phase: &str, deleted: Value| json!({"metadata": {"deletionTimestamp": deleted}, "status": {"phase": phase}});
+        check(Subresource::Status, phase("Active", Value::Null), &[]);
+        check(Subresource::Status, phase("Terminating", json!("NOW")), &[]);
+        let early =
+            "status.Phase: Invalid value: \"Terminating\": may only be 'Active' if `deletionTimestamp` is empty";
+        check(Subresource::Status, phase("Terminating", Value::Null), &[early]);
+        let late = "status.Phase: Invalid value: \"\": may only be 'Terminating' if `deletionTimestamp` is not empty";
+        check(Subresource::Status, phase("", json!("NOW")), &[late]);
     }
 }
