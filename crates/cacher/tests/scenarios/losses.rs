@@ -1,0 +1,453 @@
+//! What becomes of watches and reads when the store is lost, forgets, lags or is wrong, and how a cache ends.
+
+use super::*;
+
+#[test]
+fn a_lost_watch_is_resumed_where_it_stood() {
+    check(
+        "
+        start
+        watch w all
+        put a/1
+        > r2
+        read w
+        > ADDED a/1@2
+        hold
+        put a/2
+        > r3
+        lose
+        put a/3
+        > r4
+        release
+        advance 1
+        read w
+        > ADDED a/2@3
+        > ADDED a/3@4
+        stats generation resumed_watches repeated_events
+        > generation: 1
+        > resumed_watches: 1
+        > repeated_events: 1
+        ",
+    );
+}
+
+#[test]
+fn a_watch_lost_at_the_compacted_edge_goes_on() {
+    // The store has compacted up to the last event, so it cannot be watched from before it.
+    check(
+        "
+        start
+        watch w all
+        put a/x
+        > r2
+        read w
+        > ADDED a/x@2
+        compact 2
+        lose
+        advance 1
+        put a/y
+        > r3
+        read w
+        > ADDED a/y@3
+        stats generation live
+        > generation: 2
+        > live: 1
+        ",
+    );
+}
+
+#[test]
+fn when_the_store_forgot_the_place_every_watch_is_told_and_newcomers_begin_at_the_list() {
+    check(
+        "
+        put a/gone
+        > r2
+        put a/same
+        > r3
+        start
+        watch live all rv=3 bookmarks
+        watch stalled all
+        read live
+        hold
+        delete a/gone
+        > r4
+        put a/new
+        > r5
+        expire
+        release
+        advance 1
+        read live
+        > ERROR too old resource version: 3 (5) (410 Expired)
+        > ∎
+        read stalled
+        > ERROR too old resource version: 3 (5) (410 Expired)
+        > ∎
+        stats generation
+        > generation: 2
+        watch late all rv=4
+        read late
+        > ERROR too old resource version: 4 (5) (410 Expired)
+        > ∎
+        watch behind all rv=5
+        put a/last
+        > r6
+        read behind
+        > ADDED a/last@6
+        ",
+    );
+}
+
+#[test]
+fn when_nothing_was_written_meanwhile_watches_go_on() {
+    check(
+        "
+        put a/x
+        > r2
+        start
+        watch w all rv=2
+        expire
+        advance 1
+        read w
+        put a/x
+        > r3
+        read w
+        > MODIFIED a/x@3
+        ",
+    );
+}
+
+#[test]
+fn a_watch_ahead_of_a_store_that_was_listed_again_is_expired() {
+    check(
+        "
+        put a/x
+        > r2
+        start
+        watch ahead all rv=9
+        watch w all rv=2
+        expire
+        advance 1
+        read ahead
+        > ERROR too old resource version: 9 (1) (410 Expired)
+        > ∎
+        read w
+        put a/x
+        > r3
+        read w
+        > MODIFIED a/x@3
+        ",
+    );
+}
+
+#[test]
+fn an_old_store_serves_consistent_reads_itself_and_watches_attach_behind_them() {
+    check(
+        "
+        old
+        put a/x
+        > r2
+        start
+        other
+        > r3
+        list all
+        > r3: a/x@2
+        watch w all bookmarks
+        watch now all sie=false match=NotOlderThan
+        put a/y
+        > r4
+        read w
+        > initial ADDED a/x@2
+        > END r3
+        > ADDED a/y@4
+        read now
+        > ADDED a/y@4
+        list all rv=4
+        > r4: a/x@2 a/y@4
+        watch two all bookmarks
+        read two
+        > initial ADDED a/x@2
+        > initial ADDED a/y@4
+        > END r4
+        stats store_lists consistent_fallbacks
+        > store_lists: 2
+        > consistent_fallbacks: 0
+        ",
+    );
+}
+
+#[test]
+fn a_cache_that_lags_its_store_shows_nothing_twice() {
+    check(
+        "
+        old
+        put a/x
+        > r2
+        start
+        hold
+        put a/y
+        > r3
+        put a/x app=1
+        > r4
+        watch w all bookmarks
+        read w
+        > initial ADDED a/x[1]@4
+        > initial ADDED a/y@3
+        > END r4
+        release
+        put a/z
+        > r5
+        read w
+        > ADDED a/z@5
+        ",
+    );
+}
+
+#[test]
+fn while_it_is_not_filled_reads_wait_a_little_and_are_then_sent_away() {
+    check(
+        "
+        put a/x
+        > r2
+        down
+        start
+        list all
+        > storage is (re)initializing: the store is not reachable: down (429 TooManyRequests)
+        watch w all
+        > storage is (re)initializing: the store is not reachable: down (429 TooManyRequests)
+        up
+        list all
+        > r2: a/x@2
+        ",
+    );
+}
+
+#[test]
+fn the_first_request_of_a_cache_that_has_just_started_is_served() {
+    check(
+        "
+        put a/x
+        > r2
+        start
+        list all
+        > r2: a/x@2
+        watch w all
+        read w
+        > initial ADDED a/x@2
+        ",
+    );
+}
+
+#[test]
+fn what_is_no_object_hides_nothing_else() {
+    check(
+        "
+        put a/x
+        > r2
+        garbage a/bad
+        > r3
+        start
+        watch w all
+        list all
+        > r3: a/x@2 undecodable: [/pods/a/bad]
+        get a/bad rv=0
+        > failed to read one or more pods from the storage: /pods/a/bad: the stored bytes are no object (500 StorageReadError)
+        garbage a/x
+        > r4
+        put a/bad
+        > r5
+        put a/x app=mended
+        > r6
+        read w
+        > initial ADDED a/x@2
+        > DELETED a/x@4
+        > ADDED a/bad@5
+        > ADDED a/x[mended]@6
+        list all
+        > r6: a/bad@5 a/x[mended]@6
+        ",
+    );
+}
+
+#[test]
+fn a_cache_that_is_wrong_says_so_and_starts_over() {
+    check_with(
+        Limits { audit_interval: Some(Duration::from_secs(100)), ..Limits::default() },
+        "
+        put a/x
+        > r2
+        put a/lost
+        > r3
+        compact 3
+        hide a/lost
+        start
+        watch w all
+        read w
+        > initial ADDED a/x@2
+        advance 101
+        stats audits audit_mismatches
+        > audits: 1
+        > audit_mismatches: 0
+        show
+        advance 101
+        stats audit_mismatches generation
+        > audit_mismatches: 2
+        > generation: 2
+        read w
+        > ERROR too old resource version: 3 (3) (410 Expired)
+        > ∎
+        list all rv=0
+        > r3: a/lost@3 a/x@2
+        ",
+    );
+}
+
+#[test]
+fn a_stop_ends_everything_and_is_no_error() {
+    check(
+        "
+        start
+        watch w all
+        watch late all
+        read w
+        put a/x
+        > r2
+        stop
+        read w
+        > ADDED a/x@2
+        > ∎
+        read late
+        > ∎
+        list all
+        > the store is closed (503 ServiceUnavailable)
+        watch w all
+        > the store is closed (503 ServiceUnavailable)
+        ",
+    );
+}
+
+#[test]
+fn a_cache_that_fails_says_so_and_does_not_freeze() {
+    check(
+        "
+        start
+        watch w all
+        put a/x
+        > r2
+        read w
+        > ADDED a/x@2
+        stopped
+        > false
+        break
+        read w
+        > ERROR Internal error occurred: the watch cache failed (500 InternalError)
+        > ∎
+        stopped
+        > true
+        list all rv=0
+        > the store is closed (503 ServiceUnavailable)
+        ",
+    );
+}
+
+#[test]
+fn a_quiet_cache_keeps_its_place_fresh_and_survives_a_compaction() {
+    check(
+        "
+        start
+        watch w all
+        read w
+        other
+        > r2
+        other
+        > r3
+        advance 61
+        stats progress_requests revision
+        > progress_requests: 1
+        > revision: r3
+        compact 3
+        lose
+        advance 1
+        put a/x
+        > r4
+        read w
+        > ADDED a/x@4
+        stats generation resumed_watches expired_watches
+        > generation: 1
+        > resumed_watches: 1
+        > expired_watches: 0
+        ",
+    );
+}
+
+#[test]
+fn without_a_cache_the_same_is_seen() {
+    check(
+        "
+        put a/x app=web
+        > r2
+        direct
+        watch w all bookmarks for=100
+        watch web all rv=2 labels=app=web
+        put a/x app=bank
+        > r3
+        delete a/x
+        > r4
+        read w
+        > initial ADDED a/x[web]@2
+        > END r2
+        > MODIFIED a/x[bank]@3
+        > DELETED a/x[bank]@4
+        read web
+        > DELETED a/x[web]@3
+        put a/1
+        > r5
+        put a/2
+        > r6
+        list all limit=1
+        > r6: a/1@5 (more, 1 remaining)
+        next
+        > r6: a/2@6
+        list all rv=3 match=Exact
+        > r3: a/x[bank]@3
+        list all rv=9
+        > Timeout: Too large resource version: 9, current: 6 (504 Timeout)
+        other
+        > r7
+        advance 60
+        read w
+        > ADDED a/1@5
+        > ADDED a/2@6
+        > BOOKMARK r7
+        compact 6
+        watch old all rv=3
+        read old
+        > ERROR The resourceVersion for the provided watch is too old. (410 Expired)
+        > ∎
+        advance 60
+        read w
+        > ∎
+        stop
+        read web
+        > ∎
+        ",
+    );
+}
+
+#[test]
+fn a_cacher_ends_with_its_last_handle_and_watcher() {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_time().start_paused(true).build().unwrap();
+    runtime.block_on(async {
+        let store = TestStore::new();
+        let before = Arc::strong_count(&store);
+        let cacher = Cacher::start(store.clone(), config(quiet()));
+        let mut watcher = support::watch(&cacher, &scope("all"), &[], Duration::from_secs(60)).await;
+        drop(cacher);
+        store.create(&key("a/x"), value("a/x", &[]).into_bytes().into(), None).await.unwrap();
+        assert!(watcher.next().await.is_some(), "a watcher keeps its cache");
+        drop(watcher);
+        settle().await;
+        assert_eq!(Arc::strong_count(&store), before, "the driver has gone");
+        let get = Cacher::direct(store.clone(), config(quiet())).get(&key("a/x"), ReadAt::MostRecent).await;
+        assert!(get.unwrap().is_some());
+    });
+}

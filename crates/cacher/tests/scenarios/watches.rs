@@ -1,0 +1,504 @@
+//! Watches: how one begins, whom an event reaches, who falls behind and who is told so.
+
+use super::*;
+
+#[test]
+fn a_watch_begins_with_the_state_and_goes_on_without_a_gap() {
+    check(
+        "
+        put a/y
+        > r2
+        put a/x app=web
+        > r3
+        start
+        watch w all bookmarks
+        put a/z
+        > r4
+        delete a/y
+        > r5
+        read w
+        > initial ADDED a/x[web]@3
+        > initial ADDED a/y@2
+        > END r3
+        > ADDED a/z@4
+        > DELETED a/y@5
+        put a/x app=bank
+        > r6
+        read w
+        > MODIFIED a/x[bank]@6
+        read w
+        ",
+    );
+}
+
+#[test]
+fn without_bookmarks_there_is_no_end_mark() {
+    check(
+        "
+        put a/x
+        > r2
+        start
+        watch w all
+        watch zero all rv=0 bookmarks
+        watch none all sie=false match=NotOlderThan rv=0
+        put a/y
+        > r3
+        read w
+        > initial ADDED a/x@2
+        > ADDED a/y@3
+        read zero
+        > initial ADDED a/x@2
+        > END r2
+        > ADDED a/y@3
+        read none
+        > ADDED a/y@3
+        ",
+    );
+}
+
+#[test]
+fn a_selector_turns_entering_into_added_and_leaving_into_deleted() {
+    check(
+        "
+        put a/x app=web
+        > r2
+        start
+        watch web all rv=2 labels=app=web
+        watch set all rv=2 labels=app+in+(web,bank)
+        watch other a rv=2 labels=app!=web
+        put a/x app=bank
+        > r3
+        put a/x app=bank
+        > r4
+        put a/x app=web
+        > r5
+        delete a/x
+        > r6
+        read web
+        > DELETED a/x[web]@3
+        > ADDED a/x[web]@5
+        > DELETED a/x[web]@6
+        read set
+        > MODIFIED a/x[bank]@3
+        > MODIFIED a/x[bank]@4
+        > MODIFIED a/x[web]@5
+        > DELETED a/x[web]@6
+        read other
+        > ADDED a/x[bank]@3
+        > MODIFIED a/x[bank]@4
+        > DELETED a/x[bank]@5
+        ",
+    );
+}
+
+#[test]
+fn scopes_and_indexed_fields_reach_who_is_interested() {
+    check(
+        "
+        start
+        watch all all
+        watch a a
+        watch b b
+        watch x a/x
+        watch named all fields=metadata.name=x
+        watch n1 all fields=spec.nodeName=n1
+        watch unset a fields=spec.nodeName=
+        put a/x
+        > r2
+        put a/x node=n1
+        > r3
+        put b/x node=n2
+        > r4
+        delete a/x
+        > r5
+        read all
+        > ADDED a/x@2
+        > MODIFIED a/x@3
+        > ADDED b/x@4
+        > DELETED a/x@5
+        read a
+        > ADDED a/x@2
+        > MODIFIED a/x@3
+        > DELETED a/x@5
+        read b
+        > ADDED b/x@4
+        read x
+        > ADDED a/x@2
+        > MODIFIED a/x@3
+        > DELETED a/x@5
+        read named
+        > ADDED a/x@2
+        > MODIFIED a/x@3
+        > ADDED b/x@4
+        > DELETED a/x@5
+        read n1
+        > ADDED a/x@3
+        > DELETED a/x@5
+        read unset
+        > ADDED a/x@2
+        > DELETED a/x@3
+        list all fields=spec.nodeName=n2
+        > r5: b/x@4
+        ",
+    );
+}
+
+#[test]
+fn a_watch_from_a_revision_replays_the_window_and_a_future_one_waits_silently() {
+    check(
+        "
+        put a/x
+        > r2
+        compact 2
+        start
+        put a/y
+        > r3
+        put a/z
+        > r4
+        watch two all rv=2
+        watch three all rv=3
+        watch old all rv=1
+        watch six all rv=6
+        read two
+        > ADDED a/y@3
+        > ADDED a/z@4
+        read three
+        > ADDED a/z@4
+        read old
+        > ERROR too old resource version: 1 (2) (410 Expired)
+        > ∎
+        put a/u
+        > r5
+        put a/v
+        > r6
+        put a/w
+        > r7
+        read six
+        > ADDED a/w@7
+        ",
+    );
+}
+
+#[test]
+fn a_cache_that_starts_reaches_back_as_far_as_its_store() {
+    check(
+        "
+        put a/x app=web
+        > r2
+        put a/y
+        > r3
+        delete a/y
+        > r4
+        put a/x app=bank
+        > r5
+        start
+        watch one all rv=1
+        watch three all rv=3
+        watch web all rv=2 labels=app=web
+        list all
+        > r5: a/x[bank]@5
+        list all rv=3 match=Exact
+        > r3: a/x[web]@2 a/y@3
+        put a/z
+        > r6
+        read one
+        > ADDED a/x[web]@2
+        > ADDED a/y@3
+        > DELETED a/y@4
+        > MODIFIED a/x[bank]@5
+        > ADDED a/z@6
+        read three
+        > DELETED a/y@4
+        > MODIFIED a/x[bank]@5
+        > ADDED a/z@6
+        read web
+        > DELETED a/x[web]@5
+        stats generation history_events
+        > generation: 1
+        > history_events: 5
+        compact 4
+        start
+        watch three all rv=3
+        watch four all rv=4
+        read three
+        > ERROR too old resource version: 3 (4) (410 Expired)
+        > ∎
+        read four
+        > MODIFIED a/x[bank]@5
+        > ADDED a/z@6
+        other
+        > r7
+        start
+        list all rv=7
+        > r7: a/x[bank]@5 a/z@6
+        ",
+    );
+}
+
+#[test]
+fn a_cache_that_starts_reaches_back_no_further_than_it_may() {
+    let limits = Limits { history_refill_revisions_max: 2, ..quiet() };
+    let script = "
+        put a/x
+        > r2
+        put a/y
+        > r3
+        put a/z
+        > r4
+        start
+        watch one all rv=1
+        watch two all rv=2
+        read one
+        > ERROR too old resource version: 1 (2) (410 Expired)
+        > ∎
+        read two
+        > ADDED a/y@3
+        > ADDED a/z@4
+        list all
+        > r4: a/x@2 a/y@3 a/z@4
+        ";
+    check_with(limits, script);
+    check_with(
+        Limits { history_refill_revisions_max: 0, ..quiet() },
+        "
+        put a/x
+        > r2
+        start
+        watch one all rv=1
+        read one
+        > ERROR too old resource version: 1 (2) (410 Expired)
+        > ∎
+        ",
+    );
+}
+
+#[test]
+fn a_history_that_does_not_come_in_time_is_done_without() {
+    check(
+        "
+        put a/x
+        > r2
+        put a/y
+        > r3
+        hold
+        start
+        advance 1.5
+        stats ready
+        > ready: false
+        list all limit=1
+        > r3: a/x@2 (more, 1 remaining)
+        advance 0.5
+        list all rv=0
+        > r3: a/x@2 a/y@3
+        watch w all rv=0 sie=false match=NotOlderThan
+        release
+        put a/z
+        > r4
+        read w
+        > ADDED a/z@4
+        watch one all rv=1
+        read one
+        > ERROR too old resource version: 1 (3) (410 Expired)
+        > ∎
+        stats generation
+        > generation: 1
+        ",
+    );
+}
+
+#[test]
+fn a_history_that_comes_late_is_waited_for() {
+    check(
+        "
+        put a/x
+        > r2
+        put a/y
+        > r3
+        hold
+        start
+        advance 1.5
+        release
+        watch one all rv=2
+        read one
+        > ADDED a/y@3
+        list all rv=3
+        > r3: a/x@2 a/y@3
+        ",
+    );
+}
+
+#[test]
+fn a_store_that_forgets_or_breaks_while_the_history_comes_is_listed_again() {
+    for trouble in ["expire", "lose"] {
+        check(&format!(
+            "
+            put a/x
+            > r2
+            put a/y
+            > r3
+            hold
+            start
+            {trouble}
+            release
+            advance 0.25
+            list all
+            > r3: a/x@2 a/y@3
+            stats generation resumed_watches
+            > generation: 1
+            > resumed_watches: {}
+            ",
+            usize::from(trouble == "lose")
+        ));
+    }
+}
+
+#[test]
+fn a_store_that_cannot_say_how_far_it_is_is_listed_as_it_is_now() {
+    check(
+        "
+        put a/x
+        > r2
+        old
+        start
+        watch one all rv=1
+        read one
+        > ERROR too old resource version: 1 (2) (410 Expired)
+        > ∎
+        ",
+    );
+}
+
+#[test]
+fn a_stalled_watcher_catches_up_from_the_history() {
+    check_with(
+        Limits { watcher_queue_events_max: 2, ..quiet() },
+        "
+        start
+        watch slow all
+        watch fast all
+        read slow
+        put a/1
+        > r2
+        put a/2
+        > r3
+        read fast
+        > ADDED a/1@2
+        > ADDED a/2@3
+        put a/3
+        > r4
+        put a/4
+        > r5
+        stats lagging overflows
+        > lagging: 1
+        > overflows: 1
+        read slow
+        > ADDED a/1@2
+        > ADDED a/2@3
+        > ADDED a/3@4
+        > ADDED a/4@5
+        stats live lagging slowest_lag_revisions
+        > live: 2
+        > lagging: 0
+        > slowest_lag_revisions: 2
+        put a/5
+        > r6
+        read slow
+        > ADDED a/5@6
+        ",
+    );
+}
+
+#[test]
+fn only_a_place_that_left_the_window_is_expired_and_that_is_said_aloud() {
+    check_with(
+        Limits { watcher_queue_events_max: 1, history_events_min: 2, history_age: Duration::from_secs(10), ..quiet() },
+        "
+        start
+        watch slow all
+        watch healthy all
+        read slow
+        read healthy
+        put a/1
+        > r2
+        read healthy
+        > ADDED a/1@2
+        put a/2
+        > r3
+        read healthy
+        > ADDED a/2@3
+        advance 20
+        put a/3
+        > r4
+        put a/4
+        > r5
+        read healthy
+        > ADDED a/3@4
+        > ADDED a/4@5
+        read slow
+        > ERROR too old resource version: 2 (3) (410 Expired)
+        > ∎
+        ",
+    );
+}
+
+#[test]
+fn a_stalled_initial_state_is_given_up_when_it_cannot_go_on() {
+    check_with(
+        Limits { history_events_min: 2, history_age: Duration::from_secs(10), ..quiet() },
+        "
+        put a/x
+        > r2
+        start
+        watch w all
+        put a/1
+        > r3
+        advance 20
+        put a/2
+        > r4
+        put a/3
+        > r5
+        stats replaying
+        > replaying: 1
+        advance 6
+        stats replaying closed
+        > replaying: 0
+        > closed: 1
+        read w
+        > ERROR too old resource version: 2 (3) (410 Expired)
+        > ∎
+        ",
+    );
+}
+
+#[test]
+fn bookmarks_come_about_every_minute_and_before_the_end_and_only_with_news() {
+    check(
+        "
+        start
+        watch w all bookmarks for=200
+        read w
+        > END r1
+        advance 61
+        read w
+        other
+        > r2
+        advance 60
+        read w
+        > BOOKMARK r2
+        put a/x
+        > r3
+        read w
+        > ADDED a/x@3
+        advance 60
+        read w
+        other
+        > r4
+        advance 17.5
+        read w
+        > BOOKMARK r4
+        advance 2
+        read w
+        > ∎
+        ",
+    );
+}
