@@ -565,6 +565,18 @@ async fn other_kinds_are_refused_as_kubernetes_refuses_them() {
         let (found, answer) = world.post(WIDGETS, &body).await;
         assert_eq!((found, &answer["message"]), (code, &json!(message)));
     }
+    assert_eq!(world.post(WIDGETS, &widget("patched")).await.0, 201);
+    let path = format!("{WIDGETS}/patched");
+    let merge = "application/merge-patch+json";
+    let (code, refused) = world.patch(&path, merge, json!({"kind": "Other"})).await;
+    let why = "Other.example.com \"patched\" is invalid: kind: Invalid value: \"Other\": must be Widget";
+    assert_eq!((code, &refused["message"]), (422, &json!(why)));
+    let (code, refused) = world.patch(&path, merge, json!({"kind": null})).await;
+    let told = refused["message"].as_str().unwrap();
+    assert!(
+        code == 422 && told.starts_with(" \"\" is invalid: patch: ") && told.contains("Object 'Kind' is missing in '{"),
+        "{told}"
+    );
 }
 
 #[tokio::test]

@@ -6,6 +6,7 @@ use listwatch_meta::FieldError;
 use serde_json::{Map, Value};
 
 use crate::registry::{Resource, Subresource};
+use crate::write::go;
 
 /// What is wrong with a new object; nothing with one that is built in.
 pub(crate) fn create(resource: &Resource, object: &mut Map<String, Value>) -> Vec<FieldError> {
@@ -65,11 +66,7 @@ fn scale(resource: &Resource, object: &Map<String, Value>, parts: &[Part]) -> Ve
                 errors.extend(replicas(object, status_replicas));
                 let path = selector.as_deref().unwrap_or_default();
                 if !path.is_empty() {
-                    let problem = match find(object, path) {
-                        Ok(None | Some(Value::String(_))) => None,
-                        Ok(Some(other)) => Some(wrong_type(path, other, "string")),
-                        Err(why) => Some(why),
-                    };
+                    let problem = nested(object, path, "string", Value::as_str).err();
                     errors.extend(problem.map(|why| FieldError::invalid(format!(".{path}"), "\"\"", why)));
                 }
             }
@@ -80,12 +77,9 @@ fn scale(resource: &Resource, object: &Map<String, Value>, parts: &[Part]) -> Ve
 
 fn replicas(object: &Map<String, Value>, path: &str) -> Option<FieldError> {
     let field = format!(".{path}");
-    let found = match find(object, path) {
+    let replicas = match nested(object, path, "int64", Value::as_i64) {
         Ok(found) => found?,
         Err(why) => return Some(FieldError::invalid(field, 0, why)),
-    };
-    let Some(replicas) = found.as_i64() else {
-        return Some(FieldError::invalid(field, 0, wrong_type(path, found, "int64")));
     };
     if replicas < 0 {
         Some(FieldError::invalid(field, replicas, "should be a non-negative integer"))
@@ -96,37 +90,35 @@ fn replicas(object: &Map<String, Value>, path: &str) -> Option<FieldError> {
     }
 }
 
-/// The value at a dotted path; `None` when nothing is there.
+/// The value at a dotted path, as `read` reads it; `None` when nothing is there.
 ///
 /// # Errors
-/// What Go says when something on the way is no object.
-fn find<'a>(object: &'a Map<String, Value>, path: &str) -> Result<Option<&'a Value>, String> {
-    let mut members = object;
-    let mut walked = String::new();
-    let (parents, last) = path.rsplit_once('.').map_or((None, path), |(parents, last)| (Some(parents), last));
-    for step in parents.into_iter().flat_map(|parents| parents.split('.')) {
-        walked = if walked.is_empty() { step.to_owned() } else { format!("{walked}.{step}") };
-        members = match members.get(step) {
-            None => return Ok(None),
-            Some(Value::Object(found)) => found,
-            Some(other) => return Err(wrong_type(&walked, other, "map[string]interface {}")),
-        };
-    }
-    Ok(members.get(last))
-}
-
-/// What Go's accessor of nested fields says about a value of another type.
-fn wrong_type(path: &str, found: &Value, wanted: &str) -> String {
-    let (shown, kind) = match found {
-        Value::Null => ("<nil>".to_owned(), "<nil>"),
-        Value::Bool(flag) => (flag.to_string(), "bool"),
-        Value::Number(number) if number.is_i64() => (number.to_string(), "int64"),
-        Value::Number(number) => (number.to_string(), "float64"),
-        Value::String(text) => (text.clone(), "string"),
-        Value::Array(_) => (found.to_string(), "[]interface {}"),
-        Value::Object(_) => (found.to_string(), "map[string]interface {}"),
+/// What Go's accessors of nested fields say when something on the way is no object, or when it is another type
+/// than the `expected` one.
+pub(crate) fn nested<'a, T>(
+    object: &'a Map<String, Value>,
+    path: &str,
+    expected: &str,
+    read: impl Fn(&'a Value) -> Option<T>,
+) -> Result<Option<T>, String> {
+    let mismatch = |steps: usize, found: &Value, expected: &str| {
+        let path = path.split('.').take(steps).collect::<Vec<_>>().join(".");
+        let (shown, of) = (go::print(found), go::type_name(found));
+        format!(".{path} accessor error: {shown} is of the type {of}, expected {expected}")
     };
-    format!(".{path} accessor error: {shown} is of the type {kind}, expected {wanted}")
+    let mut members = Some(object);
+    let mut found: Option<&Value> = None;
+    for (above, step) in path.split('.').enumerate() {
+        found = match (members, found) {
+            (Some(members), _) => members.get(step),
+            (None, None | Some(Value::Null)) => return Ok(None),
+            (None, Some(other)) => return Err(mismatch(above + 1, other, "map[string]interface{}")),
+        };
+        let Some(value) = found else { return Ok(None) };
+        members = value.as_object();
+    }
+    let Some(value) = found else { return Ok(None) };
+    read(value).map(Some).ok_or_else(|| mismatch(usize::MAX, value, expected))
 }
 
 #[cfg(test)]
@@ -170,7 +162,7 @@ mod tests {
         check(
             json!("all"),
             &[
-                ".spec.replicas: Invalid value: 0: .spec accessor error: all is of the type string, expected map[string]interface {}",
+                ".spec.replicas: Invalid value: 0: .spec.replicas accessor error: all is of the type string, expected map[string]interface{}",
             ],
         );
     }

@@ -4,7 +4,7 @@ pub(super) use listwatch_meta::go::quote;
 use serde_json::{Map, Value};
 
 /// A value as `%v` prints it: `map[a:1 b:[x y]]`.
-pub(super) fn print(value: &Value) -> String {
+pub(crate) fn print(value: &Value) -> String {
     match value {
         Value::Null => "<nil>".to_owned(),
         Value::String(text) => text.clone(),
@@ -36,7 +36,7 @@ pub(super) fn print_map(map: &Map<String, Value>) -> String {
 }
 
 /// The Go type that `encoding/json` decodes a value to when nothing else is asked for.
-pub(super) fn type_name(value: &Value) -> &'static str {
+pub(crate) fn type_name(value: &Value) -> &'static str {
     match value {
         Value::Null => "<nil>",
         Value::Bool(_) => "bool",

@@ -14,6 +14,7 @@ use super::ownership::{self, Config, ScaleAccount};
 use super::store::{at, child_mut, metadata};
 use super::update::{Account, Base, Body, PatchRequest, Patcher, Target, check_name, patch_request};
 use super::{WriteBody, WriteRequest, WriteResponse, create, metadata as meta, store};
+use crate::crd::objects::nested;
 use crate::label_selectors::LabelSelector;
 use crate::registry::{Resource, Subresource};
 
@@ -58,36 +59,6 @@ fn paths(resource: &Resource) -> Result<Paths<'_>, Status> {
     }
 }
 
-/// The value at a dotted path of a custom resource, if it is of the type that `read` reads.
-///
-/// # Errors
-/// 500 when another type is there, in the words of apimachinery's `unstructured`.
-fn nested<'a, T>(
-    tree: &'a Map<String, Value>,
-    path: &str,
-    expected: &str,
-    read: impl Fn(&'a Value) -> Option<T>,
-) -> Result<Option<T>, Status> {
-    let mismatch = |above: usize, found: &Value, expected: &str| {
-        let path = path.split('.').take(above).collect::<Vec<_>>().join(".");
-        let (shown, of) = (go::print(found), go::type_name(found));
-        Status::unknown(format!(".{path} accessor error: {shown} is of the type {of}, expected {expected}"))
-    };
-    let mut members = Some(tree);
-    let mut found: Option<&Value> = None;
-    for (above, step) in path.split('.').enumerate() {
-        found = match (members, found) {
-            (Some(members), _) => members.get(step),
-            (None, None | Some(Value::Null)) => return Ok(None),
-            (None, Some(other)) => return Err(mismatch(above + 1, other, "map[string]interface{}")),
-        };
-        let Some(value) = found else { return Ok(None) };
-        members = value.as_object();
-    }
-    let Some(value) = found else { return Ok(None) };
-    read(value).map(Some).ok_or_else(|| mismatch(usize::MAX, value, expected))
-}
-
 /// The Scale of a tree; its metadata holds the resource version where the tree's does.
 fn view(resource: &Resource, tree: &Map<String, Value>) -> Result<Map<String, Value>, Status> {
     let paths = paths(resource)?;
@@ -100,14 +71,16 @@ fn view(resource: &Resource, tree: &Map<String, Value>) -> Result<Map<String, Va
         shown.iter().filter_map(|name| Some(((*name).to_owned(), source.get(*name)?.clone()))).collect();
     scale.insert("metadata".to_owned(), Value::Object(metadata));
     let replicas = |path: &str, unset: i64| match resource.custom {
-        true => nested(tree, path, "int64", Value::as_i64).map(|found| found.unwrap_or(unset)),
+        true => nested(tree, path, "int64", Value::as_i64).map(|found| found.unwrap_or(unset)).map_err(Status::unknown),
         false => Ok(at(tree, path).and_then(Value::as_i64).unwrap_or(0)),
     };
     let wanted = replicas(paths.spec_replicas, UNSET)?;
     scale.insert("spec".to_owned(), if wanted == 0 { json!({}) } else { json!({"replicas": wanted}) });
     let mut status = json!({"replicas": replicas(paths.status_replicas, 0)?});
     let selector = match paths.selector {
-        Some(path) if resource.custom => nested(tree, path, "string", Value::as_str)?.map(str::to_owned),
+        Some(path) if resource.custom => {
+            nested(tree, path, "string", Value::as_str).map_err(Status::unknown)?.map(str::to_owned)
+        }
         path => path.and_then(|path| at(tree, path)).map(selector_text),
     };
     if let Some(selector) = selector

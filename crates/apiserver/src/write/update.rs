@@ -9,7 +9,7 @@ use serde_json::{Map, Value};
 
 use super::admission::{NoPriority, PriorityClass};
 use super::decode::{self, Expected, KindProblem, decode};
-use super::go::Words;
+use super::go::{self, Words};
 use super::kinds::Making;
 use super::merge_keys::{self, At};
 use super::options::{FieldValidation, Options};
@@ -501,6 +501,9 @@ impl<'a> Patcher<'a> {
         }
         let body = Body { expected: Expected { words: parsed.patch.words(), ..body.expected }, ..body };
         parsed.patch.apply(object, body.at)?;
+        if body.expected.custom {
+            check_custom_kind(body.expected, object)?;
+        }
         // What the patch left alone is of the right shape, and no text to those who look at the rest.
         let owners = match object.get_mut("metadata") {
             Some(Value::Object(metadata)) if !looks_at_owners => metadata.shift_remove(ownership::MANAGED_FIELDS),
@@ -569,6 +572,28 @@ impl<'a> Patcher<'a> {
             FieldValidation::Warn | FieldValidation::Strict => {}
         }
         Ok(doubts)
+    }
+}
+
+/// Checks what a patch made of the kind of a custom object, whose decoder knows no kinds but wants one.
+///
+/// # Errors
+/// 422 where it is another one or none.
+fn check_custom_kind(expected: Expected<'_>, object: &Map<String, Value>) -> Result<(), Status> {
+    match object.get("kind") {
+        Some(Value::String(kind)) if kind == expected.kind => Ok(()),
+        Some(Value::String(kind)) if !kind.is_empty() => {
+            let error = FieldError::invalid("kind", go::quote(kind), format_args!("must be {}", expected.kind));
+            Err(Status::invalid(expected.group, kind, meta::text(metadata(object), "name"), &[error]))
+        }
+        None | Some(Value::Null | Value::String(_)) => {
+            let mut object = object.clone();
+            ownership::spell_out(&mut object);
+            let shown = Value::Object(object).to_string();
+            Err(not_decodable_from(&shown, &format!("Object 'Kind' is missing in '{shown}'")))
+        }
+        // Another type of value is refused as such.
+        Some(_) => Ok(()),
     }
 }
 
