@@ -1,0 +1,79 @@
+//! Where a reflector stands, as others are told it: a value, and the words for it.
+
+use std::time::Instant;
+
+use crate::problem::Problem;
+
+/// Where a reflector stands, and why its copy is not current if it is not.
+#[derive(Clone, Debug, PartialEq)]
+pub enum ReflectorState {
+    /// Nothing was asked yet.
+    Starting,
+    /// Waiting for page `page` (from 1) of a list.
+    Listing {
+        /// The page.
+        page: u32,
+        /// Items so far, over all pages.
+        items: u64,
+        /// Since when.
+        since: Instant,
+    },
+    /// Initial events arrive through a watch; its end marker has not come.
+    AwaitingInitialEvents {
+        /// Events so far.
+        events: u64,
+        /// Since when.
+        since: Instant,
+    },
+    /// The server is asked whether it has reached the version to resume from.
+    Checking {
+        /// Since when.
+        since: Instant,
+    },
+    /// A watch was asked for and not answered yet.
+    Connecting {
+        /// Since when.
+        since: Instant,
+    },
+    /// The copy follows the server.
+    Watching {
+        /// Since when.
+        since: Instant,
+    },
+    /// Something went wrong; the next try comes at `until`.
+    BackingOff {
+        /// What went wrong last.
+        problem: Problem,
+        /// Tries since the last progress.
+        attempts: u32,
+        /// When the next try comes.
+        until: Instant,
+    },
+}
+
+impl ReflectorState {
+    /// The state in words, for a log line or a status page.
+    pub fn describe(&self, now: Instant) -> String {
+        let for_seconds = |since: &Instant| now.saturating_duration_since(*since).as_secs();
+        match self {
+            ReflectorState::Starting => "starting".to_owned(),
+            ReflectorState::Listing { page, items, since } => {
+                format!("listing: waiting for page {page}, {items} items so far, for {} s", for_seconds(since))
+            }
+            ReflectorState::AwaitingInitialEvents { events, since } => {
+                format!("receiving the initial state: {events} objects so far, for {} s", for_seconds(since))
+            }
+            ReflectorState::Checking { since } => {
+                format!("asking the server whether it knows our version, for {} s", for_seconds(since))
+            }
+            ReflectorState::Connecting { since } => {
+                format!("waiting for the server to open the watch, for {} s", for_seconds(since))
+            }
+            ReflectorState::Watching { since } => format!("watching, for {} s", for_seconds(since)),
+            ReflectorState::BackingOff { problem, attempts, until } => format!(
+                "{problem}; try {attempts} failed, the next one comes in {:.1} s",
+                until.saturating_duration_since(now).as_secs_f64()
+            ),
+        }
+    }
+}
