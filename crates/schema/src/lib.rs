@@ -64,5 +64,5 @@ mod validate;
 pub use check::{Checked, Surroundings, check};
 pub use columns::{check_printer_column, check_scale};
 pub use props::ParseError;
-pub use publish::{OpenApi, publish};
+pub use publish::{OpenApi, TYPE_META, publish};
 pub use schema::{Interner, Kind, ListType, NodeRef, Schema};

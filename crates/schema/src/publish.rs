@@ -46,15 +46,22 @@ pub fn publish(schema: Option<&Value>, form: OpenApi, group: &str, version: &str
     Value::Object(published)
 }
 
+/// What is said of the members that every object has, custom or built in.
+pub const TYPE_META: [(&str, &str); 3] = [
+    ("apiVersion", "The group and version in which the object is written."),
+    ("kind", "What the object is."),
+    ("metadata", "What every object has: its name, labels, owners and so on."),
+];
+
 /// What every object has, whatever its schema says.
 fn type_meta(properties: &mut Map<String, Value>, form: OpenApi) {
-    let api_version =
-        "The group and version that this object is written in; the server converts it to the one it stores.";
-    properties.insert("apiVersion".to_owned(), json!({"description": api_version, "type": "string"}));
-    let kind = "The kind of this object, in CamelCase. It cannot be changed.";
-    properties.insert("kind".to_owned(), json!({"description": kind, "type": "string"}));
-    let metadata = json!({"description": "Standard metadata of an object.", "$ref": form.object_meta()});
-    properties.insert("metadata".to_owned(), metadata);
+    for (name, description) in TYPE_META {
+        let of = match name {
+            "metadata" => json!({"description": description, "$ref": form.object_meta()}),
+            _ => json!({"description": description, "type": "string"}),
+        };
+        properties.insert(name.to_owned(), of);
+    }
 }
 
 /// Members that are published as they are, and (below a junctor) all that there are.

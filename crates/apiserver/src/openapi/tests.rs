@@ -423,3 +423,18 @@ fn protobuf_says_what_the_json_says() {
     }
     assert!(patches > registry.resources().len(), "every kind has a PATCH");
 }
+
+#[test]
+fn custom_and_built_in_kinds_are_explained_in_the_same_words() {
+    for (name, description) in listwatch_schema::TYPE_META {
+        assert_eq!(descriptions::of_field("", name), Some(description), "{name}");
+    }
+    let own = json!({"type": "object", "properties": {
+        "apiVersion": {"type": "string", "description": "mine"}, "spec": {"type": "object", "description": "What is wanted."}}});
+    let published = listwatch_schema::publish(Some(&own), listwatch_schema::OpenApi::V3, "example.com", "v1", "Widget");
+    let said = |name: &str| published["properties"][name]["description"].as_str().unwrap_or_default();
+    for (name, description) in listwatch_schema::TYPE_META {
+        assert_eq!(said(name), description, "whatever the definition says of {name}");
+    }
+    assert_eq!(said("spec"), "What is wanted.");
+}
