@@ -489,7 +489,7 @@ impl Kind {
     }
 
     /// An object as errors name it: `default/a; apps/v1, Kind=Deployment`.
-    fn described(&self, object: &Value) -> String {
+    pub fn described(&self, object: &Value) -> String {
         let metadata =
             |name: &str| object.get("metadata").and_then(|metadata| metadata.get(name)?.as_str()).unwrap_or_default();
         let version =

@@ -226,7 +226,7 @@ async fn change(
         namespace: request.namespace,
         name: request.name.unwrap_or_default(),
         dry_run: false,
-        patch: request.verb == WriteVerb::Patch,
+        told: if request.verb == WriteVerb::Patch { update::Told::Patch } else { update::Told::Body },
         manager: &manager,
         user: request.user,
         account: update::Account::Update,

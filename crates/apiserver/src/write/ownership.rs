@@ -17,10 +17,11 @@ use time::OffsetDateTime;
 
 use super::decode::{self, Expected};
 use super::document::Document;
+use super::go::Words;
 use super::kinds::namespaces;
 use super::options::{FIELD_MANAGER_BYTES_MAX, FieldValidation, Options};
 use super::store::{OBJECT_DEPTH_MAX, is_deeper, metadata, metadata_mut};
-use super::update::{Account, Base, Target, check_name};
+use super::update::{Account, Base, Target, Told, check_name, not_convertible};
 use super::{Clock, WriteRequest, WriteResponse, create, metadata as meta, prepare, scope};
 use crate::registry::{Registry, Resource, Subresource};
 use crate::versions;
@@ -390,9 +391,11 @@ pub(super) async fn apply(
     options: &Options,
 ) -> Result<WriteResponse, Status> {
     let resource = target.resource;
-    let target = &Target { dry_run: options.dry_run, account: Account::Kept, ..*target };
     let config = Config::parse(&request.body, options.field_validation)?;
     let kind = kind(target.registry, resource);
+    let described = kind.described(&config.value);
+    let told = Told::Applied(&described);
+    let target = &Target { dry_run: options.dry_run, account: Account::Kept, told, ..*target };
     let reset = scope::reset_fields(resource, target.subresource, &config.value);
     let subresource = target.subresource.map_or("", Subresource::name);
     let by = Writer { manager: target.manager, subresource, now: target.clock.time(), reset: &reset };
@@ -413,8 +416,11 @@ pub(super) async fn apply(
             ));
         }
         let mut object = decode::ordered(object, Expected::of(resource))?;
-        decode::fit(&mut object, Expected::of(resource))
-            .map_err(|why| decode::cannot_handle(&object, Expected::of(resource), &why))?;
+        let expected = Expected { words: Words::Converter, ..Expected::of(resource) };
+        decode::fit(&mut object, expected).map_err(|why| match resource.custom {
+            true => decode::cannot_handle(&object, expected, &why),
+            false => not_convertible(&described, &why),
+        })?;
         let metadata = metadata_mut(&mut object);
         create::place(resource, request.namespace, metadata)?;
         check_name(metadata, target.name)?;

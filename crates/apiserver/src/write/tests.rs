@@ -644,6 +644,22 @@ async fn secrets_take_plain_text_and_only_base64() {
         .await;
     world
         .refuse(
+            &patch(secrets, "s", STRATEGIC),
+            r#"{"data":{"a":"!!"}}"#,
+            422,
+            " \"\" is invalid: patch: Invalid value: \"map[data:map[a:!!]]\": error decoding from json: illegal base64 data at input byte 0",
+        )
+        .await;
+    world
+        .refuse(
+            &format!("PATCH {secrets}/s?fieldManager=m application/apply-patch+yaml"),
+            r#"{"apiVersion":"v1","kind":"Secret","metadata":{"name":"s"},"data":{"z":"!!"}}"#,
+            500,
+            "failed to convert new typed object (/s; /v1, Kind=Secret) to object: error decoding from json: illegal base64 data at input byte 0",
+        )
+        .await;
+    world
+        .refuse(
             &patch(secrets, "s", MERGE),
             r#"{"type":"other"}"#,
             422,

@@ -32,8 +32,8 @@ pub(super) struct Target<'a> {
     pub(super) namespace: Option<&'a str>,
     pub(super) name: &'a str,
     pub(super) dry_run: bool,
-    /// The change is a patch: a result that cannot be decoded is the patch's fault.
-    pub(super) patch: bool,
+    /// How it is told that what is to be stored cannot be decoded.
+    pub(super) told: Told<'a>,
     /// The field manager.
     pub(super) manager: &'a str,
     /// Who writes.
@@ -41,6 +41,19 @@ pub(super) struct Target<'a> {
     /// Who keeps account of who owns which field.
     pub(super) account: Account,
     pub(super) clock: &'a Clock,
+}
+
+/// How it is told that what is to be stored cannot be decoded.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Told<'a> {
+    /// The body is no such object: 400.
+    Body,
+    /// It is the patch's fault, and the client is shown what it makes: 422.
+    Patch,
+    /// It is the fault of this strategic merge patch, which the client is shown: 422.
+    Strategic(&'a [u8]),
+    /// A configuration, of the object so described, merges into none: 500.
+    Applied(&'a str),
 }
 
 /// Who keeps account of who owns which field.
@@ -295,11 +308,19 @@ impl Target<'_> {
     }
 
     fn undecodable(&self, object: &mut Map<String, Value>, why: &str) -> Status {
-        if self.patch {
-            ownership::spell_out(object);
-            not_decodable(object, why)
-        } else {
-            decode::cannot_handle(object, Expected::of(self.resource), why)
+        // The converter reads what is no text by the decoder, and says so.
+        let converted = || if why.starts_with("illegal base64") { "error decoding from json: " } else { "" };
+        match self.told {
+            Told::Body => decode::cannot_handle(object, Expected::of(self.resource), why),
+            Told::Patch => {
+                ownership::spell_out(object);
+                not_decodable(object, why)
+            }
+            Told::Strategic(patch) => match ParsedPatch::parse(PatchType::StrategicMerge, patch) {
+                Ok(parsed) => not_decodable_from(&parsed.patch.shown(), &format!("{}{why}", converted())),
+                Err(status) => status,
+            },
+            Told::Applied(described) => not_convertible(described, &format!("{}{why}", converted())),
         }
     }
 
@@ -390,7 +411,11 @@ pub(super) async fn patch(target: &Target<'_>, request: &WriteRequest<'_>) -> Re
     if patch_type == PatchType::Apply {
         return ownership::apply(target, request, &options).await;
     }
-    let target = &Target { dry_run: options.dry_run, ..*target };
+    let told = match patch_type {
+        PatchType::StrategicMerge => Told::Strategic(&request.body),
+        _ => Told::Patch,
+    };
+    let target = &Target { dry_run: options.dry_run, told, ..*target };
     let key = resource.key(request.namespace, target.name)?;
     let at = merge_keys::of_kind(&resource.group, &resource.kind);
     let mut patcher = Patcher::new(patch_type, request, options.field_validation)?;
@@ -454,6 +479,11 @@ fn not_decodable(object: &Map<String, Value>, why: &str) -> Status {
 /// As [`not_decodable`], with what the client is shown of the patch or of what it makes.
 fn not_decodable_from(shown: &str, why: &str) -> Status {
     Status::invalid("", "", "", &[FieldError::invalid("patch", Value::from(shown), why)])
+}
+
+/// 500: what a configuration merges into is no object of its kind.
+pub(super) fn not_convertible(described: &str, why: &str) -> Status {
+    Status::unknown(format!("failed to convert new typed object ({described}) to object: {why}"))
 }
 
 /// A patch that can be applied as often as the loop needs it.

@@ -165,6 +165,11 @@ async fn applies_that_cannot_be() {
         "failed to create typed patch object (/a; /v1, Kind=ConfigMap): .metadata.managedFields: expected list, got &{x}",
     )
     .await;
+    // What fits the schema may still be nothing that a decoder takes.
+    let fraction = r#"{"apiVersion":"apps/v1","kind":"Deployment","metadata":{"name":"d"},"spec":{"replicas":1.5}}"#;
+    let why =
+        "failed to convert new typed object (/d; apps/v1, Kind=Deployment) to object: cannot convert float64 to int32";
+    world.refuse(&apply(DEPLOYMENTS, "d", "fieldManager=m"), fraction, 500, why).await;
     let other = r#"{"apiVersion":"v1","kind":"Pod","metadata":{"name":"z","uid":"u"}}"#;
     let wrong = "invalid object type: /v1, Kind=Pod";
     world.refuse(&apply(MAPS, "z", "fieldManager=m"), other, 400, wrong).await;
