@@ -19,10 +19,16 @@ const UPDATE: &str = "pod updates may not change fields other than `spec.contain
 /// The annotation of a pod that its node runs on its own account and only shows here.
 const MIRROR: &str = "kubernetes.io/config.mirror";
 
-/// A new pod waits.
-pub(super) fn create(pod: &mut Object, _: Making<'_>) {
-    let class = quality_of_service(pod.get("spec"));
-    pod.insert("status".to_owned(), json!({"phase": "Pending", "qosClass": class}));
+/// A new pod waits; one with gates says for what.
+pub(super) fn create(pod: &mut Object, making: Making<'_>) {
+    let mut status = json!({"phase": "Pending"});
+    if !items(spec(pod), "schedulingGates").is_empty() {
+        status["conditions"] = json!([{"type": "PodScheduled", "status": "False", "lastProbeTime": null,
+            "lastTransitionTime": making.now, "reason": "SchedulingGated",
+            "message": "Scheduling is blocked due to non-empty scheduling gates"}]);
+    }
+    status["qosClass"] = json!(quality_of_service(pod.get("spec")));
+    pod.insert("status".to_owned(), status);
 }
 
 /// A status that leaves out what was observed keeps it.
@@ -51,7 +57,7 @@ pub(super) fn update(new: &mut Object, old: &Object, part: Part<'_>) {
 /// Finds what an update of a pod or of one of its subresources must not do.
 pub(super) fn judge(new: &Object, old: &Object, part: Part<'_>, errors: &mut Errors) {
     match part.subresource {
-        None if !same_pod(new.get("spec"), old.get("spec")) => errors.push(FieldError::forbidden("spec", UPDATE)),
+        None => judge_update(new, old, errors),
         Some(Subresource::Status) => judge_status(new, old, errors),
         Some(Subresource::EphemeralContainers) => judge_ephemeral(new, old, errors),
         Some(Subresource::Resize) => resize::judge(new, old, errors),
@@ -166,43 +172,70 @@ pub(super) fn quality_of_service(spec: Option<&Value>) -> &'static str {
     }
 }
 
-/// Does an update of a pod change only what may change?
-fn same_pod(new: Option<&Value>, old: Option<&Value>) -> bool {
-    let (Some(Value::Object(new)), Some(Value::Object(old))) = (new, old) else { return new == old };
-    let same = |name: &str| new.get(name) == old.get(name);
-    let names = new.keys().chain(old.keys());
-    names.map(String::as_str).all(|name| {
-        let (after, before) = (items(Some(new), name), items(Some(old), name));
-        match name {
-            "containers" | "initContainers" => {
-                let without_image = |containers: &[Value]| -> Vec<Value> {
-                    let mut containers = containers.to_vec();
-                    for container in containers.iter_mut().filter_map(Value::as_object_mut) {
-                        container.shift_remove("image");
-                    }
-                    containers
-                };
-                without_image(after) == without_image(before)
-            }
-            "activeDeadlineSeconds" => {
-                let seconds = |spec: &Object| spec.get(name).and_then(Value::as_i64);
-                match (seconds(new), seconds(old)) {
-                    (Some(new), Some(old)) => new <= old,
-                    (None, Some(_)) => false,
-                    (_, None) => true,
-                }
-            }
-            "terminationGracePeriodSeconds" => {
-                same(name)
-                    || (old.get(name).and_then(Value::as_i64).is_some_and(|seconds| seconds < 0)
-                        && new.get(name) == Some(&json!(1)))
-            }
-            "tolerations" => before.iter().all(|toleration| after.contains(toleration)),
-            "schedulingGates" => after.iter().all(|gate| before.contains(gate)),
-            // A pod that is gated may still be narrowed to fewer nodes.
-            "nodeSelector" | "affinity" if old.contains_key("schedulingGates") => true,
-            _ => same(name),
+/// Finds what an update of a pod itself must not change.
+fn judge_update(new: &Object, old: &Object, errors: &mut Errors) {
+    let (Some(after), Some(before)) = (spec(new), spec(old)) else { return };
+    for list in ["containers", "initContainers"] {
+        if items(Some(after), list).len() != items(Some(before), list).len() {
+            let why = "pod updates may not add or remove containers";
+            errors.push(FieldError::forbidden(format!("spec.{list}"), why));
+            return;
         }
+    }
+    let deadline = |spec: &Object| spec.get("activeDeadlineSeconds").and_then(Value::as_i64);
+    let wrong = |given: Value, why: &str| FieldError::invalid("spec.activeDeadlineSeconds", given, why);
+    match (deadline(after), deadline(before)) {
+        (Some(after), Some(before)) if after > before => {
+            errors.push(wrong(json!(after), "must be less than or equal to previous value"));
+            return;
+        }
+        (None, Some(_)) => errors.push(wrong(Value::Null, "must not update from a positive integer to nil value")),
+        _ => {}
+    }
+    // How long one is tolerated may change.
+    let without_seconds = |toleration: &Value| {
+        let mut toleration = toleration.as_object().cloned().unwrap_or_default();
+        toleration.shift_remove("tolerationSeconds");
+        toleration
+    };
+    let tolerations: Vec<Object> = items(Some(after), "tolerations").iter().map(without_seconds).collect();
+    if items(Some(before), "tolerations").iter().any(|toleration| !tolerations.contains(&without_seconds(toleration))) {
+        let why = "existing toleration can not be modified except its tolerationSeconds";
+        errors.push(FieldError::forbidden("spec.tolerations", why));
+    }
+    let gates = items(Some(before), "schedulingGates");
+    for gate in items(Some(after), "schedulingGates").iter().filter(|gate| !gates.contains(gate)) {
+        let why = format!("only deletion is allowed, but found new scheduling gate '{}'", text(gate, "name"));
+        errors.push(FieldError::forbidden("spec.schedulingGates", why));
+    }
+    if !same_rest(after, before) {
+        errors.push(FieldError::forbidden("spec", UPDATE));
+    }
+}
+
+/// Are two specs the same but for what may change, and what is judged by itself?
+fn same_rest(new: &Object, old: &Object) -> bool {
+    let same = |name: &str| new.get(name) == old.get(name);
+    new.keys().chain(old.keys()).map(String::as_str).all(|name| match name {
+        "activeDeadlineSeconds" | "tolerations" | "schedulingGates" => true,
+        "containers" | "initContainers" => {
+            let without_image = |spec: &Object| -> Vec<Value> {
+                let mut containers = items(Some(spec), name).to_vec();
+                for container in containers.iter_mut().filter_map(Value::as_object_mut) {
+                    container.shift_remove("image");
+                }
+                containers
+            };
+            without_image(new) == without_image(old)
+        }
+        "terminationGracePeriodSeconds" => {
+            same(name)
+                || (old.get(name).and_then(Value::as_i64).is_some_and(|seconds| seconds < 0)
+                    && new.get(name) == Some(&json!(1)))
+        }
+        // A pod that is gated may still be narrowed to fewer nodes.
+        "nodeSelector" | "affinity" if old.contains_key("schedulingGates") => true,
+        _ => same(name),
     })
 }
 
@@ -234,27 +267,49 @@ mod tests {
 
     #[test]
     fn pods_hardly_change() {
-        let refused = format!("spec: Forbidden: {UPDATE}");
-        let check = |new: Value, old: Value, fine: bool| {
-            let expected: &[&str] = if fine { &[] } else { &[&refused] };
+        let check = |new: Value, old: Value, expected: &[&str]| {
             assert_eq!(judged("", "Pod", json!({"spec": new}), json!({"spec": old}), None), expected);
         };
+        let refused: &str = &format!("spec: Forbidden: {UPDATE}");
         let spec = || json!({"containers": [{"name": "a", "image": "x"}], "tolerations": [{"key": "k"}]});
         let with = |name: &str, value: Value| {
             let mut spec = spec();
             spec[name] = value;
             spec
         };
-        check(spec(), spec(), true);
-        check(with("containers", json!([{"name": "a", "image": "y"}])), spec(), true);
-        check(with("containers", json!([{"name": "b", "image": "x"}])), spec(), false);
-        check(with("nodeName", json!("n")), spec(), false);
-        check(with("tolerations", json!([{"key": "k"}, {"key": "l"}])), spec(), true);
-        check(with("tolerations", json!([])), spec(), false);
-        check(with("activeDeadlineSeconds", json!(5)), spec(), true);
-        check(with("activeDeadlineSeconds", json!(5)), with("activeDeadlineSeconds", json!(3)), false);
-        check(spec(), with("schedulingGates", json!([{"name": "g"}])), true);
-        check(with("schedulingGates", json!([{"name": "g"}])), spec(), false);
+        check(spec(), spec(), &[]);
+        check(with("containers", json!([{"name": "a", "image": "y"}])), spec(), &[]);
+        check(with("containers", json!([{"name": "b", "image": "x"}])), spec(), &[refused]);
+        let added = "spec.initContainers: Forbidden: pod updates may not add or remove containers";
+        check(with("initContainers", json!([{"name": "b"}])), spec(), &[added]);
+        check(with("nodeName", json!("n")), spec(), &[refused]);
+        check(with("tolerations", json!([{"key": "k", "tolerationSeconds": 3}, {"key": "l"}])), spec(), &[]);
+        let changed =
+            "spec.tolerations: Forbidden: existing toleration can not be modified except its tolerationSeconds";
+        check(with("tolerations", json!([])), spec(), &[changed]);
+        check(with("activeDeadlineSeconds", json!(5)), spec(), &[]);
+        let deadline = "spec.activeDeadlineSeconds: Invalid value:";
+        let later = format!("{deadline} 5: must be less than or equal to previous value");
+        check(with("activeDeadlineSeconds", json!(5)), with("activeDeadlineSeconds", json!(3)), &[&later]);
+        let none = format!("{deadline} null: must not update from a positive integer to nil value");
+        check(spec(), with("activeDeadlineSeconds", json!(3)), &[&none]);
+        check(spec(), with("schedulingGates", json!([{"name": "g"}])), &[]);
+        let gated = "spec.schedulingGates: Forbidden: only deletion is allowed, but found new scheduling gate 'g'";
+        check(with("schedulingGates", json!([{"name": "g"}])), spec(), &[gated]);
+    }
+
+    #[test]
+    fn a_gated_pod_says_that_it_waits() {
+        let making = Making { uid: "u", now: "NOW", user: crate::auth::User::admin() };
+        let mut pod = map(json!({"spec": {"containers": [{}], "schedulingGates": [{"name": "g"}]}}));
+        create(&mut pod, making);
+        let expected = json!({"phase": "Pending", "conditions": [{"type": "PodScheduled", "status": "False",
+            "lastProbeTime": null, "lastTransitionTime": "NOW", "reason": "SchedulingGated",
+            "message": "Scheduling is blocked due to non-empty scheduling gates"}], "qosClass": "BestEffort"});
+        assert_eq!(pod["status"], expected);
+        let mut free = map(json!({"spec": {"containers": [{}], "schedulingGates": []}}));
+        create(&mut free, making);
+        assert_eq!(free["status"], json!({"phase": "Pending", "qosClass": "BestEffort"}));
     }
 
     #[test]
