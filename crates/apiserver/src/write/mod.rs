@@ -8,7 +8,7 @@
 //!  create   decode · name · prepare · create
 //!  update   ┐                     ┌ document, decode          body to tree, once
 //!  patch    ├─ one optimistic loop┤ patch, strategic          tree to tree
-//!  scale    ┘   (update::change)  └ prepare: defaults, kinds, metadata, services
+//!  scale    ┘   (update::change)  └ prepare: defaults, scope, kinds, metadata, services
 //!  apply    ┘                     └ ownership                managedFields, server-side apply
 //!  delete   one optimistic loop: judge (a pure function of state, options and time)
 //! ```
