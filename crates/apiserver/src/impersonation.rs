@@ -10,10 +10,12 @@ use std::collections::BTreeMap;
 use http::{HeaderMap, Method};
 use listwatch_meta::Status;
 use listwatch_meta::status::reason;
+use listwatch_wire::query::Query;
 use percent_encoding::percent_decode_str;
 
 use crate::auth::User;
 use crate::request::{ResourceRoute, Route, Verb};
+use crate::service::is_watch;
 use crate::write::WriteVerb;
 
 const USER: &str = "impersonate-user";
@@ -58,15 +60,15 @@ pub(crate) fn user(headers: &HeaderMap) -> Result<Option<User>, Status> {
 }
 
 /// What a user is told who may not do what a request asks; `None` where it may.
-pub(crate) fn refusal(user: &User, method: &Method, path: &str, route: &Route) -> Option<Status> {
+pub(crate) fn refusal(user: &User, method: &Method, path: &str, route: &Route, query: &Query<'_>) -> Option<Status> {
     if user.may_do_everything() {
         return None;
     }
     let who = &user.username;
     match route {
-        Route::Resource(asked) => Some(forbidden(who, method, asked)),
+        Route::Resource(asked) => Some(forbidden(who, method, asked, is_watch(asked, query))),
         Route::Unstored(asked) if asked.resource.kind.starts_with("SelfSubject") => None,
-        Route::Unstored(asked) => Some(forbidden(who, method, asked)),
+        Route::Unstored(asked) => Some(forbidden(who, method, asked, false)),
         Route::Metrics => {
             let verb = method.as_str().to_lowercase();
             let text = format!("forbidden: User {who:?} cannot {verb} path {path:?}");
@@ -77,9 +79,9 @@ pub(crate) fn refusal(user: &User, method: &Method, path: &str, route: &Route) -
     }
 }
 
-fn forbidden(who: &str, method: &Method, asked: &ResourceRoute) -> Status {
+fn forbidden(who: &str, method: &Method, asked: &ResourceRoute, watches: bool) -> Status {
     let verb = match (asked.verb, method.as_str()) {
-        (Verb::Collection, _) if asked.legacy_watch => "watch",
+        _ if watches => "watch",
         (Verb::Collection, _) => "list",
         (Verb::Write(WriteVerb::DeleteCollection), _) => "deletecollection",
         (_, "POST") => "create",
@@ -186,6 +188,10 @@ mod tests {
             (
                 "GET /api/v1/namespaces/a/pods/x",
                 "pods \"x\" is forbidden: User \"bob\" cannot get resource \"pods\" in API group \"\" in the namespace \"a\"",
+            ),
+            (
+                "GET /api/v1/namespaces/a/pods?watch=true",
+                "pods is forbidden: User \"bob\" cannot watch resource \"pods\" in API group \"\" in the namespace \"a\"",
             ),
             (
                 "DELETE /apis/rbac.authorization.k8s.io/v1/clusterroles",

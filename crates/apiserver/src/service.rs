@@ -182,7 +182,7 @@ impl ApiService {
             Err(status) => return asker.status(&status),
         };
         if let Ok(route) = &routed
-            && let Some(refusal) = impersonation::refusal(&user, &parts.method, parts.uri.path(), route)
+            && let Some(refusal) = impersonation::refusal(&user, &parts.method, parts.uri.path(), route, &query)
         {
             return asker.status(&refusal);
         }
@@ -448,7 +448,7 @@ fn custom_resource(path: &str) -> Option<(&str, &str)> {
     (group.contains('.') && !plural.is_empty()).then_some((group, plural))
 }
 
-fn is_watch(route: &ResourceRoute, query: &Query<'_>) -> bool {
+pub(crate) fn is_watch(route: &ResourceRoute, query: &Query<'_>) -> bool {
     route.verb == Verb::Collection && (route.legacy_watch || query.bool("watch") == Some(true))
 }
 

@@ -369,7 +369,12 @@ mod tests {
     }
 
     fn any_model() -> impl Strategy<Value = Model> {
-        let path = prop::collection::vec("[abc]".prop_map(|name| PathElement::field(&name)), 1..4).prop_map(Path);
+        let element = prop_oneof![
+            3 => "[abc]".prop_map(|name| PathElement::field(&name)),
+            1 => (0..3_i64).prop_map(|port| PathElement::key(vec![("port".into(), port.into())])),
+            1 => "[ab]".prop_map(|text| PathElement::Value(std::sync::Arc::new(text.into()))),
+        ];
+        let path = prop::collection::vec(element, 1..4).prop_map(Path);
         prop::collection::btree_set(path, 0..12)
     }
 

@@ -103,8 +103,11 @@ fn parts(text: &'static str) -> Outcome<Vec<Part>> {
     Ok(parts)
 }
 
-/// The example that a `start` names, the variables before it and the arguments after it.
-fn command(line: &str) -> Outcome<(Vec<(String, String)>, String, Vec<String>)> {
+/// The variables before an example that is started, its name, and the arguments after it.
+type Command = (Vec<(String, String)>, String, Vec<String>);
+
+/// What a `start` names.
+fn command(line: &str) -> Outcome<Command> {
     let mut words = words(line)?.into_iter().peekable();
     let is_setting = |word: &String| word.split_once('=').is_some_and(|(name, _)| name == name.to_uppercase());
     let mut settings = Vec::new();

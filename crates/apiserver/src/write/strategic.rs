@@ -60,7 +60,7 @@ pub(super) fn merge(object: &mut Map<String, Value>, patch: Map<String, Value>, 
 }
 
 /// What is left of a patch when it is applied: no directives of objects that were merged, and no lists that
-/// an order came with. (Which of its objects met an object is not asked: all did.)
+/// an order came with. It is for the text of a refusal, and taken as if each object of the patch had been merged into one.
 pub(super) fn obeyed(patch: &Map<String, Value>) -> Map<String, Value> {
     let ordered: HashSet<&str> = patch.keys().filter_map(|name| strip_prefix(name, SET_ORDER).flatten()).collect();
     let replaces = patch.get(DIRECTIVE).is_some_and(|directive| directive == "replace");

@@ -196,6 +196,7 @@ impl Target<'_> {
                     admission::set_priority(resource, &mut object, self.name, class.as_ref())?;
                     let (uid, now) = (self.clock.uid(), self.clock.now());
                     prepare::create(resource, &mut object, Making { uid: &uid, now: &now, user: self.user })?;
+                    admission::signer_may_be_asked(resource, &object)?;
                     grant.fill(resource, &mut object, None)?;
                     resource.to_stored(&mut object);
                     if forgotten {

@@ -2,10 +2,12 @@
 //! was asked; a certificate comes through `/status`, consent and refusal through `/approval`
 //! (`pkg/registry/certificates/certificates`, `pkg/apis/certificates/validation`).
 
+use std::collections::HashMap;
+
 use listwatch_meta::FieldError;
 use serde_json::{Map, Value, json};
 
-use super::data::check_encoded;
+use super::data::normalize;
 use super::{Making, Object, Part};
 use crate::registry::Subresource;
 use crate::write::go;
@@ -20,8 +22,8 @@ const LASTING: [&str; 3] = ["Approved", "Denied", "Failed"];
 
 /// The request and the certificate have to be base64.
 pub(super) fn decode(request: &mut Object) -> Result<(), String> {
-    check_encoded(request.get("spec").and_then(|spec| spec.get("request")))?;
-    check_encoded(request.get("status").and_then(|status| status.get("certificate")))
+    normalize(request.get_mut("spec").and_then(|spec| spec.get_mut("request")))?;
+    normalize(request.get_mut("status").and_then(|status| status.get_mut("certificate")))
 }
 
 /// A new one is its sender's, and nobody has decided about it.
@@ -55,15 +57,22 @@ pub(super) fn update(new: &mut Object, old: &Object, part: Part<'_>) {
         return;
     }
     let now = part.clock.now();
+    // The first of its type and status that has a time.
+    let mut since: HashMap<(&str, &str), &Value> = HashMap::new();
+    for old in before {
+        if let Some(time) = old.get("lastTransitionTime") {
+            since.entry((text(old, "type"), text(old, "status"))).or_insert(time);
+        }
+    }
     for condition in after.iter_mut().filter_map(Value::as_object_mut) {
         let missing = |condition: &Object, name: &str| condition.get(name).is_none_or(Value::is_null);
         if missing(condition, "lastUpdateTime") {
             condition.insert("lastUpdateTime".to_owned(), json!(now));
         }
         if missing(condition, "lastTransitionTime") {
-            let same = |old: &&Value| ["type", "status"].iter().all(|name| old.get(name) == condition.get(*name));
-            let since = before.iter().find(|old| same(old) && old.get("lastTransitionTime").is_some());
-            let since = since.and_then(|old| old.get("lastTransitionTime").cloned()).unwrap_or_else(|| json!(now));
+            let member = |name: &str| condition.get(name).and_then(Value::as_str).unwrap_or_default();
+            let since =
+                since.get(&(member("type"), member("status"))).map_or_else(|| json!(now), |time| (*time).clone());
             condition.insert("lastTransitionTime".to_owned(), since);
         }
     }
@@ -76,6 +85,10 @@ fn conditions(request: &Object) -> &[Value] {
 
 fn is(condition: &Value, kind: &str) -> bool {
     condition.get("type").is_some_and(|found| found == kind)
+}
+
+fn text<'a>(condition: &'a Value, name: &str) -> &'a str {
+    condition.get(name).and_then(Value::as_str).unwrap_or_default()
 }
 
 fn certificate(request: &Object) -> &str {

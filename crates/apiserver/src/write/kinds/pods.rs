@@ -3,6 +3,8 @@
 //!
 //! Differences are told, but not printed as Go's `cmp.Diff` prints them behind some of the texts.
 
+use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
+
 use listwatch_meta::FieldError;
 use listwatch_meta::selector::validate_qualified_name;
 use serde_json::{Value, json};
@@ -43,11 +45,13 @@ pub(super) fn update(new: &mut Object, old: &Object, part: Part<'_>) {
             new.insert(name.to_owned(), before.clone());
         }
     }
-    let mut before: Vec<&Value> = items(Some(old), "conditions").iter().collect();
+    // Several of one type are told apart by their order.
+    let mut before: HashMap<&str, VecDeque<&Value>> = HashMap::new();
+    for condition in items(Some(old), "conditions") {
+        before.entry(text(condition, "type")).or_default().push_back(condition);
+    }
     for condition in new.get_mut("conditions").and_then(Value::as_array_mut).into_iter().flatten() {
-        // Several of one type are told apart by their order.
-        let Some(found) = before.iter().position(|old| old.get("type") == condition.get("type")) else { continue };
-        let same = before.remove(found);
+        let Some(same) = before.get_mut(text(condition, "type")).and_then(VecDeque::pop_front) else { continue };
         if let (None, Some(generation)) = (condition.get("observedGeneration"), same.get("observedGeneration")) {
             condition["observedGeneration"] = generation.clone();
         }
@@ -101,12 +105,11 @@ fn judge_status(new: &Object, old: &Object, errors: &mut Errors) {
         errors.push(FieldError::invalid("status.qosClass", given, "field is immutable"));
     }
     let policy = spec(old).and_then(|spec| spec.get("restartPolicy")?.as_str()).unwrap_or("Always");
-    let sidecar = |name: &str| {
-        let containers = items(spec(old), "initContainers").iter();
-        containers
-            .filter(|container| text(container, "name") == name)
-            .any(|found| text(found, "restartPolicy") == "Always")
-    };
+    let containers = items(spec(old), "initContainers").iter();
+    let sidecars: HashSet<&str> = containers
+        .filter(|container| text(container, "restartPolicy") == "Always")
+        .map(|sidecar| text(sidecar, "name"))
+        .collect();
     let lists: [(&str, &str, bool); 3] = [
         ("containerStatuses", policy, false),
         ("initContainerStatuses", policy, true),
@@ -115,13 +118,15 @@ fn judge_status(new: &Object, old: &Object, errors: &mut Errors) {
     ];
     for (list, policy, with_sidecars) in lists.into_iter().filter(|(_, policy, _)| *policy != "Always") {
         let ended = |status: &Value| status.pointer("/state/terminated").is_some();
+        let after = items(new_status, list).iter();
+        let running: HashSet<&str> = after.filter(|status| !ended(status)).map(|status| text(status, "name")).collect();
         for (position, before) in items(old_status, list).iter().enumerate().filter(|(_, status)| ended(status)) {
             let failed = before.pointer("/state/terminated/exitCode").and_then(Value::as_i64).unwrap_or(0) != 0;
             let name = text(before, "name");
-            if (failed && policy == "OnFailure") || (with_sidecars && sidecar(name)) {
+            if (failed && policy == "OnFailure") || (with_sidecars && sidecars.contains(name)) {
                 continue;
             }
-            if items(new_status, list).iter().any(|after| text(after, "name") == name && !ended(after)) {
+            if running.contains(name) {
                 let why = "may not be transitioned to non-terminated state";
                 errors.push(FieldError::forbidden(format!("status.{list}[{position}].state"), why));
             }
@@ -135,12 +140,13 @@ fn judge_ephemeral(new: &Object, old: &Object, errors: &mut Errors) {
         errors.push(FieldError::forbidden("", "static pods do not support ephemeral containers"));
         return;
     }
-    let after = items(spec(new), "ephemeralContainers");
+    let after = items(spec(new), "ephemeralContainers").iter();
+    let after: HashMap<&str, &Value> = after.map(|container| (text(container, "name"), container)).collect();
     for before in items(spec(old), "ephemeralContainers") {
         let name = text(before, "name");
-        let why = match after.iter().rfind(|container| text(container, "name") == name) {
+        let why = match after.get(name) {
             None => "removed",
-            Some(same) if same != before => "changed",
+            Some(same) if *same != before => "changed",
             Some(_) => continue,
         };
         let why = format!("existing ephemeral containers {} may not be {why}\n", go::quote(name));
@@ -192,25 +198,87 @@ fn judge_update(new: &Object, old: &Object, errors: &mut Errors) {
         (None, Some(_)) => errors.push(wrong(Value::Null, "must not update from a positive integer to nil value")),
         _ => {}
     }
-    // How long one is tolerated may change.
-    let without_seconds = |toleration: &Value| {
-        let mut toleration = toleration.as_object().cloned().unwrap_or_default();
-        toleration.shift_remove("tolerationSeconds");
-        toleration
+    // How long one is tolerated may change. What else there is to say of one are texts.
+    let without_seconds = |toleration: &Value| -> Option<BTreeMap<String, Value>> {
+        let members = toleration.as_object()?.iter().filter(|(name, _)| *name != "tolerationSeconds");
+        Some(members.map(|(name, value)| (name.clone(), value.clone())).collect())
     };
-    let tolerations: Vec<Object> = items(Some(after), "tolerations").iter().map(without_seconds).collect();
-    if items(Some(before), "tolerations").iter().any(|toleration| !tolerations.contains(&without_seconds(toleration))) {
+    let tolerations = |spec| items(Some(spec), "tolerations").iter().map(without_seconds);
+    let kept: HashSet<_> = tolerations(after).collect();
+    if tolerations(before).any(|toleration| !kept.contains(&toleration)) {
         let why = "existing toleration can not be modified except its tolerationSeconds";
         errors.push(FieldError::forbidden("spec.tolerations", why));
     }
-    let gates = items(Some(before), "schedulingGates");
-    for gate in items(Some(after), "schedulingGates").iter().filter(|gate| !gates.contains(gate)) {
-        let why = format!("only deletion is allowed, but found new scheduling gate '{}'", text(gate, "name"));
+    let names = |spec| items(Some(spec), "schedulingGates").iter().map(|gate| text(gate, "name"));
+    let gates: HashSet<&str> = names(before).collect();
+    for gate in names(after).filter(|gate| !gates.contains(gate)) {
+        let why = format!("only deletion is allowed, but found new scheduling gate '{gate}'");
         errors.push(FieldError::forbidden("spec.schedulingGates", why));
+    }
+    if !gates.is_empty() {
+        judge_narrowing(after, before, errors);
     }
     if !same_rest(after, before) {
         errors.push(FieldError::forbidden("spec", UPDATE));
     }
+}
+
+/// Finds where a pod that is gated would be kept from fewer nodes than before: it may only be narrowed
+/// (`validateNodeSelectorMutation`, `validateNodeAffinityMutation`).
+fn judge_narrowing(new: &Object, old: &Object, errors: &mut Errors) {
+    let selector = |spec: &Object| spec.get("nodeSelector").and_then(Value::as_object).cloned().unwrap_or_default();
+    let (after, before) = (selector(new), selector(old));
+    if before.iter().any(|(name, value)| after.get(name) != Some(value)) {
+        let why = "only additions to spec.nodeSelector are allowed (no mutations or deletions)";
+        errors.push(FieldError::invalid("spec.nodeSelector", Value::Object(after), why));
+    }
+    let terms = |spec: &Object| -> Vec<Value> {
+        let affinity = spec.get("affinity").and_then(|affinity| affinity.get("nodeAffinity"));
+        let terms =
+            affinity.and_then(|it| it.pointer("/requiredDuringSchedulingIgnoredDuringExecution/nodeSelectorTerms"));
+        terms.and_then(Value::as_array).cloned().unwrap_or_default()
+    };
+    let at = "spec.affinity.nodeAffinity.requiredDuringSchedulingIgnoredDuringExecution.nodeSelectorTerms";
+    let (after, before) = (terms(new), terms(old));
+    if before.is_empty() {
+        return;
+    }
+    if after.len() != before.len() {
+        let why = "no additions/deletions to non-empty NodeSelectorTerms list are allowed";
+        errors.push(FieldError::invalid(at, Value::Array(after), why));
+        return;
+    }
+    for (position, (after, before)) in after.into_iter().zip(&before).enumerate() {
+        // Requirements are added behind those that are there.
+        let grows = ["matchExpressions", "matchFields"].iter().all(|list| {
+            let of = |term: &Value| term.get(*list).and_then(Value::as_array).cloned().unwrap_or_default();
+            // Where there was nothing before, an addition would select where nothing was selected.
+            of(&after).starts_with(&of(before))
+        });
+        let nothing = |term: &Value| term.as_object().is_none_or(|term| term.values().all(is_nothing));
+        if !grows || (nothing(before) && !nothing(&after)) {
+            let why = "only additions are allowed (no mutations or deletions)";
+            errors.push(FieldError::invalid(format!("{at}[{position}]"), after, why));
+        }
+    }
+}
+
+fn is_gated(spec: &Object) -> bool {
+    !items(Some(spec), "schedulingGates").is_empty()
+}
+
+fn is_nothing(value: &Value) -> bool {
+    value.is_null() || value.as_array().is_some_and(Vec::is_empty)
+}
+
+/// Are two affinities the same but for the affinity to nodes?
+fn same_but_for_nodes(new: Option<&Value>, old: Option<&Value>) -> bool {
+    let rest = |affinity: Option<&Value>| {
+        let mut rest = affinity.and_then(Value::as_object).cloned().unwrap_or_default();
+        rest.shift_remove("nodeAffinity");
+        rest
+    };
+    rest(new) == rest(old)
 }
 
 /// Are two specs the same but for what may change, and what is judged by itself?
@@ -234,7 +302,8 @@ fn same_rest(new: &Object, old: &Object) -> bool {
                     && new.get(name) == Some(&json!(1)))
         }
         // A pod that is gated may still be narrowed to fewer nodes.
-        "nodeSelector" | "affinity" if old.contains_key("schedulingGates") => true,
+        "nodeSelector" if is_gated(old) => true,
+        "affinity" if is_gated(old) => same_but_for_nodes(new.get(name), old.get(name)),
         _ => same(name),
     })
 }
@@ -296,6 +365,50 @@ mod tests {
         check(spec(), with("schedulingGates", json!([{"name": "g"}])), &[]);
         let gated = "spec.schedulingGates: Forbidden: only deletion is allowed, but found new scheduling gate 'g'";
         check(with("schedulingGates", json!([{"name": "g"}])), spec(), &[gated]);
+    }
+
+    #[test]
+    fn a_gated_pod_is_only_narrowed() {
+        let pod = |spec: Value| {
+            let mut whole = json!({"containers": [{"name": "a"}], "schedulingGates": [{"name": "g"}]});
+            whole.as_object_mut().unwrap().extend(map(spec));
+            json!({ "spec": whole })
+        };
+        let check = |new: Value, old: Value, expected: &[&str]| {
+            let found = judged("", "Pod", pod(new), pod(old), None);
+            let found: Vec<&str> = found.iter().map(String::as_str).collect();
+            assert_eq!(found, expected);
+        };
+        let select = |selector: Value| json!({ "nodeSelector": selector });
+        check(select(json!({"a": "b", "c": "d"})), select(json!({"a": "b"})), &[]);
+        let only = "only additions to spec.nodeSelector are allowed (no mutations or deletions)";
+        let refused = format!("spec.nodeSelector: Invalid value: {{\"a\":\"x\"}}: {only}");
+        check(select(json!({"a": "x"})), select(json!({"a": "b"})), &[&refused]);
+        let refused = format!("spec.nodeSelector: Invalid value: {{}}: {only}");
+        check(json!({}), select(json!({"a": "b"})), &[&refused]);
+
+        let affinity = |terms: Value| {
+            let required = json!({"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": terms}});
+            json!({"affinity": {"nodeAffinity": required}})
+        };
+        let wants = |keys: &[&str]| -> Value {
+            let all: Vec<Value> = keys.iter().map(|key| json!({"key": key, "operator": "Exists"})).collect();
+            json!({ "matchExpressions": all })
+        };
+        check(affinity(json!([wants(&["a"])])), json!({}), &[]);
+        check(affinity(json!([wants(&["a", "b"])])), affinity(json!([wants(&["a"])])), &[]);
+        let found =
+            judged("", "Pod", pod(affinity(json!([wants(&["b"])]))), pod(affinity(json!([wants(&["a"])]))), None);
+        assert!(found[0].ends_with("nodeSelectorTerms[0]: Invalid value: {\"matchExpressions\":[{\"key\":\"b\",\"operator\":\"Exists\"}]}: only additions are allowed (no mutations or deletions)"), "{found:?}");
+        let two = affinity(json!([wants(&["a"]), wants(&["b"])]));
+        let found = judged("", "Pod", pod(two), pod(affinity(json!([wants(&["a"])]))), None);
+        assert!(
+            found[0].ends_with("no additions/deletions to non-empty NodeSelectorTerms list are allowed"),
+            "{found:?}"
+        );
+        let refused = format!("spec: Forbidden: {UPDATE}");
+        check(json!({"affinity": {"podAffinity": {}}}), json!({}), &[&refused]);
+        check(json!({"schedulingGates": [], "nodeSelector": {"a": "b"}}), json!({"schedulingGates": []}), &[&refused]);
     }
 
     #[test]

@@ -119,6 +119,12 @@ async fn what_is_no_request_is_refused() {
     ] {
         refuse(&spec("signerName", json!(signer)), 422, &format!("spec.signerName: {why}")).await;
     }
+    let mut applied = super::certificates::body("system:masters", "kubernetes.io/kube-apiserver-client");
+    applied["apiVersion"] = json!("certificates.k8s.io/v1");
+    applied["kind"] = json!("CertificateSigningRequest");
+    let line = format!("PATCH {REQUESTS}/r?fieldManager=a application/apply-patch+yaml");
+    let status = world.send(&line, &applied.to_string()).await.unwrap_err();
+    assert_eq!((status.code, status.message.ends_with("is not allowed")), (403, true), "{}", status.message);
     let masters = |body: &mut Value| {
         *body = super::certificates::body("system:masters", "kubernetes.io/kube-apiserver-client");
     };

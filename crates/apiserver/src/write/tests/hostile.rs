@@ -130,6 +130,23 @@ async fn many_errors() {
 }
 
 #[tokio::test]
+async fn many_usages_and_conditions_of_a_request_for_a_certificate() {
+    let world = World::new().await;
+    let requests = "/apis/certificates.k8s.io/v1/certificatesigningrequests";
+    let usages = each(250_000, |out, n| write!(out, r#""{n}""#).unwrap());
+    let body = format!(r#"{{"metadata":{{"name":"r"}},"spec":{{"signerName":"a.b/c","usages":[{usages}]}}}}"#);
+    assert_eq!(code(&world, &format!("POST {requests}"), &body).await, 422);
+
+    let conditions = |count: usize| -> Vec<Value> {
+        (0..count).map(|n| json!({"type": format!("{n}"), "status": "True", "lastTransitionTime": NOW})).collect()
+    };
+    let mut errors = validate::Errors::default();
+    let (before, after) = (conditions(40_000), conditions(60_000));
+    in_time("conditions", || validate::certificates::conditions(&after, &before, &mut errors));
+    assert_eq!(errors.len(), 0);
+}
+
+#[tokio::test]
 async fn a_body_that_takes_too_much_memory() {
     let world = World::new().await;
     let body = format!(r#"{{"metadata":{{"name":"z"}},"x":[{}]}}"#, vec!["0"; 1_500_000].join(","));

@@ -1,5 +1,7 @@
 //! Certificate signing requests (`pkg/apis/certificates/validation`).
 
+use std::collections::HashSet;
+
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD as BASE64;
 use listwatch_meta::FieldError;
@@ -61,7 +63,8 @@ fn usages(spec: &Object, at: &str, errors: &mut Errors) {
     for (position, usage) in usages.iter().enumerate().filter(|(_, usage)| !USAGES.contains(usage)) {
         errors.push(FieldError::not_supported(format!("{at}usages[{position}]"), usage, &USAGES));
     }
-    for (position, usage) in usages.iter().enumerate().filter(|(position, usage)| usages[..*position].contains(usage)) {
+    let mut seen = HashSet::new();
+    for (position, usage) in usages.iter().enumerate().filter(|(_, usage)| !seen.insert(**usage)) {
         errors.push(FieldError::duplicate(format!("{at}usages[{position}]"), quoted(usage)));
     }
 }
@@ -126,9 +129,10 @@ pub(in crate::write) fn conditions(conditions: &[Value], before: &[Value], error
     let member = |condition: &Value, name: &str| condition[name].as_str().unwrap_or_default().to_owned();
     let kinds = |conditions: &[Value]| -> Vec<String> { conditions.iter().map(|one| member(one, "type")).collect() };
     let both = |kinds: &[String]| ["Approved", "Denied"].iter().all(|kind| kinds.iter().any(|found| found == kind));
-    let twice = |kinds: &[String]| kinds.iter().enumerate().any(|(position, kind)| kinds[..position].contains(kind));
+    let twice = |kinds: &[String]| kinds.iter().collect::<HashSet<_>>().len() < kinds.len();
     let (old, new) = (kinds(before), kinds(conditions));
     let (bears_both, bears_twice, bears_none) = (both(&old), twice(&old), old.iter().any(String::is_empty));
+    let mut seen: HashSet<&str> = HashSet::new();
     for (position, (condition, kind)) in conditions.iter().zip(&new).enumerate() {
         if kind.is_empty() && !bears_none {
             errors.push(FieldError::required(format!("{at}[{position}].type"), ""));
@@ -148,11 +152,11 @@ pub(in crate::write) fn conditions(conditions: &[Value], before: &[Value], error
             "Denied" => "Approved",
             _ => "",
         };
-        if !bears_both && !other.is_empty() && new[..position].iter().any(|kind| kind == other) {
+        if !bears_both && seen.contains(other) && !other.is_empty() {
             let why = "Approved and Denied conditions are mutually exclusive";
             errors.push(FieldError::invalid(at, quoted(kind), why));
         }
-        if !bears_twice && new[..position].contains(kind) {
+        if !seen.insert(kind.as_str()) && !bears_twice {
             errors.push(FieldError::duplicate(format!("{at}[{position}].type"), quoted(kind)));
         }
     }
