@@ -6,12 +6,13 @@ use serde_json::{Map, Value};
 use super::store::at;
 use super::validate::Errors;
 
-const FIELDS: [(&str, &str, &[&str]); 14] = [
+const FIELDS: [(&str, &str, &[&str]); 15] = [
     ("apps", "DaemonSet", &["spec.selector"]),
     ("apps", "Deployment", &["spec.selector"]),
     ("apps", "ReplicaSet", &["spec.selector"]),
     ("apps", "ControllerRevision", &["data"]),
     ("batch", "Job", &["spec.selector", "spec.template", "spec.completionMode"]),
+    ("networking.k8s.io", "IPAddress", &["spec.parentRef"]),
     ("networking.k8s.io", "IngressClass", &["spec.controller"]),
     ("rbac.authorization.k8s.io", "ClusterRoleBinding", &["roleRef"]),
     ("rbac.authorization.k8s.io", "RoleBinding", &["roleRef"]),

@@ -314,3 +314,16 @@ async fn a_dry_run_claims_nothing() {
     assert!(tried["clusterIP"].as_str().unwrap().starts_with("10.96."));
     assert_eq!(claims(&world).await, (0, 0));
 }
+
+#[tokio::test]
+async fn a_held_address_is_not_made_to_look_left_behind() {
+    let world = World::new().await;
+    let chosen = r#"{"clusterIP":"10.96.0.10","ports":[{"port":80}]}"#;
+    world.send(&post(SERVICES), &body("s", chosen)).await.unwrap();
+    let line = patch("/apis/networking.k8s.io/v1/ipaddresses", "10.96.0.10", MERGE);
+    let refused = world.send(&line, r#"{"spec":{"parentRef":{"name":"gone"}}}"#).await.unwrap_err();
+    assert_eq!(refused.code, 422);
+    assert!(refused.message.contains("spec.parentRef: Invalid value: "), "{}", refused.message);
+    assert!(refused.message.ends_with(": field is immutable"), "{}", refused.message);
+    world.send(&line, r#"{"metadata":{"labels":{"a":"b"}}}"#).await.unwrap();
+}
