@@ -136,6 +136,7 @@ pub(super) fn update(
         // What is to be emptied or let go is not held up by what it is.
         if whole && !meta::is_set(metadata(old), "deletionTimestamp") {
             validate::validate(&resource.group, &resource.kind, new, &mut errors);
+            validate::validate_changed(&resource.group, &resource.kind, new, &mut errors);
         }
         if subresource.is_none() {
             immutable::validate(&resource.group, &resource.kind, new, old, &mut errors);

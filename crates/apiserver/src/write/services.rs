@@ -18,6 +18,14 @@
 //!   on its way to the store, also on another server.
 //! - A claim is given back at the revision at which it was made, or, behind a service that is gone, when it is
 //!   older than that end. One that was taken over meanwhile is neither.
+//!
+//! What this does not cover:
+//! - An `IPAddress` that somebody deletes by hand while its service has the address: the next one who comes
+//!   may have it too. Nobody makes another claim for a service that is there.
+//! - Services that another server stored without claims, such as those of a kube-apiserver, which keeps its
+//!   node ports in one bitmap: what they hold looks free.
+//! - A request that its client gives up between claim and store: nobody has the service, and what was claimed
+//!   for it is free again only after [`PENDING_WAIT`].
 
 use std::collections::{HashMap, HashSet};
 use std::net::Ipv4Addr;
@@ -56,8 +64,15 @@ pub(super) struct Wanted {
     name: String,
     /// An address: any, or this one.
     address: Option<Choice<Ipv4Addr>>,
-    /// Node ports.
-    ports: Vec<Choice<u16>>,
+    ports: Vec<WantedPort>,
+}
+
+/// A node port that a service still needs.
+#[derive(Clone, Copy, Debug, PartialEq)]
+struct WantedPort {
+    choice: Choice<u16>,
+    /// The place in `spec.ports` of who wants it; `None`: it is for health checks.
+    place: Option<usize>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -176,11 +191,11 @@ impl Wanted {
         if let Some(choice) = self.address {
             let candidate = || {
                 let offset = rand::random_range(FIRST_FREE_OFFSET..(1 << (32 - CLUSTER_PREFIX_BITS)) - 1);
-                Ipv4Addr::from(CLUSTER_NETWORK + offset)
+                Some(Ipv4Addr::from(CLUSTER_NETWORK + offset))
             };
             let address = self
-                .claim_one(backend, clock, choice, candidate, |address| {
-                    address_claim(registry, address, self, clock).filter(|_| !dry_run)
+                .claim_one(backend, clock, dry_run, choice, candidate, |address| {
+                    address_claim(registry, address, self, clock)
                 })
                 .await?;
             let Some((address, claim)) = address else {
@@ -192,21 +207,18 @@ impl Wanted {
             grant.addresses.push(address);
             grant.claims.extend(claim.map(|(key, made)| Claim { of: Claimed::Address(address), key, made }));
         }
-        for choice in &self.ports {
-            let candidate = || rand::random_range(NODE_PORTS);
+        for wanted in &self.ports {
+            // Another drawn one is only known by the grant when nothing is claimed.
+            let free = |port: &u16| !grant.ports.contains(port) && !self.asks_for(*port);
+            let candidate = || Some(rand::random_range(NODE_PORTS)).filter(free);
             let port = self
-                .claim_one(backend, clock, *choice, candidate, |port| {
-                    port_claim(port, self, clock).filter(|_| !dry_run)
-                })
+                .claim_one(backend, clock, dry_run, wanted.choice, candidate, |port| port_claim(port, self, clock))
                 .await?;
             let Some((port, claim)) = port else {
-                return Err(match choice {
-                    Choice::Any => Status::internal("failed to allocate a nodePort: range is full"),
-                    Choice::This(port) => {
-                        let error =
-                            FieldError::invalid("spec.ports[0].nodePort", port, "provided port is already allocated");
-                        Status::invalid("", "Service", &self.name, &[error])
-                    }
+                return Err(match (wanted.choice, wanted.place) {
+                    (Choice::Any, _) => Status::internal("failed to allocate a nodePort: range is full"),
+                    (Choice::This(port), Some(place)) => self.port_is_taken(place, port),
+                    (Choice::This(port), None) => no_health_check_port(port, PORT_TAKEN),
                 });
             };
             grant.ports.push(port);
@@ -215,13 +227,15 @@ impl Wanted {
         Ok(())
     }
 
-    /// Claims what was chosen, or the first free candidate. `None`: taken, or none is free.
+    /// Claims what was chosen, or the first free candidate; in a dry run it only looks whether that could be.
+    /// `None`: taken, or none is free.
     async fn claim_one<T: Copy>(
         &self,
         backend: &Backend,
         clock: &Clock,
+        dry_run: bool,
         choice: Choice<T>,
-        candidate: impl Fn() -> T,
+        candidate: impl Fn() -> Option<T>,
         claim: impl Fn(T) -> Option<(Key, Bytes)>,
     ) -> Result<Option<(T, Option<(Key, Revision)>)>, Status> {
         let candidates = match choice {
@@ -231,9 +245,22 @@ impl Wanted {
         for _ in 0..candidates {
             let chosen = match choice {
                 Choice::Any => candidate(),
-                Choice::This(chosen) => chosen,
+                Choice::This(chosen) => Some(chosen),
             };
+            let Some(chosen) = chosen else { continue };
             let Some((key, value)) = claim(chosen) else { return Ok(Some((chosen, None))) };
+            if dry_run {
+                let found = backend.storage().get(&key).await;
+                let (found, _) = found.map_err(|error| store::read_failed(&error, SERVICES))?;
+                let free = match found {
+                    Some(found) => is_left_behind(backend, &found, clock).await?,
+                    None => true,
+                };
+                if free {
+                    return Ok(Some((chosen, None)));
+                }
+                continue;
+            }
             match backend.storage().create(&key, value.clone(), None).await {
                 Ok(made) => return Ok(Some((chosen, Some((key, made))))),
                 Err(CreateError::AlreadyExists { current, .. }) => {
@@ -251,11 +278,29 @@ impl Wanted {
         Ok(None)
     }
 
+    /// Does the service name this port itself?
+    fn asks_for(&self, port: u16) -> bool {
+        self.ports.iter().any(|wanted| wanted.choice == Choice::This(port))
+    }
+
+    fn port_is_taken(&self, place: usize, port: u16) -> Status {
+        let error = FieldError::invalid(format!("spec.ports[{place}].nodePort"), port, PORT_TAKEN);
+        Status::invalid("", "Service", &self.name, &[error])
+    }
+
     fn invalid_address(&self, address: Ipv4Addr, why: &str) -> Status {
         let why = format_args!("failed to allocate IP {address}: {why}");
         let error = FieldError::invalid("spec.clusterIPs", json!([address.to_string()]), why);
         Status::invalid("", "Service", &self.name, &[error])
     }
+}
+
+/// Why a node port that was chosen cannot be had.
+pub(super) const PORT_TAKEN: &str = "provided port is already allocated";
+
+/// The answer about a chosen port for health checks, which kube-apiserver gives as its own failure.
+fn no_health_check_port(port: u16, why: &str) -> Status {
+    Status::internal(format_args!("failed to allocate requested HealthCheck NodePort {port}: {why}"))
 }
 
 const SERVICES: listwatch_meta::GroupResource<'_> = listwatch_meta::GroupResource { group: "", resource: "services" };
@@ -351,11 +396,6 @@ fn health_check_port(spec: &Map<String, Value>) -> Option<u16> {
 
 fn needs_health_check(spec: &Map<String, Value>) -> bool {
     meta::text(spec, "type") == "LoadBalancer" && meta::text(spec, "externalTrafficPolicy") == "Local"
-}
-
-/// Does a service have node ports?
-fn is_outside(spec: &Map<String, Value>) -> bool {
-    matches!(meta::text(spec, "type"), "NodePort" | "LoadBalancer")
 }
 
 fn node_port(port: &Value) -> Option<u16> {
@@ -565,8 +605,8 @@ impl Grant {
         let old_ports = old.and_then(|old| old.get("ports")?.as_array()).map(Vec::as_slice).unwrap_or_default();
         let old_health_check = old.and_then(health_check_port);
         let had: Vec<u16> = old_ports.iter().filter_map(node_port).chain(old_health_check).collect();
-        // A service that was inside until now has one node port for each port, of all protocols.
-        let begins = !old.is_some_and(is_outside);
+        // A new service has one node port for each port, of all protocols; ports that come later have their own.
+        let begins = old.is_none();
         let health_check = needs_health_check(spec).then(|| health_check_port(spec));
         let mut own: HashMap<u64, u16> = HashMap::new();
         let mut asked_for: HashSet<u64> = HashSet::new();
@@ -578,12 +618,13 @@ impl Grant {
             }
         }
         let mut free = self.ports.iter().copied().filter(|port| !explicit.contains(port));
-        let ask = |wanted: &mut Wanted, port: u16| {
-            let choice = Choice::This(port);
-            if !had.contains(&port) && !self.ports.contains(&port) && !wanted.ports.contains(&choice) {
-                wanted.ports.push(choice);
+        let ask = |wanted: &mut Wanted, port: u16, place: Option<usize>| {
+            if !had.contains(&port) && !self.ports.contains(&port) && !wanted.asks_for(port) {
+                wanted.ports.push(WantedPort { choice: Choice::This(port), place });
             }
         };
+        // Nothing else is behind the port for health checks.
+        let checked_at = health_check.and_then(|asked| asked.or(old_health_check));
         for (place, port) in ports.iter_mut().enumerate() {
             let Value::Object(port_fields) = port else { continue };
             if !matches!(kind.as_str(), "NodePort" | "LoadBalancer") {
@@ -598,7 +639,15 @@ impl Grant {
                     let error = FieldError::invalid(format!("spec.ports[{place}].nodePort"), asked, why);
                     return Err(Status::invalid("", "Service", &wanted.name, &[error]).into());
                 };
-                ask(wanted, asked);
+                if checked_at == Some(asked) {
+                    if old_health_check != checked_at {
+                        return Err(no_health_check_port(asked, PORT_TAKEN).into());
+                    }
+                    if !old_ports.iter().filter_map(node_port).any(|port| port == asked) {
+                        return Err(wanted.port_is_taken(place, asked).into());
+                    }
+                }
+                ask(wanted, asked, Some(place));
                 continue;
             }
             if !outside {
@@ -621,23 +670,22 @@ impl Grant {
                 }
                 None => {
                     asked_for.extend(number);
-                    wanted.ports.push(Choice::Any);
+                    wanted.ports.push(WantedPort { choice: Choice::Any, place: Some(place) });
                 }
             }
         }
         match health_check {
             None => {}
-            Some(Some(asked)) if had.contains(&asked) || NODE_PORTS.contains(&asked) => ask(wanted, asked),
+            Some(Some(asked)) if had.contains(&asked) || NODE_PORTS.contains(&asked) => ask(wanted, asked, None),
             Some(Some(asked)) => {
                 let why = "provided port is not in the valid range. The range of valid ports is 30000-32767";
-                let why = format_args!("failed to allocate requested HealthCheck NodePort {asked}: {why}");
-                return Err(Status::internal(why).into());
+                return Err(no_health_check_port(asked, why).into());
             }
             Some(None) => match old_health_check.or_else(|| free.next()) {
                 Some(granted) => {
                     spec.insert("healthCheckNodePort".to_owned(), json!(granted));
                 }
-                None => wanted.ports.push(Choice::Any),
+                None => wanted.ports.push(WantedPort { choice: Choice::Any, place: None }),
             },
         }
         Ok(())

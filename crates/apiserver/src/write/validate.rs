@@ -100,6 +100,13 @@ pub(super) fn validate_new(group: &str, kind: &str, object: &Object, errors: &mu
     }
 }
 
+/// Finds what is wrong with a changed object, where a new one is told otherwise ([`validate_new`]).
+pub(super) fn validate_changed(group: &str, kind: &str, object: &Object, errors: &mut Errors) {
+    if (group, kind) == ("", "Service") {
+        run(network::CHANGED_SERVICE, object, "", errors);
+    }
+}
+
 /// Finds what is wrong with an object that was sent in the second version of its kind, besides what is
 /// wrong in either; `old` is what it is to replace, in the version in which both are stored.
 pub(super) fn validate_by_second_version(

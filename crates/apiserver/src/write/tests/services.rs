@@ -316,6 +316,105 @@ async fn a_dry_run_claims_nothing() {
 }
 
 #[tokio::test]
+async fn a_dry_run_approves_only_what_can_be_had() {
+    let world = World::new().await;
+    let chosen = r#"{"type":"NodePort","clusterIP":"10.96.0.10","ports":[{"port":80,"nodePort":30080}]}"#;
+    world.send(&post(SERVICES), &body("s", chosen)).await.unwrap();
+    let line = post(&format!("{SERVICES}?dryRun=All"));
+    let no_address = "Service \"t\" is invalid: spec.clusterIPs: Invalid value: [\"10.96.0.10\"]: failed to allocate IP 10.96.0.10: provided IP is already allocated";
+    world.refuse(&line, &body("t", chosen), 422, no_address).await;
+    let two = r#"{"type":"NodePort","ports":[{"port":80,"name":"a"},{"port":81,"name":"b","nodePort":30080}]}"#;
+    let no_port =
+        "Service \"t\" is invalid: spec.ports[1].nodePort: Invalid value: 30080: provided port is already allocated";
+    world.refuse(&line, &body("t", two), 422, no_port).await;
+    world.send(&post(SERVICES), &body("t", r#"{"type":"NodePort","ports":[{"port":80}]}"#)).await.unwrap();
+    let change = r#"{"spec":{"ports":[{"port":80,"nodePort":30080}]}}"#;
+    let no_port =
+        "Service \"t\" is invalid: spec.ports[0].nodePort: Invalid value: 30080: provided port is already allocated";
+    world.refuse(&patch(SERVICES, "t?dryRun=All", MERGE), change, 422, no_port).await;
+    assert_eq!(claims(&world).await, (2, 2));
+    // What was left behind can be had, and is left where it is.
+    lose(&world, "s").await;
+    let world = later(&world, 120);
+    assert_eq!(spec(&world, &line, &body("u", chosen)).await["ports"][0]["nodePort"], 30080);
+    assert!(world.stored("/ipaddresses/").await.concat().contains(r#""namespace":"default","name":"s""#));
+}
+
+#[tokio::test]
+async fn what_a_dry_run_draws_is_not_alike() {
+    const PORTS: usize = 400;
+    let world = World::new().await;
+    let line = post(&format!("{SERVICES}?dryRun=All"));
+    let ports: Vec<String> = (1..=PORTS).map(|port| format!(r#"{{"port":{port},"name":"p{port}"}}"#)).collect();
+    let wanted = format!(r#"{{"type":"NodePort","ports":[{}]}}"#, ports.join(","));
+    let tried = spec(&world, &line, &body("s", &wanted)).await;
+    let drawn: std::collections::HashSet<_> =
+        tried["ports"].as_array().unwrap().iter().map(|port| port["nodePort"].as_u64().unwrap()).collect();
+    assert_eq!(drawn.len(), PORTS);
+}
+
+#[tokio::test]
+async fn one_service_has_a_node_port_once() {
+    let world = World::new().await;
+    let two = |first: &str, second: &str| format!(r#"{{"type":"NodePort","ports":[{first},{second}]}}"#);
+    let a = r#"{"port":80,"name":"a","nodePort":30080}"#;
+    let taken =
+        "Service \"s\" is invalid: spec.ports[1].nodePort: Invalid value: 30080: provided port is already allocated";
+    for other in
+        [r#"{"port":81,"name":"b","nodePort":30080}"#, r#"{"port":81,"name":"b","nodePort":30080,"protocol":"UDP"}"#]
+    {
+        world.refuse(&post(SERVICES), &body("s", &two(a, other)), 422, taken).await;
+    }
+    let same = r#"{"port":80,"name":"b","nodePort":30080}"#;
+    let answer = world.send(&post(SERVICES), &body("s", &two(a, same))).await.unwrap_err();
+    assert!(answer.message.contains("spec.ports[1].nodePort: Duplicate value: 30080]"), "{}", answer.message);
+    assert_eq!(claims(&world).await, (0, 0));
+    spec(&world, &post(SERVICES), &body("s", &two(a, r#"{"port":81,"name":"b"}"#))).await;
+    let twice = two(a, r#"{"port":81,"name":"b","nodePort":30080}"#);
+    let duplicate = "Service \"s\" is invalid: spec.ports[1].nodePort: Duplicate value: 30080";
+    world.refuse(&put(SERVICES, "s"), &body("s", &twice), 422, duplicate).await;
+    // A changed one may have the same for another protocol, whatever the number.
+    let shared = two(a, r#"{"port":81,"name":"b","nodePort":30080,"protocol":"UDP"}"#);
+    assert_eq!(spec(&world, &put(SERVICES, "s"), &body("s", &shared)).await["ports"][1]["nodePort"], 30080);
+    assert_eq!(claims(&world).await, (1, 1));
+}
+
+#[tokio::test]
+async fn health_is_not_asked_for_at_a_port_of_the_service() {
+    let world = World::new().await;
+    let local = |rest: &str| format!(r#"{{"type":"LoadBalancer","externalTrafficPolicy":"Local",{rest}}}"#);
+    let both = local(r#""healthCheckNodePort":30080,"ports":[{"port":80,"nodePort":30080}]"#);
+    let refused = "Internal error occurred: failed to allocate requested HealthCheck NodePort 30080: provided port is already allocated";
+    world.refuse(&post(SERVICES), &body("s", &both), 500, refused).await;
+    assert_eq!(claims(&world).await, (0, 0));
+    let cluster = r#"{"type":"LoadBalancer","ports":[{"port":80,"nodePort":30080}]}"#;
+    world.send(&post(SERVICES), &body("s", cluster)).await.unwrap();
+    world.refuse(&put(SERVICES, "s"), &body("s", &both), 500, refused).await;
+    let apart = local(r#""healthCheckNodePort":30081,"ports":[{"port":80,"nodePort":30080}]"#);
+    spec(&world, &put(SERVICES, "s"), &body("s", &apart)).await;
+    let taken =
+        "Service \"s\" is invalid: spec.ports[0].nodePort: Invalid value: 30081: provided port is already allocated";
+    for health in [r#""healthCheckNodePort":30081,"#, ""] {
+        let moved = local(&format!(r#"{health}"ports":[{{"port":80,"nodePort":30081}}]"#));
+        world.refuse(&put(SERVICES, "s"), &body("s", &moved), 422, taken).await;
+    }
+    let other = local(r#""healthCheckNodePort":30080,"ports":[{"port":80}]"#);
+    let answer = world.send(&post(SERVICES), &body("t", &other)).await.unwrap_err();
+    assert_eq!((answer.code, answer.message.as_str()), (500, refused));
+    assert_eq!(claims(&world).await, (1, 2));
+}
+
+#[tokio::test]
+async fn a_service_that_goes_outside_later_has_a_node_port_for_each_protocol() {
+    let world = World::new().await;
+    let dns = r#"{"ports":[{"port":53,"name":"u","protocol":"UDP"},{"port":53,"name":"t"}]}"#;
+    world.send(&post(SERVICES), &body("dns", dns)).await.unwrap();
+    let outside = spec(&world, &patch(SERVICES, "dns", MERGE), r#"{"spec":{"type":"NodePort"}}"#).await;
+    assert_ne!(outside["ports"][0]["nodePort"], outside["ports"][1]["nodePort"]);
+    assert_eq!(claims(&world).await, (1, 2));
+}
+
+#[tokio::test]
 async fn a_held_address_is_not_made_to_look_left_behind() {
     let world = World::new().await;
     let chosen = r#"{"clusterIP":"10.96.0.10","ports":[{"port":80}]}"#;

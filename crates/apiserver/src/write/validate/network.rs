@@ -1,5 +1,6 @@
 //! Services and what leads to them.
 
+use std::collections::{HashMap, HashSet};
 use std::net::IpAddr;
 
 use listwatch_meta::FieldError;
@@ -8,6 +9,7 @@ use serde_json::Value;
 use super::Rule::{Below, Check, Each, Labels, Name, OneOf, Required, Unique};
 use super::{Errors, Object, Rules, child, given, items, named, number, objects, port_name, quoted, text, within};
 use crate::registry::NameRule;
+use crate::write::services::PORT_TAKEN;
 
 const PROTOCOLS: &[&str] = &["SCTP", "TCP", "UDP"];
 
@@ -28,8 +30,11 @@ pub(super) const SERVICE: Rules = &[Below(
     ],
 )];
 /// A service that changes its type may still say what its former one was about: that is dropped.
-pub(super) const NEW_SERVICE: Rules =
-    &[Below("spec", &[Check(no_node_ports), Check(traffic_policy), Check(only_of_balancers)])];
+pub(super) const NEW_SERVICE: Rules = &[Below(
+    "spec",
+    &[Check(no_node_ports), Check(new_node_port_twice), Check(traffic_policy), Check(only_of_balancers)],
+)];
+pub(super) const CHANGED_SERVICE: Rules = &[Below("spec", &[Check(node_port_twice)])];
 
 pub(super) const INGRESS: Rules = &[Below(
     "spec",
@@ -105,7 +110,7 @@ fn service_port(port: &Object, at: &str, errors: &mut Errors) {
 }
 
 fn same_port_twice(spec: &Object, at: &str, errors: &mut Errors) {
-    let mut seen = std::collections::HashSet::new();
+    let mut seen = HashSet::new();
     for (position, port) in objects(spec, "ports") {
         let (protocol, number) = (text(port, "protocol"), number(port, "port").unwrap_or(0));
         if !seen.insert((protocol, number)) {
@@ -113,6 +118,40 @@ fn same_port_twice(spec: &Object, at: &str, errors: &mut Errors) {
                 "{{\"Name\":\"\",\"Protocol\":{protocol:?},\"AppProtocol\":null,\"Port\":{number},\"TargetPort\":0,\"NodePort\":0}}"
             );
             errors.push(FieldError::duplicate(format!("{at}ports[{position}]"), shown));
+        }
+    }
+}
+
+/// The node ports that a service of a type that has some chose itself, each with its place and its port.
+fn chosen_node_ports(spec: &Object) -> impl Iterator<Item = (usize, &Object, i64)> {
+    let outside = matches!(text(spec, "type"), "NodePort" | "LoadBalancer");
+    objects(spec, "ports").filter_map(move |(position, port)| {
+        let chosen = number(port, "nodePort").filter(|chosen| outside && *chosen != 0)?;
+        Some((position, port, chosen))
+    })
+}
+
+fn node_port_twice(spec: &Object, at: &str, errors: &mut Errors) {
+    let mut seen = HashSet::new();
+    for (position, port, chosen) in chosen_node_ports(spec) {
+        if !seen.insert((text(port, "protocol"), chosen)) {
+            errors.push(FieldError::duplicate(format!("{at}ports[{position}].nodePort"), chosen));
+        }
+    }
+}
+
+/// In a new service only ports of one number share a node port, each of another protocol; kube-apiserver
+/// allocates before it validates, so that what is chosen for another number counts as taken.
+fn new_node_port_twice(spec: &Object, at: &str, errors: &mut Errors) {
+    let mut seen = HashSet::new();
+    let mut holder = HashMap::new();
+    for (position, port, chosen) in chosen_node_ports(spec) {
+        let (protocol, number) = (text(port, "protocol"), number(port, "port").unwrap_or(0));
+        let field = format!("{at}ports[{position}].nodePort");
+        if *holder.entry(chosen).or_insert(number) != number {
+            errors.push(FieldError::invalid(field, chosen, PORT_TAKEN));
+        } else if !seen.insert((protocol, chosen)) {
+            errors.push(FieldError::duplicate(field, chosen));
         }
     }
 }
@@ -332,7 +371,7 @@ fn policy_types(spec: &Object, at: &str, errors: &mut Errors) {
 }
 
 fn slice_ports(slice: &Object, at: &str, errors: &mut Errors) {
-    let mut seen = std::collections::HashSet::new();
+    let mut seen = HashSet::new();
     for (position, port) in objects(slice, "ports") {
         let name = text(port, "name");
         if !seen.insert(name) {
