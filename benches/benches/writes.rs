@@ -131,12 +131,17 @@ fn requests(criterion: &mut Criterion) {
             criterion::BatchSize::SmallInput,
         );
     });
-    for (what, media_type) in
-        [("merge", "application/merge-patch+json"), ("strategic", "application/strategic-merge-patch+json")]
-    {
+    let annotated = |turn: u64| format!(r#"{{"metadata":{{"annotations":{{"turn":"{turn}"}}}}}}"#);
+    let added = |turn: u64| format!(r#"[{{"op":"add","path":"/metadata/annotations","value":{{"turn":"{turn}"}}}}]"#);
+    let patches: [(&str, &str, &dyn Fn(u64) -> String); 3] = [
+        ("json", "application/json-patch+json", &added),
+        ("merge", "application/merge-patch+json", &annotated),
+        ("strategic", "application/strategic-merge-patch+json", &annotated),
+    ];
+    for (what, media_type, body) in patches {
         group.bench_function(format!("{what} patch"), |bencher| {
             bencher.iter(|| {
-                let body = format!(r#"{{"metadata":{{"annotations":{{"turn":"{}"}}}}}}"#, next());
+                let body = body(next());
                 send("PATCH", &format!("{PATH}/d"), media_type, Bytes::from(body))
             });
         });
