@@ -131,12 +131,13 @@ fn requests(criterion: &mut Criterion) {
             criterion::BatchSize::SmallInput,
         );
     });
-    let annotated = |turn: u64| format!(r#"{{"metadata":{{"annotations":{{"turn":"{turn}"}}}}}}"#);
-    let added = |turn: u64| format!(r#"[{{"op":"add","path":"/metadata/annotations","value":{{"turn":"{turn}"}}}}]"#);
-    let patches: [(&str, &str, &dyn Fn(u64) -> String); 3] = [
-        ("json", "application/json-patch+json", &added),
-        ("merge", "application/merge-patch+json", &annotated),
-        ("strategic", "application/strategic-merge-patch+json", &annotated),
+    let annotated: fn(u64) -> String = |turn| format!(r#"{{"metadata":{{"annotations":{{"turn":"{turn}"}}}}}}"#);
+    let added: fn(u64) -> String =
+        |turn| format!(r#"[{{"op":"add","path":"/metadata/annotations","value":{{"turn":"{turn}"}}}}]"#);
+    let patches = [
+        ("json", "application/json-patch+json", added),
+        ("merge", "application/merge-patch+json", annotated),
+        ("strategic", "application/strategic-merge-patch+json", annotated),
     ];
     for (what, media_type, body) in patches {
         group.bench_function(format!("{what} patch"), |bencher| {
