@@ -6,6 +6,7 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::LazyLock;
 
+use listwatch_meta::go::quote;
 use serde::Deserializer;
 use serde::de::{DeserializeSeed, Error as _, MapAccess, SeqAccess, Visitor};
 use serde_json::{Map, Value};
@@ -95,9 +96,9 @@ impl Manager {
 /// As conflicts name a manager: `"kubectl" using apps/v1`.
 impl fmt::Display for Manager {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&value::quoted(&self.name))?;
+        f.write_str(&quote(&self.name))?;
         if !self.subresource.is_empty() {
-            write!(f, " with subresource {}", value::quoted(&self.subresource))?;
+            write!(f, " with subresource {}", quote(&self.subresource))?;
         }
         if self.operation == Operation::Update {
             write!(f, " using {}", self.api_version)?;
@@ -144,7 +145,7 @@ pub fn decode(entries: &Value) -> Result<Managed, String> {
             "FieldsV1" => {}
             "" => return Err(format!("missing fieldsType in managed fields entry {at}")),
             other => {
-                return Err(format!("invalid fieldsType {} in managed fields entry {at}", value::quoted(other)));
+                return Err(format!("invalid fieldsType {} in managed fields entry {at}", quote(other)));
             }
         }
         let fields = match entry.get("fieldsV1") {

@@ -6,6 +6,7 @@ use std::fmt;
 use std::ops::Deref;
 use std::sync::Arc;
 
+use listwatch_meta::go::quote;
 use serde_json::Value;
 use smol_str::SmolStr;
 
@@ -93,7 +94,7 @@ impl PathElement {
                 _ => return Err(format!("expect {{ or n in {rest}")),
             },
             b'i' => PathElement::Index(
-                rest.parse().map_err(|_| format!("strconv.Atoi: parsing {}: invalid syntax", value::quoted(rest)))?,
+                rest.parse().map_err(|_| format!("strconv.Atoi: parsing {}: invalid syntax", quote(rest)))?,
             ),
             _ => return Ok(None),
         }))

@@ -6,6 +6,7 @@
 use std::cmp::Ordering;
 use std::fmt::Write as _;
 
+use listwatch_meta::go::quote;
 use serde_json::{Map, Number, Value};
 
 /// A number: what Go decodes it to.
@@ -99,7 +100,7 @@ pub(crate) fn shown(value: &Value) -> String {
         Value::Null => "null".to_owned(),
         Value::Bool(flag) => flag.to_string(),
         Value::Number(number) => shown_number(number),
-        Value::String(text) => quoted(text),
+        Value::String(text) => quote(text),
         Value::Array(items) => format!("[{}]", items.iter().map(shown).collect::<Vec<_>>().join(",")),
         Value::Object(members) => members.iter().map(|(name, value)| format!("{name}={}", shown(value))).collect(),
     }
@@ -125,30 +126,6 @@ fn general(float: f64, low: i32, high: i32, digits: usize) -> String {
     }
     // Prints all digits, and no more than there are.
     format!("{float}")
-}
-
-/// A text as `%q` prints it.
-pub(crate) fn quoted(text: &str) -> String {
-    let mut out = String::with_capacity(text.len() + 2);
-    out.push('"');
-    for char in text.chars() {
-        let _ = match char {
-            '"' => out.write_str("\\\""),
-            '\\' => out.write_str("\\\\"),
-            '\u{7}' => out.write_str("\\a"),
-            '\u{8}' => out.write_str("\\b"),
-            '\u{c}' => out.write_str("\\f"),
-            '\n' => out.write_str("\\n"),
-            '\r' => out.write_str("\\r"),
-            '\t' => out.write_str("\\t"),
-            '\u{b}' => out.write_str("\\v"),
-            char if (char as u32) < 0x20 || char == '\u{7f}' => write!(out, "\\x{:02x}", char as u32),
-            char if char.is_control() || (char.is_whitespace() && char != ' ') => write!(out, "\\u{:04x}", char as u32),
-            char => out.write_char(char),
-        };
-    }
-    out.push('"');
-    out
 }
 
 /// A value as `%v` prints it.
@@ -179,7 +156,7 @@ pub(crate) fn in_go_syntax(value: &Value) -> String {
             let mut members: Vec<_> = members.iter().collect();
             members.sort_by_key(|(name, _)| *name);
             let members: Vec<String> =
-                members.into_iter().map(|(name, value)| format!("{}:{}", quoted(name), in_go_syntax(value))).collect();
+                members.into_iter().map(|(name, value)| format!("{}:{}", quote(name), in_go_syntax(value))).collect();
             format!("map[string]interface {{}}{{{}}}", members.join(", "))
         }
         scalar => shown(scalar),
@@ -317,6 +294,5 @@ mod tests {
             in_go_syntax(&value),
             r#"map[string]interface {}{"a":interface {}(nil), "b":[]interface {}{1, "x"}}"#
         );
-        assert_eq!(quoted("\u{1}\t\u{7f}é\u{a0}"), r#""\x01\t\x7fé\u00a0""#);
     }
 }

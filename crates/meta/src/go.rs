@@ -1,6 +1,9 @@
-//! How Go prints texts: error texts are made by its `fmt` and `strconv`, and clients compare them.
+//! How Go prints texts and names values: error texts are made by its `fmt`, `strconv` and `encoding/json`, and
+//! clients compare them.
 
 use std::fmt::Write as _;
+
+use serde_json::Value;
 
 /// `strconv.Quote`, which is `%q` of a string.
 pub fn quote(text: &str) -> String {
@@ -42,6 +45,18 @@ fn is_printable(c: char) -> bool {
     probe.escape_debug().count() == 2
 }
 
+/// The word for a JSON value in `encoding/json`'s errors.
+pub fn json_kind(value: &Value) -> &'static str {
+    match value {
+        Value::Null => "null",
+        Value::Bool(_) => "bool",
+        Value::Number(_) => "number",
+        Value::String(_) => "string",
+        Value::Array(_) => "array",
+        Value::Object(_) => "object",
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -58,5 +73,12 @@ mod tests {
         check("é世\u{301}", "\"é世\u{301}\"");
         check("\u{a0}\u{feff}", r#""\u00a0\ufeff""#);
         check("'", r#""'""#);
+    }
+
+    #[test]
+    fn values_are_named_as_go_names_them() {
+        let named = |text: &str| json_kind(&serde_json::from_str(text).unwrap());
+        let texts = ["null", "true", "1.5", "\"\"", "[{}]", "{}"];
+        assert_eq!(texts.map(named), ["null", "bool", "number", "string", "array", "object"]);
     }
 }

@@ -3,6 +3,7 @@
 //! Rules: apiextensions-apiserver `pkg/apiserver/schema/objectmeta`, Kubernetes 1.36.
 
 use listwatch_meta::FieldError;
+use listwatch_meta::go::json_kind;
 use listwatch_meta::selector::{
     dns_1035_label_problems, validate_dns_label, validate_label_value, validate_qualified_name,
 };
@@ -189,14 +190,7 @@ fn read_object_meta(
 }
 
 fn cannot(found: &Value, target: &str) -> String {
-    let found = match found {
-        Value::Null => "null",
-        Value::Bool(_) => "bool",
-        Value::Number(_) => "number",
-        Value::String(_) => "string",
-        Value::Array(_) => "array",
-        Value::Object(_) => "object",
-    };
+    let found = json_kind(found);
     format!("json: cannot unmarshal {found} into Go {target}")
 }
 

@@ -3,6 +3,7 @@
 
 use std::collections::BTreeMap;
 
+use listwatch_meta::go::json_kind;
 use serde_json::{Map, Value};
 
 use crate::limits::{SCHEMA_DEPTH_MAX, SCHEMA_NODES_MAX};
@@ -344,14 +345,7 @@ impl Reader<'_> {
     }
 
     fn wrong(&self, found: &Value, expected: &'static str) -> ParseError {
-        let found = match found {
-            Value::Null => "null",
-            Value::Bool(_) => "bool",
-            Value::Number(_) => "number",
-            Value::String(_) => "string",
-            Value::Array(_) => "array",
-            Value::Object(_) => "object",
-        };
+        let found = json_kind(found);
         ParseError::Type { path: self.path.join("."), found, expected }
     }
 }

@@ -201,8 +201,8 @@ fn metric(metric: &Value, way: Way, what: &str) -> Option<Value> {
         let Some(source) = metric.get(of).filter(|source| !source.is_null()) else { continue };
         let source = source.as_object()?;
         let converted = match (way, what) {
-            (Way::Old, "Source") => old_source(of, source),
-            (Way::Old, _) => old_status(of, source),
+            (Way::Old, "Source") => old_metric("target", of, source),
+            (Way::Old, _) => old_metric("current", of, source),
             (Way::New, "Source") => new_source(of, source)?,
             (Way::New, _) => new_status(of, source)?,
         };
@@ -211,76 +211,44 @@ fn metric(metric: &Value, way: Way, what: &str) -> Option<Value> {
     Some(Value::Object(other))
 }
 
-fn old_source(of: &str, source: &Map<String, Value>) -> Map<String, Value> {
-    let target = object(source, "target");
-    let metric = object(source, "metric");
+/// A metric's source (`target`) or status (`current`) as the old version has it: the numbers are beside the
+/// rest, named after the word.
+fn old_metric(word: &str, of: &str, metric: &Map<String, Value>) -> Map<String, Value> {
+    let numbers = object(metric, word);
+    let identifier = object(metric, "metric");
+    // What is seen is a number, where a target may be another one.
+    let seen = word == "current";
     let mut old = Map::new();
     let mut set =
         |name: &str, value: Option<&Value>| put(&mut old, name, value.filter(|value| !value.is_null()).cloned());
-    let zero = json!("0");
+    let (zero, nothing) = (json!("0"), json!(""));
+    let named = |what: &str| format!("{word}{what}");
+    let number = |name: &str, needed: bool| numbers.get(name).or(needed.then_some(&zero));
     match of {
         "object" => {
-            set("target", Some(&Value::Object(reference(object(source, "describedObject")))));
-            set("metricName", Some(metric.get("name").unwrap_or(&json!(""))));
-            set("targetValue", Some(target.get("value").unwrap_or(&zero)));
-            set("selector", metric.get("selector"));
-            set("averageValue", target.get("averageValue"));
+            set("target", Some(&Value::Object(reference(object(metric, "describedObject")))));
+            set("metricName", identifier.get("name").or(Some(&nothing)));
+            set(&named("Value"), number("value", true));
+            set("selector", identifier.get("selector"));
+            set("averageValue", number("averageValue", false));
         }
         "pods" => {
-            set("metricName", Some(metric.get("name").unwrap_or(&json!(""))));
-            set("targetAverageValue", Some(target.get("averageValue").unwrap_or(&zero)));
-            set("selector", metric.get("selector"));
+            set("metricName", identifier.get("name").or(Some(&nothing)));
+            set(&named("AverageValue"), number("averageValue", true));
+            set("selector", identifier.get("selector"));
         }
         "external" => {
-            set("metricName", Some(metric.get("name").unwrap_or(&json!(""))));
-            set("metricSelector", metric.get("selector"));
-            set("targetValue", target.get("value"));
-            set("targetAverageValue", target.get("averageValue"));
+            set("metricName", identifier.get("name").or(Some(&nothing)));
+            set("metricSelector", identifier.get("selector"));
+            set(&named("Value"), number("value", seen));
+            set(&named("AverageValue"), number("averageValue", false));
         }
         _ => {
-            set("name", Some(source.get("name").unwrap_or(&json!(""))));
-            set("targetAverageUtilization", target.get("averageUtilization"));
-            set("targetAverageValue", target.get("averageValue"));
+            set("name", metric.get("name").or(Some(&nothing)));
+            set(&named("AverageUtilization"), number("averageUtilization", false));
+            set(&named("AverageValue"), number("averageValue", seen));
             if of == "containerResource" {
-                set("container", Some(source.get("container").unwrap_or(&json!(""))));
-            }
-        }
-    }
-    old
-}
-
-fn old_status(of: &str, status: &Map<String, Value>) -> Map<String, Value> {
-    let current = object(status, "current");
-    let metric = object(status, "metric");
-    let mut old = Map::new();
-    let mut set =
-        |name: &str, value: Option<&Value>| put(&mut old, name, value.filter(|value| !value.is_null()).cloned());
-    let zero = json!("0");
-    match of {
-        "object" => {
-            set("target", Some(&Value::Object(reference(object(status, "describedObject")))));
-            set("metricName", Some(metric.get("name").unwrap_or(&json!(""))));
-            set("currentValue", Some(current.get("value").unwrap_or(&zero)));
-            set("selector", metric.get("selector"));
-            set("averageValue", current.get("averageValue"));
-        }
-        "pods" => {
-            set("metricName", Some(metric.get("name").unwrap_or(&json!(""))));
-            set("currentAverageValue", Some(current.get("averageValue").unwrap_or(&zero)));
-            set("selector", metric.get("selector"));
-        }
-        "external" => {
-            set("metricName", Some(metric.get("name").unwrap_or(&json!(""))));
-            set("metricSelector", metric.get("selector"));
-            set("currentValue", Some(current.get("value").unwrap_or(&zero)));
-            set("currentAverageValue", current.get("averageValue"));
-        }
-        _ => {
-            set("name", Some(status.get("name").unwrap_or(&json!(""))));
-            set("currentAverageUtilization", current.get("averageUtilization"));
-            set("currentAverageValue", Some(current.get("averageValue").unwrap_or(&zero)));
-            if of == "containerResource" {
-                set("container", Some(status.get("container").unwrap_or(&json!(""))));
+                set("container", metric.get("container").or(Some(&nothing)));
             }
         }
     }

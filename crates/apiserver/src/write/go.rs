@@ -1,5 +1,6 @@
 //! How Go prints values, for error texts that a client compares or a human knows.
 
+pub(crate) use listwatch_meta::go::json_kind;
 pub(super) use listwatch_meta::go::quote;
 use serde_json::{Map, Value};
 
@@ -83,18 +84,6 @@ pub(super) fn cannot_convert(value: &Value, wanted: &str) -> String {
         }
         "intstr.IntOrString" => decoder("int32"),
         _ => format!("cannot restore struct from: {kind}"),
-    }
-}
-
-/// The word for a JSON value in `encoding/json`'s errors.
-pub(crate) fn json_kind(value: &Value) -> &'static str {
-    match value {
-        Value::Null => "null",
-        Value::Bool(_) => "bool",
-        Value::Number(_) => "number",
-        Value::String(_) => "string",
-        Value::Array(_) => "array",
-        Value::Object(_) => "object",
     }
 }
 

@@ -1,0 +1,322 @@
+//! What changed from one object to another: [`compare`] walks both in step and notes it in a [`Comparison`].
+
+use std::collections::BTreeMap;
+
+use serde_json::{Map as Object, Value};
+
+use super::{Form, InStep, Misfit, as_list, as_map, check_scalar, form, item_element, join};
+use crate::path::PathElement;
+use crate::set::Set;
+use crate::typing::{Field, List, Map, Presence, Relation, Schema, TypeId, Typing, Zero};
+use crate::value;
+
+/// What changed from one object to another.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Comparison {
+    /// What was there and is no more.
+    pub removed: Set,
+    /// What was there with another value.
+    pub modified: Set,
+    /// What was not there.
+    pub added: Set,
+}
+
+/// How an object is looked at.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum View {
+    /// As the Go struct that was decoded from it: without zeros that Go leaves out.
+    Struct,
+    /// As it stands.
+    Plain,
+}
+
+static NULL: Value = Value::Null;
+static EMPTY_TEXT: Value = Value::String(String::new());
+static FALSE: Value = Value::Bool(false);
+
+fn zero(zero: Zero) -> &'static Value {
+    static EMPTY: std::sync::LazyLock<Value> = std::sync::LazyLock::new(|| Value::Object(Object::new()));
+    static NOUGHT: std::sync::LazyLock<Value> = std::sync::LazyLock::new(|| Value::from(0));
+    match zero {
+        Zero::Null => &NULL,
+        Zero::Struct => &EMPTY,
+        Zero::Text => &EMPTY_TEXT,
+        Zero::Number => &NOUGHT,
+        Zero::Flag => &FALSE,
+    }
+}
+
+/// A member of a map as it is looked at: `value` is what stands under the name of `field`.
+fn seen<'a>(map: &Map, field: Option<&Field>, value: Option<&'a Value>, view: View) -> Option<&'a Value> {
+    let Some(field) = field else { return value };
+    match (field.presence, value) {
+        (Presence::NonZero, Some(value)) if view == View::Struct && value::is_zero(value) => None,
+        (Presence::Plain, Some(Value::Null)) if view == View::Struct && map.is_struct() => None,
+        (Presence::Always(nothing), None | Some(Value::Null)) => Some(zero(nothing)),
+        _ => value,
+    }
+}
+
+/// Has a map nothing in it, as it is looked at?
+fn is_bare(map: &Map, object: Option<&Object<String, Value>>, view: View) -> bool {
+    let Some(object) = object else { return true };
+    object.iter().all(|(name, value)| seen(map, map.field(name), Some(value), view).is_none())
+        && !map.fields().iter().any(|field| matches!(field.presence, Presence::Always(_)))
+}
+
+/// What is said of one value as a whole.
+#[derive(Clone, Copy, Debug, Default)]
+struct Notes {
+    removed: bool,
+    modified: bool,
+    added: bool,
+}
+
+impl Notes {
+    fn any(self) -> bool {
+        self.removed || self.modified || self.added
+    }
+}
+
+/// What a value is called in what contains it; an element is made of a name only where something is to
+/// be noted.
+#[derive(Clone)]
+enum Step<'a> {
+    Field(&'a str),
+    Item(PathElement),
+}
+
+impl Step<'_> {
+    fn element(self) -> PathElement {
+        match self {
+            Step::Field(name) => PathElement::field(name),
+            Step::Item(element) => element,
+        }
+    }
+}
+
+impl Comparison {
+    /// Did nothing change?
+    fn is_nothing(&self) -> bool {
+        self.removed.is_empty() && self.modified.is_empty() && self.added.is_empty()
+    }
+
+    /// Notes what is said of an element, and of what is below it.
+    fn note(&mut self, element: &Step<'_>, of: Notes, below: Comparison) {
+        let sets = [
+            (&mut self.removed, of.removed, below.removed),
+            (&mut self.modified, of.modified, below.modified),
+            (&mut self.added, of.added, below.added),
+        ];
+        for (set, member, below) in sets {
+            if member {
+                set.insert_member(element.clone().element());
+            }
+            if !below.is_empty() {
+                set.add_child(element.clone().element(), below);
+            }
+        }
+    }
+}
+
+/// What changed from one whole object to another, each as it is looked at.
+pub(super) fn compare(typing: &Typing, old: (&Value, View), new: (&Value, View)) -> Result<Comparison, Misfit> {
+    let mut comparison = Comparison::default();
+    let comparer = Comparer { schema: typing.schema(), old_view: old.1, new_view: new.1 };
+    // The whole object is never a member, so what the top says of itself does not matter.
+    comparer.compare(typing.root(), Some(old.0), Some(new.0), &mut comparison)?;
+    Ok(comparison)
+}
+
+struct Comparer<'a> {
+    schema: &'a Schema,
+    old_view: View,
+    new_view: View,
+}
+
+impl Comparer<'_> {
+    /// Notes in `into` what changed below a value, and returns what is to be said of the value itself.
+    fn compare(
+        &self,
+        of: TypeId,
+        old: Option<&Value>,
+        new: Option<&Value>,
+        into: &mut Comparison,
+    ) -> Result<Notes, Misfit> {
+        let of = self.schema.get(of);
+        let mut notes = Notes::default();
+        let leaf = match (old, new) {
+            (None, None) => return Ok(notes),
+            (_, None) => self.walk(form(of, old), old, new, &mut notes, into)?,
+            (None, _) => self.walk(form(of, new), old, new, &mut notes, into)?,
+            (Some(_), Some(_)) => {
+                let (before, after) = (form(of, old), form(of, new));
+                if before != after && !matches!(old, Some(Value::Null)) && !matches!(new, Some(Value::Null)) {
+                    self.walk(before, old, new, &mut notes, into)?;
+                }
+                let wanted = if matches!(new, Some(Value::Null)) { before } else { after };
+                self.walk(wanted, old, new, &mut notes, into)?
+            }
+        };
+        if !leaf {
+            if old.is_none() {
+                notes.added = true;
+            } else if new.is_none() {
+                notes.removed = true;
+            }
+        }
+        Ok(notes)
+    }
+
+    /// Notes what changed here and below. True when this is a leaf.
+    fn walk(
+        &self,
+        form: Form<'_>,
+        old: Option<&Value>,
+        new: Option<&Value>,
+        notes: &mut Notes,
+        into: &mut Comparison,
+    ) -> Result<bool, Misfit> {
+        match form {
+            Form::None => return Err(Misfit::of("schema error: invalid atom: inlined")),
+            Form::Scalar(scalar) => {
+                let misfit = |value: Option<&Value>| value.and_then(|value| check_scalar(scalar, value).err());
+                if let (Some(old), Some(new)) = (misfit(old), misfit(new)) {
+                    return join(vec![old, new]).map(|()| true);
+                }
+            }
+            Form::List(list) => {
+                let (before, after) = (as_list(old), as_list(new));
+                let bare = before.is_none_or(Vec::is_empty) && after.is_none_or(Vec::is_empty);
+                if list.relation != Relation::Atomic && !bare {
+                    self.items(list, before.map_or(&[], Vec::as_slice), after.map_or(&[], Vec::as_slice), into)?;
+                    return Ok(false);
+                }
+            }
+            Form::Map(map) => {
+                let (before, after) = (as_map(old), as_map(new));
+                let bare = || is_bare(map, before, self.old_view) && is_bare(map, after, self.new_view);
+                if !map.is_atomic() && !bare() {
+                    self.members(map, before, after, into)?;
+                    return Ok(false);
+                }
+            }
+        }
+        match (old, new) {
+            (None, _) => notes.added = true,
+            (_, None) => notes.removed = true,
+            (Some(old), Some(new)) => notes.modified |= !value::equal(old, new),
+        }
+        Ok(true)
+    }
+
+    /// What is to be said of an element, and of what is below it.
+    fn below(
+        &self,
+        step: &Step<'_>,
+        of: TypeId,
+        old: Option<&Value>,
+        new: Option<&Value>,
+    ) -> Result<(Notes, Comparison), Misfit> {
+        let mut below = Comparison::default();
+        let notes = self.compare(of, old, new, &mut below).map_err(|misfit| misfit.below(&step.clone().element()))?;
+        Ok((notes, below))
+    }
+
+    fn members<'a>(
+        &self,
+        map: &'a Map,
+        old: Option<&'a Object<String, Value>>,
+        new: Option<&'a Object<String, Value>>,
+        into: &mut Comparison,
+    ) -> Result<(), Misfit> {
+        let (old_there, new_there) = (old.is_some(), new.is_some());
+        // Members come in any order; a set is built in its own.
+        let mut noted: Vec<(&str, Notes, Comparison)> = Vec::new();
+        let mut visit = |name: &'a str, old: Option<&Value>, new: Option<&Value>| {
+            let field = map.field(name);
+            // What always has a member has it where it is there itself.
+            let old = if old_there { seen(map, field, old, self.old_view) } else { None };
+            let new = if new_there { seen(map, field, new, self.new_view) } else { None };
+            match field.map(|field| field.of).or(map.rest()) {
+                // Nobody owns what the schema has no room for.
+                None => Ok(()),
+                Some(_) if old.is_none() && new.is_none() => Ok(()),
+                Some(of) => {
+                    let (notes, below) = self.below(&Step::Field(name), of, old, new)?;
+                    if notes.any() || !below.is_nothing() {
+                        noted.push((name, notes, below));
+                    }
+                    Ok(())
+                }
+            }
+        };
+        let mut after = InStep::new(new);
+        for (name, before) in old.into_iter().flatten() {
+            visit(name, Some(before), after.get(name))?;
+        }
+        if !after.is_done() {
+            for (name, after) in new.into_iter().flatten() {
+                if !old.is_some_and(|old| old.contains_key(name)) {
+                    visit(name, None, Some(after))?;
+                }
+            }
+        }
+        for field in map.fields().iter().filter(|field| matches!(field.presence, Presence::Always(_))) {
+            let has =
+                |object: Option<&Object<String, Value>>| object.is_some_and(|object| object.contains_key(&*field.name));
+            if !has(old) && !has(new) {
+                visit(&field.name, None, None)?;
+            }
+        }
+        if !noted.is_sorted_by_key(|(name, ..)| *name) {
+            noted.sort_unstable_by_key(|(name, ..)| *name);
+        }
+        for (name, notes, below) in noted {
+            into.note(&Step::Field(name), notes, below);
+        }
+        Ok(())
+    }
+
+    fn items(&self, list: &List, old: &[Value], new: &[Value], into: &mut Comparison) -> Result<(), Misfit> {
+        let mut found: BTreeMap<PathElement, (Vec<&Value>, Vec<&Value>)> = BTreeMap::new();
+        for (side, items) in [old, new].into_iter().enumerate() {
+            for (at, item) in items.iter().enumerate() {
+                let element =
+                    item_element(self.schema, list, item).map_err(|why| Misfit::of(format!("element {at}: {why}")))?;
+                let both = found.entry(element).or_default();
+                if side == 0 { both.0.push(item) } else { both.1.push(item) }
+            }
+        }
+        for (element, (old, new)) in found {
+            let step = Step::Item(element);
+            let mut notes = Notes::default();
+            match (&*old, &*new) {
+                ([] | [_], [] | [_]) => {
+                    let (of, below) = self.below(&step, list.items, old.first().copied(), new.first().copied())?;
+                    into.note(&step, of, below);
+                }
+                ([_, _, ..], [_, _, ..]) => {
+                    let same = old.len() == new.len() && old.iter().zip(&new).all(|(old, new)| value::equal(old, new));
+                    notes.modified = !same;
+                }
+                ([_, _, ..], _) => {
+                    if let Some(new) = new.first() {
+                        let (of, below) = self.below(&step, list.items, None, Some(new))?;
+                        into.note(&step, of, below);
+                    }
+                    notes.removed = true;
+                }
+                (_, [_, _, ..]) => {
+                    if let Some(old) = old.first() {
+                        let (of, below) = self.below(&step, list.items, Some(old), None)?;
+                        into.note(&step, of, below);
+                    }
+                    notes.added = true;
+                }
+            }
+            into.note(&step, notes, Comparison::default());
+        }
+        Ok(())
+    }
+}

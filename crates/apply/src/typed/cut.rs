@@ -1,0 +1,100 @@
+//! A value without what is in a set of fields, and only with that.
+
+use serde_json::{Map as Object, Value};
+
+use super::{Form, form, item_element};
+use crate::path::PathElement;
+use crate::set::Set;
+use crate::typing::{Relation, Schema, TypeId};
+
+/// The value without what is in `fields`; `None` where nothing is left of a list or map that had
+/// nothing taken from within.
+pub(super) fn remove(schema: &Schema, of: TypeId, value: &Value, fields: &Set) -> Option<Value> {
+    /// What stays of something from within which things were taken.
+    fn within(schema: &Schema, of: TypeId, value: &Value, fields: &Set) -> Value {
+        remove(schema, of, value, fields).unwrap_or_else(|| match value {
+            Value::Object(_) => Value::Object(Object::new()),
+            Value::Array(_) => Value::Array(Vec::new()),
+            _ => Value::Null,
+        })
+    }
+    match (form(schema.get(of), Some(value)), value) {
+        (Form::List(list), Value::Array(items)) if list.relation != Relation::Atomic => {
+            let mut touched = false;
+            let mut kept = Vec::with_capacity(items.len());
+            for item in items {
+                let Ok(element) = item_element(schema, list, item) else {
+                    kept.push(item.clone());
+                    continue;
+                };
+                if fields.has_member(&element) {
+                    continue;
+                }
+                match fields.child(&element).filter(|below| !below.is_empty()) {
+                    Some(below) => {
+                        touched = true;
+                        kept.push(within(schema, list.items, item, below));
+                    }
+                    None => kept.push(item.clone()),
+                }
+            }
+            (touched || !kept.is_empty()).then_some(Value::Array(kept))
+        }
+        (Form::Map(map), Value::Object(members)) if !map.is_atomic() => {
+            let mut touched = false;
+            let mut kept = Object::with_capacity(members.len());
+            for (name, value) in members {
+                let element = PathElement::field(name);
+                if fields.has_member(&element) {
+                    continue;
+                }
+                let value = match (fields.child(&element).filter(|below| !below.is_empty()), map.member(name)) {
+                    (Some(below), Some(of)) => {
+                        touched = true;
+                        within(schema, of, value, below)
+                    }
+                    _ => value.clone(),
+                };
+                kept.insert(name.clone(), value);
+            }
+            (touched || !kept.is_empty()).then_some(Value::Object(kept))
+        }
+        (Form::List(_) | Form::Map(_), _) => None,
+        _ => Some(value.clone()),
+    }
+}
+
+/// Of the value only what is in `fields`; `None` where that is nothing.
+pub(super) fn extract(schema: &Schema, of: TypeId, value: &Value, fields: &Set) -> Option<Value> {
+    match (form(schema.get(of), Some(value)), value) {
+        (Form::List(list), Value::Array(items)) if list.relation != Relation::Atomic && !items.is_empty() => {
+            let mut kept = Vec::new();
+            for item in items {
+                let Ok(element) = item_element(schema, list, item) else { continue };
+                let below = fields.child(&element).filter(|below| !below.is_empty());
+                match below {
+                    Some(below) => kept.push(extract(schema, list.items, item, below).unwrap_or(Value::Null)),
+                    None if fields.has_member(&element) => kept.push(item.clone()),
+                    None => {}
+                }
+            }
+            (!kept.is_empty()).then_some(Value::Array(kept))
+        }
+        (Form::Map(map), Value::Object(members)) if !map.is_atomic() && !members.is_empty() => {
+            let mut kept = Object::new();
+            for (name, value) in members {
+                let element = PathElement::field(name);
+                let below = fields.child(&element).filter(|below| !below.is_empty());
+                let of = map.member(name).unwrap_or(Schema::DEDUCED);
+                let value = match below {
+                    Some(below) => extract(schema, of, value, below),
+                    None if fields.has_member(&element) => Some(value.clone()),
+                    None => continue,
+                };
+                kept.insert(name.clone(), value.unwrap_or(Value::Null));
+            }
+            (!kept.is_empty()).then_some(Value::Object(kept))
+        }
+        _ => Some(value.clone()),
+    }
+}

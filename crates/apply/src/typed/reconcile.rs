@@ -1,0 +1,75 @@
+//! A set that was written when the type was another one: what was owned part by part and is one leaf now.
+
+use super::{Form, form};
+use crate::path::PathElement;
+use crate::set::Set;
+use crate::typing::{Relation, Schema, TypeId};
+
+/// Notes in `gone` what is no more, and in `come` the leaf that it is part of now.
+pub(super) fn reconcile<'a>(
+    schema: &Schema,
+    of: TypeId,
+    fields: Option<&'a Set>,
+    whole: bool,
+    path: &mut Vec<&'a PathElement>,
+    gone: &mut Set,
+    come: &mut Set,
+) {
+    let mut becomes_a_leaf = |path: &[&PathElement]| {
+        let path: Vec<PathElement> = path.iter().copied().cloned().collect();
+        gone.insert(&path);
+        come.insert(&path);
+    };
+    let of = schema.get(of);
+    // As for a value that is not there: a map, if it may be one.
+    match form(of, None) {
+        Form::Scalar(_) | Form::None => {}
+        Form::List(list) => {
+            if !whole && list.relation == Relation::Atomic {
+                becomes_a_leaf(path);
+                return;
+            }
+            let Some(fields) = fields else { return };
+            for (element, below, whole) in parts(fields) {
+                path.push(element);
+                reconcile(schema, list.items, below, whole, path, gone, come);
+                path.pop();
+            }
+        }
+        Form::Map(map) => {
+            // What is deduced from values was never anything else.
+            if map.fields().is_empty() && map.rest().is_some_and(|rest| rest == Schema::DEDUCED) {
+                return;
+            }
+            if !whole && map.is_atomic() {
+                if fields.is_some_and(|fields| !fields.is_empty()) {
+                    becomes_a_leaf(path);
+                }
+                return;
+            }
+            let Some(fields) = fields else { return };
+            for (element, below, whole) in parts(fields) {
+                let member = match element {
+                    PathElement::Field(name) => map.member(name),
+                    _ => map.rest(),
+                };
+                let Some(member) = member else { continue };
+                path.push(element);
+                reconcile(schema, member, below, whole, path, gone, come);
+                path.pop();
+            }
+        }
+    }
+}
+
+/// What a set says of its next level: an element, what is below it, and whether it is a member
+/// without anything below.
+fn parts(fields: &Set) -> impl Iterator<Item = (&PathElement, Option<&Set>, bool)> {
+    let only_children = fields.children().iter().filter(move |(element, _)| !fields.has_member(element));
+    let only_children = only_children.map(|(element, below)| (element, Some(below), false));
+    let members = fields.members().iter().map(move |element| {
+        let below = fields.child(element);
+        (element, below, below.is_none())
+    });
+    only_children.chain(members)
+}
