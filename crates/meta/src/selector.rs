@@ -345,12 +345,21 @@ const LABEL_VALUE: &str = "a valid label must be an empty string or consist of a
 /// Is `value` a legal label value (`validation.IsValidLabelValue`)?
 ///
 /// # Errors
-/// What is wrong with it, in apimachinery's words.
+/// What is wrong with it, in apimachinery's words, joined by `; `.
 pub fn validate_label_value(value: &str) -> Result<(), String> {
+    joined(label_value_problems(value))
+}
+
+/// What keeps a text from being a label value, in apimachinery's words; nothing when it is one.
+pub fn label_value_problems(value: &str) -> Vec<String> {
+    let mut problems = Vec::new();
     if value.len() > 63 {
-        return Err("must be no more than 63 bytes".to_owned());
+        problems.push("must be no more than 63 bytes".to_owned());
     }
-    if value.is_empty() || is_name_part(value) { Ok(()) } else { Err(LABEL_VALUE.to_owned()) }
+    if !value.is_empty() && !is_name_part(value) {
+        problems.push(LABEL_VALUE.to_owned());
+    }
+    problems
 }
 
 /// Is `key` a legal label or annotation key (`validation.IsQualifiedName`)?
@@ -358,20 +367,26 @@ pub fn validate_label_value(value: &str) -> Result<(), String> {
 /// # Errors
 /// What is wrong with it, in apimachinery's words, joined by `; `.
 pub fn validate_qualified_name(key: &str) -> Result<(), String> {
+    joined(qualified_name_problems(key))
+}
+
+/// What keeps a text from being a label or annotation key, in apimachinery's words; nothing when it is one.
+pub fn qualified_name_problems(key: &str) -> Vec<String> {
     let mut problems = Vec::new();
     let name = match key.split_once('/') {
         None => key,
         Some((_, name)) if name.contains('/') => {
-            return Err("a qualified name must consist of alphanumeric characters, '-', '_' or '.', and must start and end with an alphanumeric character (e.g. 'MyName',  or 'my.name',  or '123-abc', regex used for validation is '([A-Za-z0-9][-A-Za-z0-9_.]*)?[A-Za-z0-9]') with an optional DNS subdomain prefix and '/' (e.g. 'example.com/MyName')".to_owned());
+            return vec!["a valid label key must consist of alphanumeric characters, '-', '_' or '.', and must start and end with an alphanumeric character (e.g. 'MyName',  or 'my.name',  or '123-abc', regex used for validation is '([A-Za-z0-9][-A-Za-z0-9_.]*)?[A-Za-z0-9]') with an optional DNS subdomain prefix and '/' (e.g. 'example.com/MyName')".to_owned()];
         }
         Some(("", name)) => {
             problems.push("prefix part must be non-empty".to_owned());
             name
         }
         Some((prefix, name)) => {
-            if let Err(why) = validate_dns_subdomain(prefix) {
-                problems.push(format!("prefix part {why}"));
-            }
+            // The prefix is judged by a function that counts bytes, names of objects by one that counts characters.
+            let counted = |why: String| why.replace("no more than 253 characters", "no more than 253 bytes");
+            let wrong = dns_subdomain_problems(prefix).into_iter();
+            problems.extend(wrong.map(|why| format!("prefix part {}", counted(why))));
             name
         }
     };
@@ -383,36 +398,52 @@ pub fn validate_qualified_name(key: &str) -> Result<(), String> {
     if !is_name_part(name) {
         problems.push(QUALIFIED_NAME.to_owned());
     }
-    if problems.is_empty() { Ok(()) } else { Err(problems.join("; ")) }
+    problems
 }
 
 /// Is `text` a lowercase RFC 1123 subdomain (`validation.IsDNS1123Subdomain`), the rule for most
 /// object names?
 ///
 /// # Errors
-/// What is wrong with it, in apimachinery's words.
+/// What is wrong with it, in apimachinery's words, joined by `; `.
 pub fn validate_dns_subdomain(text: &str) -> Result<(), String> {
+    joined(dns_subdomain_problems(text))
+}
+
+/// What keeps a text from being an RFC 1123 subdomain, in apimachinery's words; nothing when it is one.
+pub fn dns_subdomain_problems(text: &str) -> Vec<String> {
+    let mut problems = Vec::new();
     if text.len() > 253 {
-        return Err("must be no more than 253 characters".to_owned());
+        problems.push("must be no more than 253 characters".to_owned());
     }
-    if !text.is_empty() && text.split('.').all(is_dns_label_shape) {
-        return Ok(());
+    if !is_dns_subdomain_shape(text) {
+        problems.push("a lowercase RFC 1123 subdomain must consist of lower case alphanumeric characters, '-' or '.', and must start and end with an alphanumeric character (e.g. 'example.com', regex used for validation is '[a-z0-9]([-a-z0-9]*[a-z0-9])?(\\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*')".to_owned());
     }
-    Err("a lowercase RFC 1123 subdomain must consist of lower case alphanumeric characters, '-' or '.', and must start and end with an alphanumeric character (e.g. 'example.com', regex used for validation is '[a-z0-9]([-a-z0-9]*[a-z0-9])?(\\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*')".to_owned())
+    problems
 }
 
 /// Is `text` a lowercase RFC 1123 label (`validation.IsDNS1123Label`), the rule for namespaces?
 ///
 /// # Errors
-/// What is wrong with it, in apimachinery's words.
+/// What is wrong with it, in apimachinery's words, joined by `; `.
 pub fn validate_dns_label(text: &str) -> Result<(), String> {
+    joined(dns_label_problems(text))
+}
+
+/// What keeps a text from being an RFC 1123 label, in apimachinery's words; nothing when it is one.
+pub fn dns_label_problems(text: &str) -> Vec<String> {
+    let mut problems = Vec::new();
     if text.len() > 63 {
-        return Err("must be no more than 63 characters".to_owned());
+        problems.push("must be no more than 63 characters".to_owned());
     }
-    if is_dns_label_shape(text) {
-        return Ok(());
+    if !is_dns_label_shape(text) {
+        problems.push(if is_dns_subdomain_shape(text) {
+            "must not contain dots".to_owned()
+        } else {
+            "a lowercase RFC 1123 label must consist of lower case alphanumeric characters or '-', and must start and end with an alphanumeric character (e.g. 'my-name',  or '123-abc', regex used for validation is '[a-z0-9]([-a-z0-9]*[a-z0-9])?')".to_owned()
+        });
     }
-    Err("a lowercase RFC 1123 label must consist of lower case alphanumeric characters or '-', and must start and end with an alphanumeric character (e.g. 'my-name',  or '123-abc', regex used for validation is '[a-z0-9]([-a-z0-9]*[a-z0-9])?')".to_owned())
+    problems
 }
 
 /// What keeps a text from being an RFC 1035 label (`validation.IsDNS1035Label`), in apimachinery's words;
@@ -420,12 +451,20 @@ pub fn validate_dns_label(text: &str) -> Result<(), String> {
 pub fn dns_1035_label_problems(text: &str) -> Vec<String> {
     let mut problems = Vec::new();
     if text.len() > 63 {
-        problems.push("must be no more than 63 bytes".to_owned());
+        problems.push("must be no more than 63 characters".to_owned());
     }
     if !text.starts_with(|c: char| c.is_ascii_lowercase()) || !is_dns_label_shape(text) {
         problems.push("a DNS-1035 label must consist of lower case alphanumeric characters or '-', start with an alphabetic character, and end with an alphanumeric character (e.g. 'my-name',  or 'abc-123', regex used for validation is '[a-z]([-a-z0-9]*[a-z0-9])?')".to_owned());
     }
     problems
+}
+
+fn joined(problems: Vec<String>) -> Result<(), String> {
+    if problems.is_empty() { Ok(()) } else { Err(problems.join("; ")) }
+}
+
+fn is_dns_subdomain_shape(text: &str) -> bool {
+    text.split('.').all(is_dns_label_shape)
 }
 
 fn is_dns_label_shape(text: &str) -> bool {

@@ -205,6 +205,21 @@ impl FieldError {
         }
     }
 
+    /// More items than the most that are allowed.
+    pub fn too_many(field: impl Into<String>, found: usize, items_max: usize) -> Self {
+        let items = if items_max == 1 { "item" } else { "items" };
+        FieldError {
+            field: field.into(),
+            reason: "FieldValueTooMany",
+            message: format!("Too many: {found}: must have at most {items_max} {items}"),
+        }
+    }
+
+    /// A reference to something that does not exist.
+    pub fn not_found(field: impl Into<String>, value: impl fmt::Display) -> Self {
+        FieldError { field: field.into(), reason: "FieldValueNotFound", message: format!("Not found: {value}") }
+    }
+
     /// A value above its size limit.
     pub fn too_long(field: impl Into<String>, detail: impl fmt::Display) -> Self {
         FieldError { field: field.into(), reason: "FieldValueTooLong", message: format!("Too long: {detail}") }

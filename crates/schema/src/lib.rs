@@ -65,4 +65,5 @@ pub use check::{Checked, Surroundings, check};
 pub use columns::{check_printer_column, check_scale};
 pub use props::ParseError;
 pub use publish::{OpenApi, TYPE_META, publish};
+pub use rules::expressions::{Outcome, check_expression};
 pub use schema::{Interner, Kind, ListType, NodeRef, Schema};

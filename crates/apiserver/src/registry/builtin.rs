@@ -169,6 +169,7 @@ fn core() -> Vec<Row> {
             .extends_the_api()
             .status()
             .stored_at("apiregistration.k8s.io/apiservices")
+            .names(NameRule::PathSegment)
             .version_required(),
     ]
 }

@@ -27,6 +27,8 @@ enum Default {
     Text(&'static str),
     /// When absent: this number.
     Number(i64),
+    /// When absent or zero: this number.
+    Positive(i64),
     /// When absent: this boolean.
     Flag(bool),
     /// When absent: `{}`.
@@ -49,6 +51,12 @@ pub(super) fn apply(defaults: &Defaults, object: &mut Map<String, Value>) {
         match default {
             Default::Text(text) => fill(object, name, || Some(Value::String((*text).to_owned()))),
             Default::Number(number) => fill(object, name, || Some(Value::Number((*number).into()))),
+            Default::Positive(number) => {
+                if object.get(*name).is_some_and(|value| value.as_i64() == Some(0)) {
+                    object.shift_remove(*name);
+                }
+                fill(object, name, || Some(Value::Number((*number).into())));
+            }
             Default::Flag(flag) => fill(object, name, || Some(Value::Bool(*flag))),
             Default::Empty => fill(object, name, || Some(Value::Object(Map::new()))),
             Default::From(make) => {

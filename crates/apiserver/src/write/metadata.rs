@@ -7,7 +7,7 @@
 use std::collections::HashSet;
 
 use listwatch_meta::FieldError;
-use listwatch_meta::selector::{validate_label_value, validate_qualified_name};
+use listwatch_meta::selector::{label_value_problems, qualified_name_problems};
 use serde_json::{Map, Value};
 
 use super::decode::Expected;
@@ -328,11 +328,11 @@ pub(super) fn validate(metadata: &Map<String, Value>, rules: Rules, errors: &mut
 /// Checks a map of labels that stands at `field`.
 pub(super) fn validate_labels(labels: &Map<String, Value>, field: &str, errors: &mut Errors) {
     for (name, value) in labels {
-        if let Err(why) = validate_qualified_name(name) {
+        for why in qualified_name_problems(name) {
             errors.push(FieldError::invalid(field, go::quote(name), why));
         }
         let value = value.as_str().unwrap_or_default();
-        if let Err(why) = validate_label_value(value) {
+        for why in label_value_problems(value) {
             errors.push(FieldError::invalid(field, go::quote(value), why));
         }
     }
@@ -342,7 +342,7 @@ fn validate_annotations(annotations: &Map<String, Value>, errors: &mut Errors) {
     let mut bytes = 0;
     for (name, value) in annotations {
         // Case does not matter in annotations' names.
-        if let Err(why) = validate_qualified_name(&name.to_lowercase()) {
+        for why in qualified_name_problems(&name.to_lowercase()) {
             errors.push(FieldError::invalid("metadata.annotations", go::quote(name), why));
         }
         bytes += name.len() + value.as_str().map_or(0, str::len);
@@ -402,8 +402,8 @@ pub(super) fn finalizer_warnings(metadata: &Map<String, Value>, known: &[String]
     let mut warnings = Vec::new();
     for name in added {
         let mut warn = |why: &str| warnings.push(format!("metadata.finalizers: {}: {why}", go::quote(name)));
-        if let Err(why) = validate_qualified_name(name) {
-            warn(&why.to_string());
+        for why in qualified_name_problems(name) {
+            warn(&why);
         }
         let standard = [FINALIZER_KUBERNETES, FINALIZER_ORPHAN, FINALIZER_FOREGROUND].contains(&name);
         if !name.contains('/') && !standard {
@@ -418,7 +418,7 @@ pub(super) fn finalizer_warnings(metadata: &Map<String, Value>, known: &[String]
 
 fn validate_finalizers(finalizers: &[&str], custom: bool, errors: &mut Errors) {
     for finalizer in finalizers {
-        if let Err(why) = validate_qualified_name(finalizer) {
+        for why in qualified_name_problems(finalizer) {
             errors.push(FieldError::invalid("metadata.finalizers", go::quote(finalizer), why));
         }
     }

@@ -3,7 +3,7 @@
 //! Rules and texts: `apimachinery/pkg/api/validation/name.go`, `pkg/util/validation`,
 //! `pkg/storage/names/generate.go`.
 
-use listwatch_meta::selector::{dns_1035_label_problems, validate_dns_label, validate_dns_subdomain};
+use listwatch_meta::selector::{dns_1035_label_problems, dns_label_problems, dns_subdomain_problems};
 
 use crate::registry::NameRule;
 
@@ -27,8 +27,8 @@ pub(super) fn problems(rule: NameRule, name: &str, prefix: bool) -> Vec<String> 
         name
     };
     match rule {
-        NameRule::Subdomain => validate_dns_subdomain(name).err().into_iter().collect(),
-        NameRule::Label => validate_dns_label(name).err().into_iter().collect(),
+        NameRule::Subdomain => dns_subdomain_problems(name),
+        NameRule::Label => dns_label_problems(name),
         NameRule::Rfc1035Label => dns_1035_label_problems(name),
         NameRule::PathSegment => path_segment(name, prefix),
     }

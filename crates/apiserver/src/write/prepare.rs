@@ -90,7 +90,7 @@ pub(super) fn create(asked: &Resource, object: &mut Map<String, Value>, making: 
     if strategy::is_definition(resource) {
         errors.extend(validation::create(object));
     } else if !resource.custom {
-        validate::validate(&resource.group, &resource.kind, object, &mut errors);
+        validate::validate(&resource.group, &resource.kind, object, None, &mut errors);
         validate::validate_new(&resource.group, &resource.kind, object, &mut errors);
         if asked.conversion.is_some() {
             validate::validate_by_second_version(&resource.group, &resource.kind, object, None, &mut errors);
@@ -135,11 +135,15 @@ pub(super) fn update(
         let whole = matches!(subresource, None | Some(Subresource::EphemeralContainers | Subresource::Resize));
         // What is to be emptied or let go is not held up by what it is.
         if whole && !meta::is_set(metadata(old), "deletionTimestamp") {
-            validate::validate(&resource.group, &resource.kind, new, &mut errors);
+            validate::validate(&resource.group, &resource.kind, new, Some(old), &mut errors);
             validate::validate_changed(&resource.group, &resource.kind, new, &mut errors);
         }
         if subresource.is_none() {
             immutable::validate(&resource.group, &resource.kind, new, old, &mut errors);
+            validate::validate_update(&resource.group, &resource.kind, new, old, &mut errors);
+        }
+        if subresource == Some(&Subresource::Status) {
+            validate::validate_status(&resource.group, &resource.kind, new, old, &mut errors);
         }
         (steps.judge)(new, old, part, &mut errors);
         if subresource.is_none() && asked.conversion.is_some() {

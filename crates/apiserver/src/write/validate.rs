@@ -11,16 +11,21 @@
 //! their schemas instead.
 
 mod access;
+mod admission;
+mod aggregation;
 pub(super) mod certificates;
 mod events;
+mod flow_control;
 mod network;
 mod pods;
 mod storage;
+mod webhooks;
 mod workloads;
 
 use std::ops::{Deref, DerefMut};
 
 use listwatch_meta::FieldError;
+use listwatch_meta::selector::{label_value_problems, qualified_name_problems};
 use listwatch_schema::limits::FIELD_ERRORS_MAX;
 use serde_json::{Map, Value};
 
@@ -88,9 +93,48 @@ enum Rule {
     Check(fn(&Object, &str, &mut Errors)),
 }
 
-/// Finds what is wrong with an object of a built-in kind.
-pub(super) fn validate(group: &str, kind: &str, object: &Object, errors: &mut Errors) {
-    run(of(group, kind), object, "", errors);
+/// Validates an object; the second one is the object that it replaces.
+type Check = fn(&Object, Option<&Object>, &mut Errors);
+
+/// Validates an object of a built-in kind; `old` is the object that it replaces. Some rules bear in an update
+/// what was stored before they came.
+pub(super) fn validate(group: &str, kind: &str, object: &Object, old: Option<&Object>, errors: &mut Errors) {
+    match check_of(group, kind) {
+        Some(check) => check(object, old, errors),
+        None => run(of(group, kind), object, "", errors),
+    }
+}
+
+/// Kinds whose rules are one function.
+fn check_of(group: &str, kind: &str) -> Option<Check> {
+    Some(match (group, kind) {
+        ("admissionregistration.k8s.io", "MutatingAdmissionPolicy") => admission::mutating_policy,
+        ("admissionregistration.k8s.io", "MutatingAdmissionPolicyBinding") => admission::mutating_binding,
+        ("admissionregistration.k8s.io", "MutatingWebhookConfiguration") => webhooks::mutating,
+        ("admissionregistration.k8s.io", "ValidatingAdmissionPolicy") => admission::validating_policy,
+        ("admissionregistration.k8s.io", "ValidatingAdmissionPolicyBinding") => admission::validating_binding,
+        ("admissionregistration.k8s.io", "ValidatingWebhookConfiguration") => webhooks::validating,
+        ("apiregistration.k8s.io", "APIService") => aggregation::api_service,
+        ("flowcontrol.apiserver.k8s.io", "FlowSchema") => flow_control::flow_schema,
+        ("flowcontrol.apiserver.k8s.io", "PriorityLevelConfiguration") => flow_control::priority_level,
+        _ => return None,
+    })
+}
+
+/// Validates what an update changes: transitions that the rules for one object do not see.
+pub(super) fn validate_update(group: &str, kind: &str, new: &Object, old: &Object, errors: &mut Errors) {
+    let _ = (group, kind, new, old, errors);
+}
+
+/// Validates a status that is written through the subresource.
+pub(super) fn validate_status(group: &str, kind: &str, new: &Object, old: &Object, errors: &mut Errors) {
+    let check: Check = match (group, kind) {
+        ("admissionregistration.k8s.io", "ValidatingAdmissionPolicy") => admission::policy_status,
+        ("apiregistration.k8s.io", "APIService") => aggregation::status,
+        ("flowcontrol.apiserver.k8s.io", "FlowSchema" | "PriorityLevelConfiguration") => flow_control::status,
+        _ => return,
+    };
+    check(new, Some(old), errors);
 }
 
 /// Finds what is wrong with a new object alone; an update mends it silently.
@@ -151,8 +195,6 @@ fn of(group: &str, kind: &str) -> Rules {
         ("rbac.authorization.k8s.io", "ClusterRole") => access::CLUSTER_ROLE,
         ("rbac.authorization.k8s.io", "RoleBinding") => access::ROLE_BINDING,
         ("rbac.authorization.k8s.io", "ClusterRoleBinding") => access::CLUSTER_ROLE_BINDING,
-        ("admissionregistration.k8s.io", "ValidatingWebhookConfiguration") => access::VALIDATING_WEBHOOKS,
-        ("admissionregistration.k8s.io", "MutatingWebhookConfiguration") => access::MUTATING_WEBHOOKS,
         ("scheduling.k8s.io", "PriorityClass") => access::PRIORITY_CLASS,
         ("certificates.k8s.io", "CertificateSigningRequest") => certificates::REQUEST,
         ("coordination.k8s.io", "Lease") => access::LEASE,
@@ -272,6 +314,110 @@ fn unique(object: &Object, list: &str, name: &str, at: &str, errors: &mut Errors
     }
 }
 
+/// Adds an error for each problem of a value.
+fn invalid_each(problems: Vec<String>, value: &str, field: &str, errors: &mut Errors) {
+    for problem in problems {
+        errors.push(FieldError::invalid(field, quoted(value), problem));
+    }
+}
+
+/// A label or annotation key (`ValidateLabelName`, `ValidateQualifiedName`).
+fn qualified_name(value: &str, field: &str, errors: &mut Errors) {
+    invalid_each(qualified_name_problems(value), value, field, errors);
+}
+
+/// A flag that is set.
+fn is_true(object: &Object, name: &str) -> bool {
+    object.get(name) == Some(&Value::Bool(true))
+}
+
+/// The texts of a list.
+fn texts<'a>(object: &'a Object, name: &str) -> impl Iterator<Item = &'a str> {
+    items(object, name).iter().map(|item| item.as_str().unwrap_or_default())
+}
+
+/// A list as an error shows it.
+fn shown_list(object: &Object, name: &str) -> Value {
+    object.get(name).cloned().unwrap_or_default()
+}
+
+/// Are two values the same to `equality.Semantic.DeepEqual`? An empty list, an empty map and an empty text
+/// are as good as none.
+pub(super) fn is_same(a: Option<&Value>, b: Option<&Value>) -> bool {
+    let none = |value: Option<&Value>| match value {
+        None | Some(Value::Null) => true,
+        Some(Value::String(text)) => text.is_empty(),
+        Some(Value::Array(items)) => items.is_empty(),
+        Some(Value::Object(members)) => members.values().all(|value| is_same(Some(value), None)),
+        Some(_) => false,
+    };
+    match (a, b) {
+        (Some(Value::Object(a)), Some(Value::Object(b))) => {
+            a.iter().all(|(name, value)| is_same(Some(value), b.get(name)))
+                && b.iter().all(|(name, value)| a.contains_key(name) || is_same(Some(value), None))
+        }
+        (Some(Value::Array(a)), Some(Value::Array(b))) => {
+            a.len() == b.len() && a.iter().zip(b).all(|(a, b)| is_same(Some(a), Some(b)))
+        }
+        (a, b) if none(a) || none(b) => none(a) && none(b),
+        (a, b) => a == b,
+    }
+}
+
+/// The longest reason of a condition, and its longest message, in bytes.
+const CONDITION_REASON_BYTES_MAX: usize = 1024;
+const CONDITION_MESSAGE_BYTES_MAX: usize = 32 * 1024;
+
+/// Conditions of the common type (`metav1.Condition`, `ValidateConditions`).
+fn conditions(status: &Object, at: &str, errors: &mut Errors) {
+    let mut seen = std::collections::HashSet::new();
+    for (position, condition) in objects(status, "conditions") {
+        let at = format!("{at}conditions[{position}].");
+        let kind = text(condition, "type");
+        if !seen.insert(kind) {
+            errors.push(FieldError::duplicate(format!("{at}type"), quoted(kind)));
+        }
+        qualified_name(kind, &format!("{at}type"), errors);
+        let supported = ["False", "True", "Unknown"];
+        let state = text(condition, "status");
+        if !supported.contains(&state) {
+            errors.push(FieldError::not_supported(format!("{at}status"), state, &supported));
+        }
+        if let Some(generation) = number(condition, "observedGeneration").filter(|generation| *generation < 0) {
+            let why = "must be greater than or equal to zero";
+            errors.push(FieldError::invalid(format!("{at}observedGeneration"), generation, why));
+        }
+        if given(condition, "lastTransitionTime").is_none() {
+            errors.push(FieldError::required(format!("{at}lastTransitionTime"), ""));
+        }
+        condition_reason(text(condition, "reason"), &format!("{at}reason"), errors);
+        no_longer_than(text(condition, "message"), CONDITION_MESSAGE_BYTES_MAX, &format!("{at}message"), errors);
+    }
+}
+
+fn condition_reason(reason: &str, field: &str, errors: &mut Errors) {
+    if reason.is_empty() {
+        errors.push(FieldError::required(field, ""));
+        return;
+    }
+    let inside = |byte: &u8| byte.is_ascii_alphanumeric() || matches!(byte, b'_' | b',' | b':');
+    let ends = |byte: Option<&u8>| byte.is_some_and(|byte| byte.is_ascii_alphanumeric() || *byte == b'_');
+    let bytes = reason.as_bytes();
+    let begins = bytes.first().is_some_and(u8::is_ascii_alphabetic);
+    if !begins || !ends(bytes.last()) || !bytes.iter().all(inside) {
+        let why = "a condition reason must start with alphabetic character, optionally followed by a string of alphanumeric characters or '_,:', and must end with an alphanumeric character or '_' (e.g. 'my_name',  or 'MY_NAME',  or 'MyName',  or 'ReasonA,ReasonB',  or 'ReasonA:ReasonB', regex used for validation is '[A-Za-z]([A-Za-z0-9_,:]*[A-Za-z0-9_])?')";
+        errors.push(FieldError::invalid(field, quoted(reason), why));
+    }
+    no_longer_than(reason, CONDITION_REASON_BYTES_MAX, field, errors);
+}
+
+/// A text has no more bytes than that.
+fn no_longer_than(text: &str, bytes_max: usize, field: &str, errors: &mut Errors) {
+    if text.len() > bytes_max {
+        errors.push(FieldError::too_long(field, format_args!("may not be more than {bytes_max} bytes")));
+    }
+}
+
 /// A text as an error shows it.
 fn quoted(text: &str) -> Value {
     Value::String(text.to_owned())
@@ -339,9 +485,12 @@ fn selector(object: &Object, name: &str, at: &str, errors: &mut Errors) {
                 errors.push(FieldError::invalid(format!("{field}.operator"), quoted(other), why));
             }
         }
-        let key = text(requirement, "key");
-        if let Err(why) = listwatch_meta::selector::validate_qualified_name(key) {
-            errors.push(FieldError::invalid(format!("{field}.key"), quoted(key), why));
+        qualified_name(text(requirement, "key"), &format!("{field}.key"), errors);
+        for (position, value) in texts(requirement, "values").enumerate() {
+            let problems = label_value_problems(value);
+            if !problems.is_empty() {
+                invalid_each(problems, value, &format!("{field}.values[{position}]"), errors);
+            }
         }
     }
 }

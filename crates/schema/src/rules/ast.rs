@@ -81,6 +81,14 @@ const NAMESPACES: [&str; 4] = ["optional", "sets", "format", "ip"];
 /// # Errors
 /// The text of the compiler, as `compilation failed: …` shows it.
 pub(super) fn parse(source: &str) -> Result<Ast, String> {
+    parse_with(source, false)
+}
+
+/// Reads an expression that may make messages (`Object{spec: …}`), which become maps.
+///
+/// # Errors
+/// As [`parse`].
+pub(super) fn parse_with(source: &str, messages: bool) -> Result<Ast, String> {
     if source.len() > RULE_BYTES_MAX {
         return Err(format!("ERROR: <input>:1:1: expression is longer than {RULE_BYTES_MAX} bytes"));
     }
@@ -89,7 +97,7 @@ pub(super) fn parse(source: &str) -> Result<Ast, String> {
     }
     let parser = Parser::new().max_recursion_depth(RULE_DEPTH_MAX as u16).enable_optional_syntax(true);
     match parser.parse_with_source_info(source) {
-        Ok((expr, info)) => Reader { info: &info, source }.ast(&expr, 0),
+        Ok((expr, info)) => Reader { info: &info, source, messages }.ast(&expr, 0),
         Err(errors) => {
             let lines = errors.errors.iter().map(|error| {
                 let line = source.lines().nth((error.pos.0.max(1) - 1) as usize).unwrap_or_default();
@@ -186,6 +194,8 @@ pub(super) fn issue_at(source: &str, at: usize, message: &str) -> String {
 struct Reader<'a> {
     info: &'a SourceInfo,
     source: &'a str,
+    /// Messages may be made.
+    messages: bool,
 }
 
 impl Reader<'_> {
@@ -200,6 +210,16 @@ impl Reader<'_> {
         let boxed = |expr: &IdedExpr| below(expr).map(Box::new);
         let node = match &expr.expr {
             Expr::Unspecified => return refuse("empty expression"),
+            Expr::Struct(message) if self.messages => {
+                let mut entries = Vec::with_capacity(message.entries.len());
+                for entry in &message.entries {
+                    if let EntryExpr::StructField(field) = &entry.expr {
+                        let name = Ast { node: Node::Literal(Literal::Text(field.field.as_str().into())), at };
+                        entries.push((name, below(&field.value)?, field.optional));
+                    }
+                }
+                Node::Map(entries)
+            }
             Expr::Struct(_) => return refuse("messages cannot be made here"),
             Expr::Literal(literal) => Node::Literal(match literal {
                 LiteralValue::Null => Literal::Null,

@@ -37,7 +37,8 @@ pub(super) struct Summary<'n> {
 /// The compiler's text.
 pub(super) fn check<'n>(source: &str, ast: &Ast, variables: Vec<(&str, Ty<'n>)>) -> Result<Summary<'n>, String> {
     let variables = variables.into_iter().map(|(name, ty)| (name.to_owned(), ty)).collect();
-    let mut checker = Checker { source, variables, uses_old_self: false, issues: Vec::new() };
+    let mut checker =
+        Checker { source, variables, uses_old_self: false, issues: Vec::new(), lenient: false, uncertain: false };
     let checked = checker.ast(ast);
     if !checker.issues.is_empty() {
         return Err(checker.issues.join("\n"));
@@ -45,11 +46,39 @@ pub(super) fn check<'n>(source: &str, ast: &Ast, variables: Vec<(&str, Ty<'n>)>)
     Ok(Summary { ty: checked.ty, cost: checked.cost, uses_old_self: checker.uses_old_self })
 }
 
+/// Checks an expression that may call functions that are not known here. The type is none where something
+/// was not understood.
+///
+/// # Errors
+/// The compiler's text.
+pub(super) fn check_leniently<'n>(
+    source: &str,
+    ast: &Ast,
+    variables: Vec<(&str, Ty<'n>)>,
+) -> Result<Option<Ty<'n>>, String> {
+    let variables = variables.into_iter().map(|(name, ty)| (name.to_owned(), ty)).collect();
+    let mut checker =
+        Checker { source, variables, uses_old_self: false, issues: Vec::new(), lenient: true, uncertain: false };
+    let checked = checker.ast(ast);
+    if !checker.issues.is_empty() {
+        return Err(checker.issues.join("\n"));
+    }
+    Ok((!checker.uncertain).then_some(checked.ty))
+}
+
+/// Namespaces of functions that Kubernetes' environments have, and rules do not.
+const FUNCTION_NAMESPACES: [&str; 8] =
+    ["base64", "cidr", "jsonpatch", "lists", "math", "quantity", "semver", "strings"];
+
 struct Checker<'s, 'n> {
     source: &'s str,
     variables: Vec<(String, Ty<'n>)>,
     uses_old_self: bool,
     issues: Vec<String>,
+    /// What is not known is accepted.
+    lenient: bool,
+    /// Something was not known, so that types are not certain.
+    uncertain: bool,
 }
 
 impl<'n> Checker<'_, 'n> {
@@ -126,12 +155,26 @@ impl<'n> Checker<'_, 'n> {
                 && matches!(&of.node, Node::Ident(name) if name.as_ref() == "google"))
     }
 
+    /// Is this the namespace of functions, rather than a variable?
+    fn is_namespace(&self, target: &Ast) -> bool {
+        let Node::Ident(name) = &target.node else { return false };
+        FUNCTION_NAMESPACES.contains(&name.as_ref()) && !self.variables.iter().any(|(known, _)| known == name.as_ref())
+    }
+
     fn call(&mut self, at: usize, name: &str, target: Option<&Ast>, args: &[Ast]) -> Checked<'n> {
+        if self.lenient && target.is_some_and(|target| self.is_namespace(target)) {
+            self.uncertain = true;
+            args.iter().for_each(|arg| {
+                self.ast(arg);
+            });
+            return Checked { ty: Ty::Dyn, cost: 0 };
+        }
         let target = target.map(|target| self.ast(target));
         // It would fail for each object.
         if let (Some(Ty::Timestamp), [Ast { node: Node::Literal(Literal::Text(zone)), at, .. }]) =
             (target.as_ref().map(|target| &target.ty), args)
             && library::offset(zone).is_none()
+            && !self.lenient
         {
             self.issue(*at, &format!("unknown time zone {zone}: there are UTC and offsets such as +02:00 here"));
         }
@@ -144,8 +187,19 @@ impl<'n> Checker<'_, 'n> {
         let receiver = target.as_ref().map(|target| &target.ty);
         let types: Vec<&Ty<'n>> = args.iter().map(|arg| &arg.ty).collect();
         cost = cost.saturating_add(signatures::cost_max(name, receiver, &types));
+        let operator = name.starts_with(['_', '!', '-', '@']);
         let ty = match signatures::result(name, receiver, &types) {
-            signatures::Result::Type(ty) => ty,
+            signatures::Result::Type(ty) => {
+                // Which of two types a choice has is not known where one of them is not.
+                self.uncertain |= name == "_?_:_" && matches!(ty, Ty::Dyn);
+                ty
+            }
+            signatures::Result::Undeclared | signatures::Result::NoOverload
+                if self.lenient && (!operator || self.uncertain) =>
+            {
+                self.uncertain = true;
+                Ty::Dyn
+            }
             signatures::Result::Undeclared => {
                 self.issue(at, &format!("undeclared reference to '{name}' (in container '')"))
             }
@@ -204,7 +258,8 @@ impl<'n> Checker<'_, 'n> {
                 Ty::List(item, _) => Ty::List(item, count),
                 ty => ty,
             };
-            if self.issues.len() > issues {
+            // Without costs one round says it all; two in each of many nested loops would take exponential time.
+            if self.lenient || self.issues.len() > issues {
                 break;
             }
         }

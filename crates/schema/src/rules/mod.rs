@@ -10,6 +10,7 @@
 mod ast;
 mod check;
 mod eval;
+pub(crate) mod expressions;
 mod kinds;
 mod library;
 mod quantity;

@@ -2,7 +2,7 @@
 
 use serde_json::{Map, Value, json};
 
-use super::Default::{Do, Each, Empty, Flag, From, If, In, Number, Text};
+use super::Default::{Do, Each, Empty, Flag, From, If, In, Number, Positive, Text};
 use super::{Defaults, missing};
 
 /// The defaults of a built-in kind; `None` when it has none.
@@ -645,7 +645,7 @@ static MATCH: Defaults = Defaults(&[
     ("excludeResourceRules", Each(&RULE)),
 ]);
 static POLICY_SPEC: Defaults = Defaults(&[("failurePolicy", Text("Fail")), ("matchConstraints", If(&MATCH))]);
-static ADMISSION_POLICY: Defaults = Defaults(&[("spec", If(&POLICY_SPEC))]);
+static ADMISSION_POLICY: Defaults = Defaults(&[("spec", In(&POLICY_SPEC))]);
 static POLICY_BINDING_SPEC: Defaults = Defaults(&[("matchResources", If(&MATCH))]);
 static POLICY_BINDING: Defaults = Defaults(&[("spec", If(&POLICY_BINDING_SPEC))]);
 static API_SERVICE_SPEC: Defaults = Defaults(&[("service", If(&SERVICE_REFERENCE))]);
@@ -665,10 +665,10 @@ static POOL: Defaults = Defaults(&[("generation", Number(0))]);
 static RESOURCE_SLICE_SPEC: Defaults = Defaults(&[("pool", If(&POOL))]);
 static RESOURCE_SLICE: Defaults = Defaults(&[("spec", If(&RESOURCE_SLICE_SPEC))]);
 
-static FLOW_SCHEMA_SPEC: Defaults = Defaults(&[("matchingPrecedence", Number(1000))]);
-static FLOW_SCHEMA: Defaults = Defaults(&[("spec", If(&FLOW_SCHEMA_SPEC))]);
+static FLOW_SCHEMA_SPEC: Defaults = Defaults(&[("matchingPrecedence", Positive(1000))]);
+static FLOW_SCHEMA: Defaults = Defaults(&[("spec", In(&FLOW_SCHEMA_SPEC))]);
 static QUEUING: Defaults =
-    Defaults(&[("queues", Number(64)), ("handSize", Number(8)), ("queueLengthLimit", Number(50))]);
+    Defaults(&[("queues", Positive(64)), ("handSize", Positive(8)), ("queueLengthLimit", Positive(50))]);
 static LIMIT_RESPONSE: Defaults = Defaults(&[("queuing", If(&QUEUING))]);
 static LIMITED: Defaults = Defaults(&[
     ("nominalConcurrencyShares", Number(30)),

@@ -57,7 +57,7 @@ fn config_map(map: &Object, _: &str, errors: &mut Errors) {
     }
     for (key, value) in bytes {
         data_key(key, "binaryData", errors);
-        size += decoded_len(value);
+        size += decoded_len(value.as_str().unwrap_or_default());
     }
     if size > DATA_BYTES_MAX {
         // The path is empty, and is shown so.
@@ -66,8 +66,7 @@ fn config_map(map: &Object, _: &str, errors: &mut Errors) {
 }
 
 /// What base64 stands for; what is none was refused when it was decoded.
-fn decoded_len(value: &Value) -> usize {
-    let text = value.as_str().unwrap_or_default();
+pub(super) fn decoded_len(text: &str) -> usize {
     (text.len() / 4 * 3).saturating_sub(text.bytes().rev().take(2).filter(|byte| *byte == b'=').count())
 }
 
@@ -96,7 +95,7 @@ fn secret(secret: &Object, _: &str, errors: &mut Errors) {
     let mut size = 0;
     for (key, value) in data {
         data_key(key, "data", errors);
-        size += decoded_len(value);
+        size += decoded_len(value.as_str().unwrap_or_default());
     }
     if size > DATA_BYTES_MAX {
         errors.push(FieldError::too_long("data", format_args!("may not be more than {DATA_BYTES_MAX} bytes")));
