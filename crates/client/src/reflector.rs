@@ -26,7 +26,8 @@
 //!   list is what makes an outage worse. Only [`RESUME_LIMIT`] fruitless watches in a row lead to
 //!   one.
 //! - A 410 means listing again wherever it appears: HTTP status, ERROR event, page, WatchList.
-//! - The wait for the end of the initial events is bounded ([`ReflectorConfig::marker_wait`]).
+//! - The wait for the end of the initial events is bounded ([`ReflectorConfig::marker_wait`]); then
+//!   this state is listed. What that says of the server is in [`ServerMemory`].
 //! - Backoffs are reset by progress: an applied event, a bookmark, or a watch that lived
 //!   [`USEFUL_LIFE`]. Finishing a list is none, or lists would follow each other at full speed.
 //! - After a stream that broke or ended early the server is asked, with a list of one item, whether
@@ -36,10 +37,10 @@
 //! - The first list asks for the most recent state unless told otherwise; a restarted client does
 //!   not begin in the past.
 
+mod server_memory;
 mod state;
 
 use std::collections::VecDeque;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use listwatch_meta::{ListOptions, ResourceVersion};
@@ -50,6 +51,7 @@ use crate::object::{TypeName, compare_versions};
 use crate::pager::{Page, Pager};
 use crate::problem::Problem;
 
+pub use self::server_memory::{SILENT_WATCH_LISTS, ServerMemory, WATCH_LIST_MEMORY};
 pub use self::state::ReflectorState;
 
 /// Fruitless watches in a row (opened or refused, but not a single event or bookmark) after which
@@ -72,45 +74,12 @@ pub const OVERTIME: Duration = Duration::from_secs(30);
 /// believed, and the most recent state taken instead.
 pub const CHECK_LIMIT: u32 = 3;
 
-/// How long a server is remembered not to know WatchList.
-pub const WATCH_LIST_MEMORY: Duration = Duration::from_secs(30 * 60);
-
 /// A server that sends bookmarks is taken to be gone after this many of its own intervals without
 /// a word, where that is sooner than [`ReflectorConfig::idle_limit`].
 pub const BOOKMARKS_MISSED: u32 = 3;
 
 /// The shortest silence that counts as missed bookmarks, however often they come.
 pub const BOOKMARK_WAIT_MIN: Duration = Duration::from_secs(30);
-
-/// What is known of one server, by everybody who watches it. Clones share it, and so do the clones
-/// of a [`ReflectorConfig`]: what one reflector learns, the next one need not ask.
-#[derive(Clone, Debug, Default)]
-pub struct ServerMemory {
-    watch_list_refused_until: Arc<Mutex<Option<Instant>>>,
-}
-
-impl ServerMemory {
-    /// Nothing is known.
-    pub fn new() -> Self {
-        ServerMemory::default()
-    }
-
-    /// True while the server is remembered not to know WatchList.
-    pub fn refuses_watch_list(&self, now: Instant) -> bool {
-        self.refused().is_some_and(|until| now < until)
-    }
-
-    /// The server refused a WatchList, or left out its end: for [`WATCH_LIST_MEMORY`] nobody asks
-    /// again.
-    pub fn remember_refusal(&self, now: Instant) {
-        *self.refused() = Some(now + WATCH_LIST_MEMORY);
-    }
-
-    fn refused(&self) -> MutexGuard<'_, Option<Instant>> {
-        // Nothing panics while it is held, and a torn instant there is none.
-        self.watch_list_refused_until.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
 
 /// What a first list may show.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -474,6 +443,7 @@ impl Reflector {
                     // A plain bookmark in between promises nothing about an incomplete state.
                     if metadata.initial_events_end && !metadata.resource_version.is_empty() {
                         let timeout = initial.timeout;
+                        self.config.server.remember_end_marker();
                         self.learn_type(metadata);
                         self.commit(metadata.resource_version.clone().into_owned());
                         self.phase = Phase::Watching(Watching {
@@ -589,8 +559,8 @@ impl Reflector {
                 let problem = waited(initial.heard);
                 self.handle_problem(at, problem);
             }
-            Phase::Initial(_) => {
-                self.config.server.remember_refusal(at.now);
+            Phase::Initial(initial) => {
+                self.config.server.remember_silence(initial.since, at.now);
                 self.problem = Some(Problem::NoInitialEventsEnd);
                 self.list(at);
             }

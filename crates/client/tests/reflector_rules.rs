@@ -233,6 +233,34 @@ fn what_one_reflector_learns_of_a_server_the_next_one_knows() {
     second.pass(&["BEGIN", &again]);
 }
 
+/// Issue 14, number 28: a network that was silent for a quarter of a minute kept every reflector of the
+/// server from WatchList for half an hour.
+#[test]
+fn a_silent_watch_list_is_listed_and_the_server_is_asked_again_next_time() {
+    let config = watch_list_first();
+    let mut talks: Vec<_> = (0..3).map(|_| Talk::start(config.clone(), &["BEGIN", WATCH_LIST])).collect();
+    for talk in &mut talks {
+        talk.open();
+        assert_eq!(talk.pass(&["BEGIN", "LIST limit=500"]), Duration::from_secs(15));
+        talk.list("7", "", &["COMMIT 7", "WATCH 7"]);
+        talk.open();
+    }
+    // Nobody has said that the server does not know it.
+    let now = talks[2].now + Duration::from_secs(1);
+    let mut next = Talk { reflector: Reflector::new(config.clone()), now, random: 0.0 };
+    let at = next.at();
+    next.reflector.handle_start(at);
+    next.expect("start", &["BEGIN", WATCH_LIST]);
+    // A second silence, later, is a server or proxy that swallows the marker.
+    next.open();
+    next.pass(&["BEGIN", "LIST limit=500"]);
+    let now = next.now + Duration::from_secs(1);
+    let mut last = Talk { reflector: Reflector::new(config), now, random: 0.0 };
+    let at = last.at();
+    last.reflector.handle_start(at);
+    last.expect("start", &["BEGIN", "LIST limit=500"]);
+}
+
 #[test]
 fn missed_bookmarks_say_that_a_server_is_gone_sooner_than_silence_does() {
     let mut talk = Talk::watching();

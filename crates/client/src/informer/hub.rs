@@ -4,7 +4,9 @@
 //! everything after it, both under the hub's lock, so it has no gap and nothing twice. The lock is
 //! held while a batch is put into the views, never while somebody waits.
 
+use std::future::{Future as _, poll_fn};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::task::Poll;
 
 use tokio::time::Instant;
 
@@ -33,11 +35,29 @@ struct State<S: Stored> {
     slots: Vec<Arc<Slot<S>>>,
 }
 
-/// A batch that a handler under [`Policy::Block`] has not taken whole.
-pub(crate) struct Backlog<S: Stored> {
-    pub(crate) slot: Arc<Slot<S>>,
+/// A batch that every handler has, but for those under [`Policy::Block`] that have no room for all of
+/// it. Before the next batch is pushed, [`Hub::feed`] or [`Pushed::finish_now`] hands out the rest.
+#[must_use = "the handlers that are behind never get the rest otherwise"]
+pub(crate) struct Pushed<S: Stored> {
+    changes: Vec<Change<S>>,
+    why: Option<Reason>,
+    behind: Vec<Backlog<S>>,
+}
+
+/// A handler that has taken only the first changes of a batch.
+struct Backlog<S: Stored> {
+    slot: Arc<Slot<S>>,
     /// How many changes of the batch it has.
-    pub(crate) taken: usize,
+    taken: usize,
+}
+
+impl<S: Stored> Pushed<S> {
+    /// Waits for nobody: each handler that is behind gets the rest coalesced.
+    pub(crate) fn finish_now(self) {
+        for Backlog { slot, taken } in &self.behind {
+            slot.push_rest_now(&self.changes[*taken..], self.why);
+        }
+    }
 }
 
 impl<S: Stored> Hub<S> {
@@ -98,9 +118,9 @@ impl<S: Stored> Hub<S> {
         }
     }
 
-    /// Tells everybody what changed, and returns those who could not take all of it: see
-    /// [`Slot::push_rest`].
-    pub(crate) fn push(&self, changes: &[Change<S>], why: Option<Reason>, told: &Arc<Snapshot<S>>) -> Vec<Backlog<S>> {
+    /// Tells every handler what changed. Those that have no room for all of it get the rest through
+    /// [`Hub::feed`].
+    pub(crate) fn push(&self, changes: Vec<Change<S>>, why: Option<Reason>, told: &Arc<Snapshot<S>>) -> Pushed<S> {
         let mut state = self.lock();
         state.told = Some(told.clone());
         state.slots.retain(|slot| !slot.has_ended());
@@ -108,17 +128,44 @@ impl<S: Stored> Hub<S> {
         let mut behind = Vec::new();
         for slot in &state.slots {
             if matches!(slot.policy(), Policy::Block { .. }) {
-                let taken = slot.begin_parts(changes, why, told);
+                let taken = slot.begin_parts(&changes, why, told);
                 if taken < changes.len() {
                     behind.push(Backlog { slot: slot.clone(), taken });
                 } else {
                     slot.change(super::view::View::end_parts);
                 }
             } else {
-                slot.change(|view| view.push(now, changes, why, told.clone()));
+                slot.change(|view| view.push(now, &changes, why, told.clone()));
             }
         }
-        behind
+        Pushed { changes, why, behind }
+    }
+
+    /// Waits for all handlers that are behind, at the same time: one that takes nothing delays the
+    /// others no longer if there are several of its kind. The time counts against the patience with
+    /// each handler that has something to take meanwhile, also with those that have room left. So
+    /// handlers that are stuck delay the others by one patience in sum, however their queues fill.
+    ///
+    /// When this is dropped before its end, [`Pushed::finish_now`] is due.
+    pub(crate) async fn feed(&self, pushed: &mut Pushed<S>) {
+        let Pushed { changes, why, behind } = pushed;
+        if behind.is_empty() {
+            return;
+        }
+        let from = Instant::now().into_std();
+        let waits = behind.iter_mut().map(|Backlog { slot, taken }| Box::pin(slot.push_rest(changes, *why, taken)));
+        let mut waits: Vec<_> = waits.collect();
+        poll_fn(|context| {
+            waits.retain_mut(|wait| wait.as_mut().poll(context).is_pending());
+            if waits.is_empty() { Poll::Ready(()) } else { Poll::Pending }
+        })
+        .await;
+        drop(waits);
+        behind.clear();
+        let to = Instant::now().into_std();
+        for slot in &self.lock().slots {
+            slot.note_wait(from, to);
+        }
     }
 
     /// An object could not be decoded.

@@ -12,6 +12,7 @@
 //! connection. Every wait in here ends when the informer is stopped.
 
 use std::collections::{BTreeMap, VecDeque};
+use std::pin::pin;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -23,7 +24,7 @@ use tokio::time::MissedTickBehavior;
 
 use super::event::{Reason, Stop};
 use super::handler::panic_message;
-use super::hub::{Backlog, Hub};
+use super::hub::{Hub, Pushed};
 use super::merge::{self, Floors};
 use super::status::{PartStatus, Phase};
 use crate::decode::Decode;
@@ -103,12 +104,30 @@ pub(super) enum PartKind {
     Shards,
 }
 
-/// What is asked of a running worker.
+/// What is asked of a running worker, beside a stop.
 pub(super) enum Command<S: Stored> {
-    Stop,
     AddPart { name: String, done: oneshot::Sender<bool> },
     RemovePart { name: String, done: oneshot::Sender<bool> },
     WithIndexer(WithIndexer<S>),
+}
+
+/// The way to a running worker. A stop has a way of its own, so that it never waits behind commands that
+/// the worker defers while it waits for a handler.
+pub(super) struct Commands<S: Stored> {
+    pub(super) queue: mpsc::Sender<Command<S>>,
+    pub(super) stop: mpsc::Sender<()>,
+}
+
+impl<S: Stored> Clone for Commands<S> {
+    fn clone(&self) -> Self {
+        Commands { queue: self.queue.clone(), stop: self.stop.clone() }
+    }
+}
+
+/// The worker's end of [`Commands`].
+struct Asked<S: Stored> {
+    queue: mpsc::Receiver<Command<S>>,
+    stop: mpsc::Receiver<()>,
 }
 
 /// What the worker shares with handles.
@@ -230,20 +249,12 @@ struct Ended<S: Stored> {
     left: Vec<Told<S>>,
 }
 
-/// A batch that is in the hub, and the handlers that have not taken all of it.
-struct Pushed<S: Stored> {
-    changes: Vec<Change<S>>,
-    why: Option<Reason>,
-    behind: Vec<Backlog<S>>,
-}
-
-impl<S: Stored> Pushed<S> {
-    /// Waits for nobody: who is behind gets the rest coalesced.
-    fn finish_now(&self) {
-        for Backlog { slot, taken } in &self.behind {
-            slot.push_rest_now(&self.changes[*taken..], self.why);
-        }
-    }
+/// What changed in a part, to be pushed batch by batch.
+struct Batches<S: Stored> {
+    part: Arc<str>,
+    changes: Vec<Vec<Change<S>>>,
+    /// The part's state behind the last batch.
+    told: Arc<Snapshot<S>>,
 }
 
 /// Everything an informer is made of, but its handlers. See the [module](self).
@@ -337,7 +348,7 @@ impl<S: Stored> Worker<S> {
     }
 
     /// Runs in a task until it is told to stop, and parks the worker then.
-    pub(super) fn spawn(self, shared: Arc<Shared<S>>) -> mpsc::Sender<Command<S>> {
+    pub(super) fn spawn(self, shared: Arc<Shared<S>>) -> Commands<S> {
         // Says so if the runtime drops the task.
         struct Guard<S: Stored>(Option<Arc<Shared<S>>>);
         impl<S: Stored> Drop for Guard<S> {
@@ -347,13 +358,16 @@ impl<S: Stored> Worker<S> {
                 }
             }
         }
-        let (commands, receiver) = mpsc::channel(COMMANDS_MAX);
+        let (queue, queued) = mpsc::channel(COMMANDS_MAX);
+        // Whoever asks for a stop after the first one waits for the same.
+        let (stop, stops) = mpsc::channel(1);
+        let asked = Asked { queue: queued, stop: stops };
         shared.set_phase(Phase::Running);
         shared.hub.restart();
         tokio::spawn(async move {
             let mut guard = Guard(Some(shared.clone()));
             let mut worker = self;
-            let run = super::handler::catch_panic(worker.run(&shared, receiver)).await;
+            let run = super::handler::catch_panic(worker.run(&shared, asked)).await;
             let why = run.unwrap_or_else(|message| Stop::Panicked { message });
             tracing::debug!(informer = %shared.name, %why, "an informer ended");
             guard.0 = None;
@@ -365,10 +379,10 @@ impl<S: Stored> Worker<S> {
                 *parked = Some(worker);
             }
         });
-        commands
+        Commands { queue, stop }
     }
 
-    async fn run(&mut self, shared: &Shared<S>, mut commands: mpsc::Receiver<Command<S>>) -> Stop {
+    async fn run(&mut self, shared: &Shared<S>, mut asked: Asked<S>) -> Stop {
         let (out, mut messages) = mpsc::channel(PART_BATCHES_MAX);
         let mut tasks = JoinSet::new();
         for (name, part) in std::mem::take(&mut self.parked) {
@@ -386,15 +400,15 @@ impl<S: Stored> Worker<S> {
             let next_command = async {
                 match self.deferred.pop_front() {
                     Some(command) => Some(command),
-                    None => commands.recv().await,
+                    None => asked.queue.recv().await,
                 }
             };
             let is_merged = self.merged.is_some();
             tokio::select! {
                 biased;
+                Some(()) = asked.stop.recv() => break Stop::Asked,
                 command = next_command => match command {
                     None => break Stop::Unused,
-                    Some(Command::Stop) => break Stop::Asked,
                     Some(Command::WithIndexer(action)) => self.with_running_indexer(action).await,
                     Some(Command::AddPart { name, done }) => {
                         let added = !self.running.contains_key(&*name) && self.add_parked(&name, shared);
@@ -422,7 +436,7 @@ impl<S: Stored> Worker<S> {
                     }
                 }
                 Some(message) = messages.recv() => {
-                    if let Err(why) = self.handle(message, shared, &mut commands).await {
+                    if let Err(why) = self.handle(message, shared, &mut asked).await {
                         break why;
                     }
                 }
@@ -481,8 +495,11 @@ impl<S: Stored> Worker<S> {
             let Some((_, told, synced)) = known else { continue };
             told.clone_from(&message.told);
             *synced |= matches!(message.notice, Notice::Synced);
-            for pushed in self.tell(message, shared) {
-                pushed.finish_now();
+            let Some(batches) = self.tell(message, shared) else { continue };
+            for changes in batches.changes {
+                if let Some(pushed) = self.push(&batches.part, changes, &batches.told, shared) {
+                    pushed.finish_now();
+                }
             }
         }
         for Ended { part, number, source, .. } in ended {
@@ -492,67 +509,64 @@ impl<S: Stored> Worker<S> {
         }
     }
 
-    async fn handle(
-        &mut self,
-        message: Message<S>,
-        shared: &Shared<S>,
-        commands: &mut mpsc::Receiver<Command<S>>,
-    ) -> Result<(), Stop> {
+    async fn handle(&mut self, message: Message<S>, shared: &Shared<S>, asked: &mut Asked<S>) -> Result<(), Stop> {
         let known = self.running.get_mut(&message.part).filter(|part| part.number == message.number);
         // A part that was taken out has nothing to say.
         let Some(part) = known else { return Ok(()) };
         part.told.clone_from(&message.told);
         part.synced |= matches!(message.notice, Notice::Synced);
-        for pushed in self.tell(message, shared) {
-            let Pushed { changes, why, mut behind } = pushed;
-            while let Some(Backlog { slot, taken }) = behind.last_mut() {
-                let room = self.deferred.len() < COMMANDS_MAX;
-                tokio::select! {
-                    biased;
-                    () = slot.push_rest(&changes, why, taken) => {
-                        behind.pop();
-                    }
-                    // A stop does not wait for a slow handler.
-                    command = commands.recv(), if room => match command {
-                        Some(command @ (Command::AddPart { .. } | Command::RemovePart { .. } | Command::WithIndexer(_))) => {
-                            self.deferred.push_back(command);
-                        }
-                        Some(Command::Stop) => {
-                            Pushed { changes, why, behind }.finish_now();
-                            return Err(Stop::Asked);
-                        }
-                        None => {
-                            Pushed { changes, why, behind }.finish_now();
-                            return Err(Stop::Unused);
-                        }
-                    },
+        let mut stop = None;
+        if let Some(batches) = self.tell(message, shared) {
+            for changes in batches.changes {
+                // One batch after the other: a handler that is behind gets the rest of the first one
+                // before anything of the second.
+                let Some(pushed) = self.push(&batches.part, changes, &batches.told, shared) else { continue };
+                if stop.is_none() {
+                    stop = self.feed(pushed, shared, asked).await.err();
+                } else {
+                    pushed.finish_now();
                 }
             }
         }
         self.check_synced(shared);
-        Ok(())
+        stop.map_or(Ok(()), Err)
     }
 
-    /// Puts what a part said into the hub.
-    fn tell(&mut self, message: Message<S>, shared: &Shared<S>) -> Vec<Pushed<S>> {
+    /// Waits for the handlers that are behind, but not once the informer is stopped.
+    async fn feed(&mut self, mut pushed: Pushed<S>, shared: &Shared<S>, asked: &mut Asked<S>) -> Result<(), Stop> {
+        let stop = {
+            let mut feed = pin!(shared.hub.feed(&mut pushed));
+            loop {
+                let room = self.deferred.len() < COMMANDS_MAX;
+                tokio::select! {
+                    biased;
+                    () = &mut feed => return Ok(()),
+                    // A stop does not wait for a slow handler.
+                    Some(()) = asked.stop.recv() => break Stop::Asked,
+                    command = asked.queue.recv(), if room => match command {
+                        Some(command) => self.deferred.push_back(command),
+                        None => break Stop::Unused,
+                    },
+                }
+            }
+        };
+        pushed.finish_now();
+        Err(stop)
+    }
+
+    /// Notes what a part said. What changed is to be pushed, batch by batch, with [`Worker::push`].
+    fn tell(&mut self, message: Message<S>, shared: &Shared<S>) -> Option<Batches<S>> {
         let Message { part: name, notice, told, .. } = message;
         let mut parts = shared.parts();
-        let Some(record) = parts.get_mut(&name) else { return Vec::new() };
+        let record = parts.get_mut(&name)?;
         match notice {
             Notice::Changes(changes) => {
-                drop(parts);
-                return match &self.merged {
-                    Some(_) => self.tell_merged(&name, &changes, shared),
-                    // The first state is begun with, it is not news.
-                    None if !shared.hub.has_begun() => {
-                        shared.hub.begin(&told);
-                        Vec::new()
-                    }
-                    None => {
-                        let behind = shared.hub.push(&changes, None, &told);
-                        vec![Pushed { changes, why: None, behind }]
-                    }
+                let changes = match &self.merged {
+                    // A merged change has the reason of its batch.
+                    Some(_) => split_by_origin(changes),
+                    None => vec![changes],
                 };
+                return Some(Batches { part: name.clone(), changes, told });
             }
             Notice::Synced => {
                 record.synced = true;
@@ -585,31 +599,46 @@ impl<S: Stored> Worker<S> {
                 shared.hub.push_quarantined(&key, &entry);
             }
         }
-        Vec::new()
+        None
     }
 
-    /// Brings a part's changes into the merged state, those with one reason at a time.
-    fn tell_merged(&mut self, name: &str, changes: &[Change<S>], shared: &Shared<S>) -> Vec<Pushed<S>> {
-        let mut batches = Vec::new();
-        for changes in changes.chunk_by(|a, b| a.origin() == b.origin()) {
-            let Some(merged) = &mut self.merged else { return batches };
-            let others: Vec<&Snapshot<S>> = match merged.kind {
-                PartKind::Namespaces => Vec::new(),
-                PartKind::Shards => {
-                    let others = self.running.iter().filter(|(other, _)| ***other != *name);
-                    others.map(|(_, part)| &*part.told).collect()
-                }
-            };
-            let mut differences = Vec::new();
-            for change in changes {
-                for delta in merge::fold(merged.indexer.current(), change, &merged.floors, others.iter().copied()) {
-                    merged.indexer.apply(delta, &mut differences);
-                }
-            }
-            let why = changes.first().map(|change| change.origin().into());
-            batches.extend(merged.push(differences, why, shared));
+    /// Puts a batch of a part's changes into the hub; `None` when no handler hears of it.
+    fn push(
+        &mut self,
+        part: &str,
+        changes: Vec<Change<S>>,
+        told: &Arc<Snapshot<S>>,
+        shared: &Shared<S>,
+    ) -> Option<Pushed<S>> {
+        if self.merged.is_some() {
+            return self.push_merged(part, &changes, shared);
         }
-        batches
+        // The first state is begun with, it is not news.
+        if !shared.hub.has_begun() {
+            shared.hub.begin(told);
+            return None;
+        }
+        Some(shared.hub.push(changes, None, told))
+    }
+
+    /// Brings a batch of a part's changes, which have one reason, into the merged state.
+    fn push_merged(&mut self, name: &str, changes: &[Change<S>], shared: &Shared<S>) -> Option<Pushed<S>> {
+        let merged = self.merged.as_mut()?;
+        let others: Vec<&Snapshot<S>> = match merged.kind {
+            PartKind::Namespaces => Vec::new(),
+            PartKind::Shards => {
+                let others = self.running.iter().filter(|(other, _)| ***other != *name);
+                others.map(|(_, part)| &*part.told).collect()
+            }
+        };
+        let mut differences = Vec::new();
+        for change in changes {
+            for delta in merge::fold(merged.indexer.current(), change, &merged.floors, others.iter().copied()) {
+                merged.indexer.apply(delta, &mut differences);
+            }
+        }
+        let why = changes.first().map(|change| change.origin().into());
+        merged.push(differences, why, shared)
     }
 
     /// Takes the objects of a part out of the merged state.
@@ -671,9 +700,20 @@ impl<S: Stored> Merged<S> {
             changes.iter().for_each(|change| self.floors.note(change));
         }
         let told = self.indexer.reader().snapshot();
-        let behind = shared.hub.push(&changes, why, &told);
-        Some(Pushed { changes, why, behind })
+        Some(shared.hub.push(changes, why, &told))
     }
+}
+
+/// Changes in batches with one reason each, in their order.
+fn split_by_origin<S: Stored>(changes: Vec<Change<S>>) -> Vec<Vec<Change<S>>> {
+    let mut batches: Vec<Vec<Change<S>>> = Vec::new();
+    for change in changes {
+        match batches.last_mut() {
+            Some(batch) if batch.last().is_some_and(|last| last.origin() == change.origin()) => batch.push(change),
+            _ => batches.push(vec![change]),
+        }
+    }
+    batches
 }
 
 /// Pulls one part until it is told to end.
@@ -712,3 +752,6 @@ async fn run_part<S: Stored>(
     left.extend(source.suspend());
     Ended { part, number, source, left }
 }
+
+#[cfg(test)]
+mod tests;

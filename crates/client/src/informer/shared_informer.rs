@@ -6,12 +6,12 @@ use std::future::Future;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use tokio::sync::{mpsc, oneshot};
+use tokio::sync::oneshot;
 use tokio::time::Instant;
 
 use super::event::{Event, Stop};
 use super::handler::{EventStream, Handler, HandlerOptions, run_handler};
-use super::run::{Command, PartKind, Shared, Source, Worker};
+use super::run::{Command, Commands, PartKind, Shared, Source, Worker};
 use super::slot::{Slot, Timer};
 use super::status::{HandlerStatus, InformerStatus, NotSynced, Phase, StartError, StillBusy};
 use crate::decode::{Decode, DecodeError, KeepJson};
@@ -51,12 +51,12 @@ struct Inner<S: Stored> {
     shared: Arc<Shared<S>>,
     store: Store<S>,
     /// Reaches the worker while it runs; dropping it ends it.
-    commands: Mutex<Option<mpsc::Sender<Command<S>>>>,
+    commands: Mutex<Option<Commands<S>>>,
     next_handler: Mutex<u64>,
 }
 
 impl<S: Stored> Inner<S> {
-    fn commands(&self) -> MutexGuard<'_, Option<mpsc::Sender<Command<S>>>> {
+    fn commands(&self) -> MutexGuard<'_, Option<Commands<S>>> {
         self.commands.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -181,8 +181,8 @@ impl<S: Stored> SharedInformer<S> {
         let until = Instant::now() + patience;
         let commands = self.inner.commands().clone();
         if let Some(commands) = commands {
-            // An error is a worker that has ended already.
-            let _ = commands.send(Command::Stop).await;
+            // An error is a worker that has ended already, or was told to stop already.
+            let _ = commands.stop.try_send(());
         }
         let mut condition = self.inner.shared.condition.subscribe();
         let stands_still = |phase: &Phase| matches!(phase, Phase::New | Phase::Stopped(_));
@@ -283,7 +283,7 @@ impl<S: Stored> SharedInformer<S> {
             worker.with_indexer(action);
         } else {
             let commands = self.inner.commands().clone()?;
-            commands.send(Command::WithIndexer(action)).await.ok()?;
+            commands.queue.send(Command::WithIndexer(action)).await.ok()?;
         }
         index.await.ok()
     }
@@ -371,7 +371,7 @@ impl<S: Stored> SharedInformer<S> {
     async fn command(&self, command: impl FnOnce(oneshot::Sender<bool>) -> Command<S>) -> bool {
         let (done, answer) = oneshot::channel();
         let Some(commands) = self.inner.commands().clone() else { return false };
-        commands.send(command(done)).await.is_ok() && answer.await.unwrap_or(false)
+        commands.queue.send(command(done)).await.is_ok() && answer.await.unwrap_or(false)
     }
 
     /// True when it has ended in a way that leaves nothing to start.

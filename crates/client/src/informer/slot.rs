@@ -157,11 +157,13 @@ impl<S: Stored> Slot<S> {
     }
 
     /// Pushes the rest of such a batch as room comes, and stops waiting when the handler takes
-    /// nothing for as long as its policy allows. Cancel-safe up to the rest of the batch: whoever
-    /// drops this calls [`Slot::push_rest_now`].
+    /// nothing for as long as its policy allows; what it made the informer wait before counts, see
+    /// [`View::stalled`]. Cancel-safe up to the rest of the batch: whoever drops this calls
+    /// [`Slot::push_rest_now`].
     pub(crate) async fn push_rest(&self, changes: &[Change<S>], why: Option<Reason>, taken: &mut usize) {
         let Policy::Block { patience, .. } = self.policy() else { return };
         let mut waiting_since = Instant::now();
+        let mut allowed = patience.saturating_sub(self.lock().view.stalled());
         while *taken < changes.len() {
             let waiter = poll_fn(|context| {
                 let mut state = self.lock();
@@ -171,7 +173,12 @@ impl<S: Stored> Slot<S> {
                 state.producer = Some(context.waker().clone());
                 Poll::Pending
             });
-            if tokio::time::timeout_at(waiting_since + patience, waiter).await.is_err() {
+            let has_room = tokio::time::timeout_at(waiting_since + allowed, waiter).await.is_ok();
+            if has_room {
+                waiting_since = Instant::now();
+                let now = waiting_since.into_std();
+                *taken += self.change(|view| view.push_part(now, &changes[*taken..], why));
+            } else {
                 let last_take = self.lock().view.last_take().map(Instant::from_std);
                 match last_take.filter(|at| *at > waiting_since) {
                     Some(at) => waiting_since = at,
@@ -180,13 +187,16 @@ impl<S: Stored> Slot<S> {
                         self.change(View::lose_patience);
                     }
                 }
-                continue;
             }
-            waiting_since = Instant::now();
-            let now = waiting_since.into_std();
-            *taken += self.change(|view| view.push_part(now, &changes[*taken..], why));
+            // Either it took something, or it is not waited for any more.
+            allowed = patience;
         }
         self.change(View::end_parts);
+    }
+
+    /// The informer waited for handlers from then to then. See [`View::note_wait`].
+    pub(crate) fn note_wait(&self, from: StdInstant, to: StdInstant) {
+        self.lock().view.note_wait(from, to);
     }
 
     /// Pushes what is left of such a batch at once, coalesced.

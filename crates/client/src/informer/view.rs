@@ -55,8 +55,8 @@ use crate::stored::Stored;
 /// it, unless its policy says otherwise.
 pub const BLOCK_CHANGES_MAX: usize = 1024;
 
-/// How long a handler that wants each change may take none while the informer waits for it, unless
-/// its policy says otherwise. Other handlers wait this long at most.
+/// How long the informer waits, in sum, for handlers that want each change and take none, unless a
+/// policy says otherwise. Other handlers wait this long at most, however many handlers are stuck.
 pub const BLOCK_PATIENCE: Duration = Duration::from_secs(10);
 
 /// Of how many objects a handler under [`Policy::DropAndResync`] may have changes to see, unless its
@@ -83,12 +83,16 @@ pub enum Policy {
     /// It is told each change. When `changes_max` wait for it the informer reads no further from the
     /// server: everybody waits for this handler, up to `patience` without it taking anything. Then
     /// what follows is coalesced for it until it has caught up half way, and the others go on.
+    /// The informer waits for several such handlers at the same time, and what it has waited for one
+    /// counts for all that take nothing meanwhile: those that are stuck delay the others by one
+    /// patience, the longest of theirs.
     ///
     /// The state at the beginning is told as it is at the time, not with its history.
     Block {
         /// How many changes may wait; at least one.
         changes_max: usize,
-        /// How long everybody waits for a handler that takes nothing.
+        /// How long everybody waits for a handler that takes nothing, in sum since it last took
+        /// something.
         patience: Duration,
     },
     /// As `Coalesce`, but when changes of more than `objects_max` objects wait for it, all are
@@ -168,6 +172,8 @@ pub struct View<S: Stored> {
     closed: bool,
     in_hand: Option<Since>,
     last_take: Option<Instant>,
+    /// See [`View::stalled`].
+    stalled: Duration,
     counts: Counts,
 }
 
@@ -259,6 +265,7 @@ impl<S: Stored> View<S> {
             closed: false,
             in_hand: None,
             last_take: None,
+            stalled: Duration::ZERO,
             counts: Counts::default(),
         }
     }
@@ -345,6 +352,14 @@ impl<S: Stored> View<S> {
         self.counts.impatience += 1;
     }
 
+    /// The informer waited for handlers, this one or others, from then to then.
+    pub fn note_wait(&mut self, from: Instant, to: Instant) {
+        if !self.is_idle() {
+            let from = self.last_take.map_or(from, |last_take| last_take.max(from));
+            self.stalled += to.saturating_duration_since(from);
+        }
+    }
+
     /// The informer stands still: [`Event::Stopped`] comes behind what there is.
     pub fn stop(&mut self, why: Stop) {
         self.stop = Some(why);
@@ -376,6 +391,7 @@ impl<S: Stored> View<S> {
         self.in_hand = None;
         let event = self.next_event(now)?;
         self.last_take = Some(now);
+        self.stalled = Duration::ZERO;
         self.counts.told += 1;
         if let Policy::Block { changes_max, .. } = self.policy
             && self.entries.len() <= changes_max.max(1) / 2
@@ -441,6 +457,12 @@ impl<S: Stored> View<S> {
     /// When the handler last took something.
     pub fn last_take(&self) -> Option<Instant> {
         self.last_take
+    }
+
+    /// How long the informer has waited for handlers, this one or others, since this one last took
+    /// something although it had something to take.
+    pub fn stalled(&self) -> Duration {
+        self.stalled
     }
 
     /// What happened so far.

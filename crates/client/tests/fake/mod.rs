@@ -1,8 +1,10 @@
 //! A server in a few lines for tests of what is above [`ListWatch`]: it keeps a state and its
-//! history, lists and watches, and fails as it is told to.
+//! history, lists and watches (also with initial events), and fails as it is told to.
+#![allow(dead_code, reason = "each test program uses a part of it")]
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
 use async_trait::async_trait;
 use bytes::Bytes;
@@ -11,6 +13,12 @@ use listwatch_client::{ListItem, ListStream, ListWatch, Problem, RawObject, Watc
 use listwatch_meta::{ListOptions, ShardSelector, Status};
 use listwatch_wire::{EventKind, ListMeta};
 use tokio::sync::Notify;
+
+/// Events of a batch of initial events, the end marker among them.
+const INITIAL_BATCH: usize = 3;
+
+/// The time between two such batches, in which somebody may look at what has come so far.
+const INITIAL_BATCH_PAUSE: Duration = Duration::from_millis(20);
 
 /// A server, and a handle on it.
 #[derive(Clone, Default)]
@@ -36,9 +44,12 @@ struct State {
     /// Watches that were opened before this count are cut.
     cuts: u64,
     refuse: Option<Problem>,
-    /// Lists and watches so far.
-    lists: u64,
+    /// Whole states so far, from lists or through watches.
+    whole_states: u64,
     watches: u64,
+    /// How many versions the state of a WatchList is behind; what happened since follows it, before
+    /// the end marker.
+    lag: u64,
     /// Batches that were taken from watches.
     taken: u64,
     shards_known: bool,
@@ -137,11 +148,31 @@ impl Fake {
         self.with(|state| state.frozen += 1);
     }
 
-    pub(crate) fn lists(&self) -> u64 {
-        self.with(|state| state.lists)
+    /// How often a whole state was asked for.
+    pub(crate) fn whole_states(&self) -> u64 {
+        self.with(|state| state.whole_states)
     }
 
-    /// Batches that were read from watches.
+    /// From now on the state of a WatchList is this many versions old, as that of a watch cache which
+    /// has to catch up; the versions since then follow it as events, before the end marker.
+    pub(crate) fn lag(&self, versions: u64) {
+        self.with(|state| state.lag = versions);
+    }
+
+    /// The version of an object at a version of the server, as far as there was one.
+    pub(crate) fn version_at(&self, key: &str, version: u64) -> Option<u64> {
+        self.with(|state| {
+            let object = state.at(version).remove(key)?;
+            object.metadata().resource_version.parse().ok()
+        })
+    }
+
+    /// Every key there ever was.
+    pub(crate) fn keys(&self) -> BTreeSet<String> {
+        self.with(|state| state.history.iter().map(|(_, _, object)| key_of(object)).collect())
+    }
+
+    /// Batches that were read from watches, behind their initial events.
     pub(crate) fn taken(&self) -> u64 {
         self.with(|state| state.taken)
     }
@@ -170,6 +201,33 @@ impl Fake {
     }
 }
 
+fn key_of(object: &RawObject) -> String {
+    let metadata = object.metadata();
+    format!("{}/{}", metadata.namespace, metadata.name)
+}
+
+impl State {
+    /// The objects at a version.
+    fn at(&self, version: u64) -> BTreeMap<String, RawObject> {
+        let mut objects = BTreeMap::new();
+        for (_, kind, object) in self.history.iter().take_while(|(at, ..)| *at <= version) {
+            match kind {
+                EventKind::Deleted => drop(objects.remove(&key_of(object))),
+                _ => drop(objects.insert(key_of(object), object.clone())),
+            }
+        }
+        objects
+    }
+}
+
+fn end_marker(version: u64) -> WatchedEvent {
+    let json = format!(
+        r#"{{"metadata":{{"resourceVersion":"{version}","annotations":{{"k8s.io/initial-events-end":"true"}}}}}}"#
+    );
+    let object = RawObject::new(Bytes::from(json)).expect("valid JSON");
+    WatchedEvent { kind: EventKind::Bookmark, object }
+}
+
 fn shards_of(state: &State, options: &ListOptions) -> Option<ShardSelector> {
     let known = state.shards_known && !options.shard_selector.is_empty();
     known.then(|| ShardSelector::parse(&options.shard_selector).expect("a good selector"))
@@ -178,7 +236,7 @@ fn shards_of(state: &State, options: &ListOptions) -> Option<ShardSelector> {
 #[async_trait]
 impl ListWatch for Fake {
     async fn list(&self, options: ListOptions) -> Result<ListStream, Problem> {
-        self.with(|state| state.lists += 1);
+        self.with(|state| state.whole_states += 1);
         self.check()?;
         let (objects, end) = self.with(|state| {
             let shards = shards_of(state, &options);
@@ -194,20 +252,38 @@ impl ListWatch for Fake {
     }
 
     async fn watch(&self, options: ListOptions) -> Result<WatchStream, Problem> {
-        let from: u64 = options.resource_version.as_str().parse().expect("a version");
         self.check()?;
-        let (cuts, frozen) = self.with(|state| {
+        let asked: u64 = options.resource_version.as_str().parse().unwrap_or(0);
+        let (cuts, frozen, from, initial) = self.with(|state| {
             state.watches += 1;
-            if from < state.window {
-                return Err(Problem::refused(Status::expired_watch(from, state.window)));
+            let mut initial = VecDeque::new();
+            if options.send_initial_events == Some(true) {
+                state.whole_states += 1;
+                let shards = shards_of(state, &options);
+                let behind = state.version.saturating_sub(state.lag);
+                let mut events: Vec<_> =
+                    state.at(behind).into_values().map(|object| (EventKind::Added, object)).collect();
+                let since = state.history.iter().filter(|(version, ..)| *version > behind);
+                events.extend(since.map(|(_, kind, object)| (*kind, object.clone())));
+                events.retain(|(_, object)| self.is_meant(object, shards.as_ref()));
+                let events = events.into_iter().map(|(kind, object)| WatchedEvent { kind, object });
+                let events: Vec<_> = events.chain([end_marker(state.version)]).collect();
+                initial.extend(events.chunks(INITIAL_BATCH).map(<[_]>::to_vec));
+                return Ok((state.cuts, state.frozen, state.version, initial));
             }
-            Ok((state.cuts, state.frozen))
+            if asked < state.window {
+                return Err(Problem::refused(Status::expired_watch(asked, state.window)));
+            }
+            Ok((state.cuts, state.frozen, asked, initial))
         })?;
         let server = self.clone();
-        let events = stream::unfold(Some(from), move |from| {
+        let events = stream::unfold(Some((from, initial, true)), move |next| {
             let (server, options) = (server.clone(), options.clone());
             async move {
-                let from = from?;
+                let (from, mut initial, is_first) = next?;
+                if !is_first && !initial.is_empty() {
+                    tokio::time::sleep(INITIAL_BATCH_PAUSE).await;
+                }
                 loop {
                     // Before the look: what is written after it is not slept through.
                     let mut news = std::pin::pin!(server.inner.news.notified());
@@ -217,6 +293,11 @@ impl ListWatch for Fake {
                         if state.cuts != cuts && state.frozen == frozen {
                             let cut = Problem::Disconnected { why: "cut".to_owned() };
                             return Some((Err(cut), None));
+                        }
+                        if state.frozen == frozen
+                            && let Some(batch) = initial.pop_front()
+                        {
+                            return Some((Ok(batch), Some((from, initial, false))));
                         }
                         let shards = shards_of(&state, &options);
                         let new = state.history.iter().filter(|(version, ..)| *version > from);
@@ -234,7 +315,8 @@ impl ListWatch for Fake {
                     };
                     if let Some((last, _)) = batch.last() {
                         let last = *last;
-                        return Some((Ok(batch.into_iter().map(|(_, event)| event).collect()), Some(last)));
+                        let events = batch.into_iter().map(|(_, event)| event).collect();
+                        return Some((Ok(events), Some((last, initial, false))));
                     }
                     news.await;
                 }

@@ -1,0 +1,108 @@
+//! What the reflectors of one server have learned of it: [`ServerMemory`].
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+/// How long a server is remembered not to know WatchList.
+pub const WATCH_LIST_MEMORY: Duration = Duration::from_secs(30 * 60);
+
+/// WatchLists, one after the other, that went silent before their end marker, after which a server that
+/// never sent one is remembered not to know WatchList.
+pub const SILENT_WATCH_LISTS: u32 = 2;
+
+/// What is known of one server, by everybody who watches it. Clones share it, and so do the clones
+/// of a [`ReflectorConfig`](super::ReflectorConfig): what one reflector learns, the next one need not ask.
+///
+/// A server is remembered not to know WatchList when it refuses one, or when it leaves out the end marker
+/// again and again. One stream that goes silent says nothing of the server: the network between may have
+/// lost it, and all other streams at the same time. So streams that were open at the same time count as
+/// one silence, and none counts once the server has sent a marker.
+#[derive(Clone, Debug, Default)]
+pub struct ServerMemory(Arc<Mutex<Memory>>);
+
+#[derive(Debug, Default)]
+struct Memory {
+    refused_until: Option<Instant>,
+    /// It has sent an end marker.
+    knows_watch_list: bool,
+    silences: u32,
+    last_silence: Option<Instant>,
+}
+
+impl ServerMemory {
+    /// Nothing is known.
+    pub fn new() -> Self {
+        ServerMemory::default()
+    }
+
+    /// True while the server is remembered not to know WatchList.
+    pub fn refuses_watch_list(&self, now: Instant) -> bool {
+        self.lock().refused_until.is_some_and(|until| now < until)
+    }
+
+    /// The server refused a WatchList: for [`WATCH_LIST_MEMORY`] nobody asks again.
+    pub fn remember_refusal(&self, now: Instant) {
+        *self.lock() = Memory { refused_until: Some(now + WATCH_LIST_MEMORY), ..Memory::default() };
+    }
+
+    /// The server sent the end marker of a WatchList.
+    pub fn remember_end_marker(&self) {
+        *self.lock() = Memory { knows_watch_list: true, ..Memory::default() };
+    }
+
+    /// A WatchList that was asked for at `asked` brought nothing any more, and no end marker, by `now`.
+    pub fn remember_silence(&self, asked: Instant, now: Instant) {
+        let mut memory = self.lock();
+        let overlaps = memory.last_silence.is_some_and(|last| asked <= last);
+        if memory.knows_watch_list || overlaps {
+            return;
+        }
+        memory.silences += 1;
+        memory.last_silence = Some(now);
+        if memory.silences >= SILENT_WATCH_LISTS {
+            *memory = Memory { refused_until: Some(now + WATCH_LIST_MEMORY), ..Memory::default() };
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Memory> {
+        // Nothing panics while it is held.
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{ServerMemory, WATCH_LIST_MEMORY};
+    use std::time::{Duration, Instant};
+
+    fn seconds(seconds: u64) -> Duration {
+        Duration::from_secs(seconds)
+    }
+
+    #[test]
+    fn overlapping_silent_watch_lists_count_as_one() {
+        let (memory, start) = (ServerMemory::new(), Instant::now());
+        for asked in 0..10 {
+            memory.remember_silence(start + seconds(asked), start + seconds(asked + 15));
+        }
+        assert!(!memory.refuses_watch_list(start + seconds(30)), "one loss of the network was taken for a refusal");
+        memory.remember_silence(start + seconds(40), start + seconds(55));
+        assert!(memory.refuses_watch_list(start + seconds(55)), "the marker is waited for in every WatchList");
+        assert!(!memory.refuses_watch_list(start + seconds(55) + WATCH_LIST_MEMORY));
+    }
+
+    #[test]
+    fn silence_of_a_server_that_sent_an_end_marker_does_not_count() {
+        let (memory, start) = (ServerMemory::new(), Instant::now());
+        memory.remember_end_marker();
+        for round in 0..10 {
+            memory.remember_silence(start + seconds(100 * round), start + seconds(100 * round + 15));
+        }
+        assert!(!memory.refuses_watch_list(start + seconds(1_000)));
+        // What the server says itself counts.
+        memory.remember_refusal(start + seconds(1_000));
+        assert!(memory.refuses_watch_list(start + seconds(1_001)));
+        memory.remember_end_marker();
+        assert!(!memory.refuses_watch_list(start + seconds(1_001)), "a marker from a server that was upgraded");
+    }
+}
