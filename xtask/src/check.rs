@@ -1,8 +1,11 @@
 //! `check`, the gate that only reads, and `fix`, its twin that rewrites.
 
+use std::path::PathBuf;
+
 use crate::args::Args;
 use crate::failure::Outcome;
 use crate::process::Run;
+use crate::random_tests::{self, RandomTests, Seeds, seeded};
 use crate::steps::Steps;
 use crate::{tidy, tools};
 
@@ -31,7 +34,7 @@ pub(crate) fn check(mut args: Args) -> Outcome<()> {
     let mut steps = Steps::default();
     source(&mut steps);
     if !fast {
-        tests(&mut steps, SEED);
+        tests(&mut steps, Seeds::Fixed);
         docs(&mut steps);
     }
     steps.finish("check")
@@ -47,15 +50,13 @@ pub(crate) fn source(steps: &mut Steps) {
     });
 }
 
-/// The seed of every random test when none is named: a gate that says the same twice of the same
-/// tree. `cargo xtask test --seed random` looks where nobody has looked.
-pub(crate) const SEED: u64 = 1;
+/// How long one test program may run where cargo-nextest is missing, in seconds. nextest has its own
+/// limit for each test, in `.config/nextest.toml`.
+const PROGRAM_LIMIT_SECONDS: u32 = 900;
 
-/// Unit, property and integration tests with nextest where it is there, else with cargo test;
-/// then the examples in the docs. Benches are built and run once each, unmeasured.
-///
-/// `seed` is what property tests and the tests of random parameters start from.
-pub(crate) fn tests(steps: &mut Steps, seed: u64) {
+/// Unit, property and integration tests, with nextest where it can be had, else with cargo test; then
+/// the examples in the docs. Benches are built and run once each, unmeasured.
+pub(crate) fn tests(steps: &mut Steps, seeds: Seeds) {
     let mut etcd = None;
     let found = steps.run("tests", "an etcd for the store's tests", || {
         let file = tools::find_or_fetch("etcd", "etcd-server")?;
@@ -66,23 +67,68 @@ pub(crate) fn tests(steps: &mut Steps, seed: u64) {
     if !found {
         return;
     }
-    println!("random tests start from seed {seed}");
-    let cargo = || {
-        let cargo = Run::cargo().env("LISTWATCH_ETCD", etcd.clone().unwrap_or_default());
-        cargo.env("PROPTEST_RNG_SEED", seed.to_string()).env("LISTWATCH_PARAMETERS_SEED", seed.to_string())
+    let runner = match tools::cargo_nextest() {
+        Ok(program) => Some(program),
+        Err(failure) => {
+            println!("{failure}\ncargo test does it, one test program after the other");
+            None
+        }
     };
+    let with_etcd = |run: Run| run.env("LISTWATCH_ETCD", etcd.clone().unwrap_or_default());
+    let seed = match seeds {
+        Seeds::Fixed | Seeds::FixedAndCommit => random_tests::FIXED_SEED,
+        Seeds::Named(seed) => seed,
+    };
+    println!("random tests start from seed {seed}");
     steps.run("tests", "unit and integration", || {
-        let tests = if tools::nextest() {
-            cargo().args(["nextest", "run", "--workspace", "--all-targets", "--no-fail-fast"])
-        } else {
-            println!("cargo-nextest is not there: cargo test does it, one test program after the other");
-            cargo().args(["test", "--workspace", "--all-targets", "--no-fail-fast"])
+        let tests = match &runner {
+            Some(nextest) => {
+                Run::new(nextest).args(["nextest", "run", "--workspace", "--all-targets", "--no-fail-fast"])
+            }
+            None => cargo_test().args(["--workspace", "--all-targets", "--no-fail-fast"]),
         };
-        show(tests, "")
+        show(seeded(with_etcd(tests), seed), "")
     });
     steps.run("tests", "examples in the docs", || {
-        show(cargo().args(["test", "--workspace", "--doc", "--no-fail-fast"]), "")
+        let examples = Run::cargo().args(["test", "--workspace", "--doc", "--no-fail-fast"]);
+        show(seeded(with_etcd(examples), seed), "")
     });
+    if seeds == Seeds::FixedAndCommit {
+        match random_tests::commit_seed() {
+            Err(failure) => steps.skip("tests", "random, commit's seed", failure.to_string()),
+            Ok((commit, seed)) => drop(steps.run("tests", "random, commit's seed", || {
+                println!("random tests start from seed {seed}, of commit {commit}; `cargo xtask test --seed {seed}` repeats it");
+                random(&runner, |run| seeded(with_etcd(run), seed))
+                    .map_err(|failure| failure.while_doing(format!("seed {seed}")))?;
+                Ok(format!("seed {seed}, of commit {commit}"))
+            })),
+        }
+    }
+}
+
+/// Runs the random tests alone, each command as `prepare` makes it.
+fn random(nextest: &Option<PathBuf>, prepare: impl Fn(Run) -> Run) -> Outcome<()> {
+    let random = RandomTests::find()?;
+    let run = |run: Run| prepare(run).dir(&tools::root()).show();
+    if let Some(nextest) = nextest {
+        let all = ["nextest", "run", "--workspace", "--all-targets", "--no-fail-fast", "-E"];
+        return run(Run::new(nextest).args(all).arg(random.expression()));
+    }
+    for arguments in random.cargo_test_arguments() {
+        run(cargo_test().args(["--workspace", "--no-fail-fast"]).args(arguments))?;
+    }
+    Ok(())
+}
+
+/// `cargo test`, whose programs are ended after [`PROGRAM_LIMIT_SECONDS`]. The test harness names each
+/// test that takes more than a minute, so the last such lines name the tests that hang.
+fn cargo_test() -> Run {
+    let cargo = Run::cargo().arg("test");
+    if tools::on_path("timeout").is_none() {
+        return cargo;
+    }
+    let limit = format!("target.'cfg(all())'.runner = 'timeout --verbose --kill-after=10 {PROGRAM_LIMIT_SECONDS}'");
+    cargo.arg("--config").arg(limit)
 }
 
 /// The docs, those of private items included: their links are read by whoever works on them.

@@ -9,9 +9,11 @@ mod check;
 mod cleanup;
 mod codegen;
 mod counts;
+mod deny;
 mod e2e;
 mod failure;
 mod process;
+mod random_tests;
 mod steps;
 mod test;
 mod tidy;
@@ -48,6 +50,12 @@ const VERBS: &[Verb] = &[
         line: "the house rules alone: file headers, cited names and paths, walls",
         help: tidy::HELP,
         run: tidy::run,
+    },
+    Verb {
+        name: "deny",
+        line: "dependencies: licenses, bans, sources, yanked crates and advisories",
+        help: deny::HELP,
+        run: deny::run,
     },
     Verb {
         name: "test",

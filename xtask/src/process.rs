@@ -131,13 +131,27 @@ impl Run {
         Ok((child, guard))
     }
 
-    /// Says what it runs and lets it use the terminal; an error unless it ends well.
+    /// Says what it runs and lets it use the terminal; an error unless it ends well and in time.
     pub(crate) fn show(self) -> Outcome<()> {
         println!("$ {}", self.line());
         let (mut child, guard) = self.spawn(self.command().stdin(Stdio::null()))?;
+        let deadline = self.limit.map(|limit| Instant::now() + limit);
+        let mut in_time = true;
+        if let Some(deadline) = deadline {
+            while child.try_wait()?.is_none() && in_time {
+                std::thread::sleep(POLL_INTERVAL);
+                in_time = Instant::now() < deadline;
+            }
+            if !in_time {
+                child.kill()?;
+            }
+        }
         let status = child.wait();
         guard.forget();
         let status = status?;
+        if !in_time {
+            fail!("`{}` did not end within {:?}", self.line(), self.limit.unwrap_or_default());
+        }
         if !status.success() {
             fail!("`{}` ended with {status}", self.line());
         }
@@ -351,6 +365,8 @@ mod tests {
     fn a_program_that_hangs_is_killed_at_the_limit() {
         let output = Run::new("sleep").arg("60").limit(Duration::from_millis(20)).output().unwrap();
         assert!(output.status.is_none() && output.elapsed < Duration::from_secs(30));
+        let error = Run::new("sleep").arg("60").limit(Duration::from_millis(20)).show().unwrap_err().to_string();
+        assert_eq!(error, "`sleep 60` did not end within 20ms");
     }
 
     #[test]

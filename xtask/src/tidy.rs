@@ -62,13 +62,13 @@ pub(crate) fn check() -> Outcome<String> {
 }
 
 /// The project's text files by path from the root, with `/` between folders.
-struct Tree {
-    root: PathBuf,
-    files: Vec<(String, String)>,
+pub(crate) struct Tree {
+    pub(crate) root: PathBuf,
+    pub(crate) files: Vec<(String, String)>,
 }
 
 impl Tree {
-    fn read(root: &Path) -> Outcome<Self> {
+    pub(crate) fn read(root: &Path) -> Outcome<Self> {
         let (mut files, mut dirs) = (Vec::new(), vec![root.to_owned()]);
         while let Some(dir) = dirs.pop() {
             for entry in std::fs::read_dir(&dir)? {
@@ -100,10 +100,17 @@ impl Tree {
     /// Names of the workspace's packages.
     fn packages(&self) -> BTreeSet<&str> {
         let manifests = self.files.iter().filter(|(path, _)| path.ends_with("Cargo.toml"));
-        manifests
-            .filter_map(|(_, text)| text.lines().find_map(|line| line.strip_prefix("name = ")?.split('"').nth(1)))
-            .collect()
+        manifests.filter_map(|(_, text)| package_name(text)).collect()
     }
+
+    /// The name of the package whose manifest this is.
+    pub(crate) fn package(&self, manifest: &str) -> Option<&str> {
+        package_name(self.text(manifest)?)
+    }
+}
+
+fn package_name(manifest: &str) -> Option<&str> {
+    manifest.lines().find_map(|line| line.strip_prefix("name = ")?.split('"').nth(1))
 }
 
 /// A stranger who opens a file is told what it is.

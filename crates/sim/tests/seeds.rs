@@ -2,15 +2,18 @@
 
 use listwatch_sim::{Scale, run};
 
-/// Seeds played when none is named.
+/// Seeds played when none is named. `LISTWATCH_SIM_SEED` names one, or the first of
+/// `LISTWATCH_SIM_SEEDS` many.
 const SEEDS: u64 = 24;
 
 #[test]
 fn every_watcher_sees_what_happened_under_faults() {
     let seeds = match std::env::var("LISTWATCH_SIM_SEED") {
         Ok(seed) => {
-            let seed = seed.parse().expect("LISTWATCH_SIM_SEED is a number");
-            seed..seed + 1
+            let seed: u64 = seed.parse().expect("LISTWATCH_SIM_SEED is a number");
+            let count = std::env::var("LISTWATCH_SIM_SEEDS")
+                .map_or(1, |count| count.parse().expect("LISTWATCH_SIM_SEEDS is a number"));
+            seed..seed.saturating_add(count)
         }
         Err(_) => 1..SEEDS + 1,
     };

@@ -101,7 +101,7 @@ python_scenarios! {
 }
 
 fn python(world: &World, scenario: &str) -> Outcome<String> {
-    let python = tools::python(PYTHON_PACKAGES)?;
+    let python = tools::python("python", PYTHON_PACKAGES)?;
     let script = world.access.dir.join("client.py");
     std::fs::write(&script, PYTHON_CLIENT)?;
     let run = Run::new(python).arg(script).arg(&world.access.kubeconfig).arg(scenario).limit(STORY_LIMIT);

@@ -1,0 +1,171 @@
+//! Which tests are random, and what they start from.
+//!
+//! A gate that gives the same answer twice needs a fixed seed; a fixed seed explores the same cases for
+//! ever. So `test` runs everything from [`FIXED_SEED`], then the random tests once more from a seed that
+//! is derived from the commit: each commit explores other cases, and a rerun of a commit the same ones.
+
+use std::collections::BTreeSet;
+
+use crate::failure::Outcome;
+use crate::process::Run;
+use crate::tidy::Tree;
+use crate::tools;
+
+/// The seed of every random test when none is named.
+pub(crate) const FIXED_SEED: u64 = 1;
+
+/// Seeds that the simulator plays from a seed other than [`FIXED_SEED`].
+const SIMULATIONS: u64 = 24;
+
+/// How many hex digits of the commit make its seed.
+const COMMIT_DIGITS: usize = 12;
+
+/// What a source file with random tests contains: proptest's macro, or a variable that names a seed.
+const MARKS: [&str; 3] = ["proptest! {", "\"LISTWATCH_PARAMETERS_SEED\"", "\"LISTWATCH_SIM_SEED\""];
+
+/// The seeds that a run uses.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Seeds {
+    /// Everything starts from [`FIXED_SEED`].
+    Fixed,
+    /// As `Fixed`; then the random tests again, from the seed of the commit.
+    FixedAndCommit,
+    /// Everything starts from this one.
+    Named(u64),
+}
+
+/// Makes every random test of `run` start from `seed`.
+pub(crate) fn seeded(run: Run, seed: u64) -> Run {
+    let text = seed.to_string();
+    let run = run.env("PROPTEST_RNG_SEED", &text).env("LISTWATCH_PARAMETERS_SEED", &text);
+    if seed == FIXED_SEED {
+        return run;
+    }
+    run.env("LISTWATCH_SIM_SEED", &text).env("LISTWATCH_SIM_SEEDS", SIMULATIONS.to_string())
+}
+
+/// The commit that is checked out, and its seed.
+pub(crate) fn commit_seed() -> Outcome<(String, u64)> {
+    let commit = Run::new("git").args(["rev-parse", "HEAD"]).dir(&tools::root()).text()?.trim().to_owned();
+    let seed = seed_of(&commit)?;
+    Ok((commit, seed))
+}
+
+fn seed_of(commit: &str) -> Outcome<u64> {
+    let digits = commit.get(..COMMIT_DIGITS).and_then(|digits| u64::from_str_radix(digits, 16).ok());
+    digits.ok_or_else(|| format!("`{commit}` is not the name of a commit").into())
+}
+
+/// The targets that hold random tests.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub(crate) struct RandomTests {
+    /// Packages with modules of their library, such as `("listwatch-wire", "frame")`; the module of a
+    /// `lib.rs` is empty.
+    modules: BTreeSet<(String, String)>,
+    /// Packages with names of integration tests.
+    programs: BTreeSet<(String, String)>,
+}
+
+impl RandomTests {
+    /// Finds them in the source.
+    pub(crate) fn find() -> Outcome<Self> {
+        Ok(Self::find_in(&Tree::read(&tools::root())?))
+    }
+
+    fn find_in(tree: &Tree) -> Self {
+        let mut found = Self::default();
+        for (path, text) in &tree.files {
+            let mut parts = path.strip_prefix("crates/").into_iter().flat_map(|rest| rest.splitn(3, '/'));
+            let (Some(folder), Some(kind), Some(file)) = (parts.next(), parts.next(), parts.next()) else { continue };
+            let Some(package) = tree.package(&format!("crates/{folder}/Cargo.toml")) else { continue };
+            let Some(file) = file.strip_suffix(".rs").filter(|_| MARKS.iter().any(|mark| text.contains(mark))) else {
+                continue;
+            };
+            match kind {
+                "src" => {
+                    let module = file.strip_suffix("/mod").unwrap_or(file).replace('/', "::");
+                    let module = if module == "lib" { String::new() } else { module };
+                    found.modules.insert((package.to_owned(), module));
+                }
+                "tests" => {
+                    let program = file.split('/').next().unwrap_or(file);
+                    found.programs.insert((package.to_owned(), program.to_owned()));
+                }
+                _ => {}
+            }
+        }
+        found
+    }
+
+    /// As an expression for nextest's `-E`.
+    pub(crate) fn expression(&self) -> String {
+        let module = |(package, module): &(String, String)| match module.as_str() {
+            "" => format!("(package(={package}) & kind(=lib))"),
+            module => format!("(package(={package}) & kind(=lib) & test(/^{module}::/))"),
+        };
+        let program = |(package, program): &(String, String)| format!("(package(={package}) & binary(={program}))");
+        let all: Vec<_> = self.modules.iter().map(module).chain(self.programs.iter().map(program)).collect();
+        all.join(" + ")
+    }
+
+    /// As arguments of two calls of `cargo test`: the libraries', with filters, and the integration tests'.
+    pub(crate) fn cargo_test_arguments(&self) -> [Vec<String>; 2] {
+        let mut libraries = vec!["--lib".to_owned(), "--".to_owned()];
+        libraries.extend(self.modules.iter().map(|(_, module)| format!("{module}::")));
+        let programs = self.programs.iter().flat_map(|(_, program)| ["--test".to_owned(), program.clone()]);
+        [libraries, programs.collect()]
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{RandomTests, seed_of};
+    use crate::tidy::Tree;
+
+    fn tree(files: &[(&str, &str)]) -> Tree {
+        let file = |(path, text): &(&str, &str)| ((*path).to_owned(), (*text).to_owned());
+        Tree { root: crate::tools::root(), files: files.iter().map(file).collect() }
+    }
+
+    #[test]
+    fn random_tests_are_found_by_their_source() {
+        let found = RandomTests::find_in(&tree(&[
+            ("crates/x/Cargo.toml", "[package]\nname = \"listwatch-x\"\n"),
+            ("crates/x/src/a/mod.rs", "proptest! {}"),
+            ("crates/x/src/a/b.rs", "proptest! {}"),
+            ("crates/x/src/plain.rs", "fn proptest() {}"),
+            ("crates/x/tests/model.rs", "proptest! {}"),
+            ("crates/x/tests/model/part.rs", "proptest! {}"),
+            ("crates/x/tests/seeds.rs", "var(\"LISTWATCH_SIM_SEED\")"),
+            ("docs/a.rs", "proptest! {}"),
+        ]));
+        assert_eq!(
+            found.expression(),
+            "(package(=listwatch-x) & kind(=lib) & test(/^a::/)) + (package(=listwatch-x) & kind(=lib) & test(/^a::b::/)) \
+             + (package(=listwatch-x) & binary(=model)) + (package(=listwatch-x) & binary(=seeds))"
+        );
+        assert_eq!(
+            found.cargo_test_arguments(),
+            [vec!["--lib", "--", "a::", "a::b::"], vec!["--test", "model", "--test", "seeds"]]
+        );
+    }
+
+    #[test]
+    fn this_workspace_has_random_tests_of_each_kind() {
+        let found = RandomTests::find().unwrap().expression();
+        for part in [
+            "package(=listwatch-cacher) & binary(=model)",
+            "binary(=seeds)",
+            "binary(=parameters)",
+            "test(/^work_queue::tests::/)",
+        ] {
+            assert!(found.contains(part), "{part} is missing in {found}");
+        }
+    }
+
+    #[test]
+    fn seed_of_a_commit_is_its_first_digits() {
+        assert_eq!(seed_of("00000000001f3eb1ae9816"), Ok(0x1f));
+        assert_eq!(seed_of("1ae9816"), Err("`1ae9816` is not the name of a commit".into()));
+    }
+}
