@@ -6,9 +6,12 @@ use std::task::{Context, Poll};
 
 use bytes::Bytes;
 use http_body::{Frame, SizeHint};
+use tokio::sync::OwnedSemaphorePermit;
+use tokio::time::Instant;
 
 use crate::gzip::{self, GZIP_BYTES_MIN};
 use crate::pretty::Indenter;
+use crate::seats::Seat;
 use crate::watch::WatchStream;
 
 /// Bytes handed to the connection at once: what a client that stops reading holds besides the
@@ -31,6 +34,27 @@ pub struct Body {
     rest: Bytes,
     source: Source,
     gzip: bool,
+    hold: Option<Box<Hold>>,
+}
+
+/// What an answer keeps until it is sent or dropped.
+#[derive(Debug)]
+pub(crate) struct Hold {
+    pub(crate) seat: Seat,
+    /// When the time of the request is over.
+    pub(crate) deadline: Instant,
+    /// The second piece of a chunk that is handed over in two.
+    pub(crate) tail: Bytes,
+    /// The bytes of the answer to a write, of the budget of writes.
+    #[expect(dead_code, reason = "given back when it is dropped")]
+    pub(crate) room: Option<OwnedSemaphorePermit>,
+}
+
+impl Hold {
+    /// Boxed: a watch has none, and there are many watches.
+    pub(crate) fn new(seat: Seat, deadline: Instant, room: Option<OwnedSemaphorePermit>) -> Box<Self> {
+        Box::new(Hold { seat, deadline, tail: Bytes::new(), room })
+    }
 }
 
 /// What is done to a body besides encoding it.
@@ -65,7 +89,7 @@ impl Body {
 
     /// A body that is there already.
     pub(crate) fn full(bytes: impl Into<Bytes>) -> Self {
-        Body { rest: bytes.into(), source: Source::Over, gzip: false }
+        Body { rest: bytes.into(), source: Source::Over, gzip: false, hold: None }
     }
 
     /// A body made chunk by chunk. What fits one chunk is sent whole, with its length, as a small
@@ -92,7 +116,22 @@ impl Body {
         }
         let chunks: Chunks = Box::new(first.into_iter().map(Ok).chain(chunks));
         let chunks = if form.gzip { gzip::compressed(chunks) } else { chunks };
-        Ok(Body { rest: Bytes::new(), source: Source::Chunks(chunks), gzip: form.gzip })
+        Ok(Body { rest: Bytes::new(), source: Source::Chunks(chunks), gzip: form.gzip, hold: None })
+    }
+
+    /// Keeps this until the body is sent or dropped.
+    pub(crate) fn hold(&mut self, hold: Box<Hold>) {
+        self.hold = Some(hold);
+    }
+
+    /// What the body keeps, for whoever sends it.
+    pub(crate) fn held(&mut self) -> &mut Option<Box<Hold>> {
+        &mut self.hold
+    }
+
+    /// Has every chunk been handed over whole?
+    pub(crate) fn has_no_tail(&self) -> bool {
+        self.hold.as_ref().is_none_or(|hold| hold.tail.is_empty())
     }
 
     /// Is it compressed?
@@ -108,7 +147,7 @@ impl Body {
     /// A watch.
     pub(crate) fn watch(stream: WatchStream) -> Self {
         let gzip = stream.is_gzip();
-        Body { rest: Bytes::new(), source: Source::Watch(Box::new(stream)), gzip }
+        Body { rest: Bytes::new(), source: Source::Watch(Box::new(stream)), gzip, hold: None }
     }
 }
 

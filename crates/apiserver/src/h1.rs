@@ -350,7 +350,7 @@ fn piece(chunk: Bytes) -> Piece {
 /// A size in hexadecimal digits and the end of the line.
 struct SizeLine {
     bytes: [u8; 18],
-    start: usize,
+    start: u8,
 }
 
 impl SizeLine {
@@ -358,7 +358,7 @@ impl SizeLine {
         let mut line = SizeLine { bytes: *b"0000000000000000\r\n", start: 16 };
         while size > 0 || line.start == 16 {
             line.start -= 1;
-            line.bytes[line.start] = b"0123456789abcdef"[size % 16];
+            line.bytes[usize::from(line.start)] = b"0123456789abcdef"[size % 16];
             size /= 16;
         }
         line
@@ -367,7 +367,7 @@ impl SizeLine {
 
 impl AsRef<[u8]> for SizeLine {
     fn as_ref(&self) -> &[u8] {
-        &self.bytes[self.start..]
+        &self.bytes[usize::from(self.start)..]
     }
 }
 
@@ -379,10 +379,10 @@ mod tests {
     use crate::body::{Body, Form};
     use crate::peer::Peer;
 
-    fn watch<T: AsyncRead + AsyncWrite + Unpin>(io: T, chunks: &[&'static str]) -> Watch<T> {
+    async fn watch<T: AsyncRead + AsyncWrite + Unpin>(io: T, chunks: &[&'static str]) -> Watch<T> {
         let chunks: Vec<_> = chunks.iter().map(|chunk| Ok(Bytes::from_static(chunk.as_bytes()))).collect();
         let body = Body::chunks(Box::new(chunks.into_iter()), Form::default()).unwrap();
-        Watch::new(io, Bytes::new(), Peer::new().request().answered(body))
+        Watch::new(io, Bytes::new(), Peer::new().request().answered(body).await)
     }
 
     #[tokio::test]
@@ -390,7 +390,7 @@ mod tests {
         let long = "long ".repeat(20).leak();
         for room in [1, 2, 3, 7, 1000] {
             let (io, mut peer) = tokio::io::duplex(room);
-            let mut watch = watch(io, &["one", long, "three"]);
+            let mut watch = watch(io, &["one", long, "three"]).await;
             let sent = tokio::spawn(async move {
                 let end = std::future::poll_fn(|cx| watch.poll(cx)).await;
                 end.unwrap()
@@ -407,7 +407,7 @@ mod tests {
         let (io, mut peer) = tokio::io::duplex(10_000);
         let sent = "next ".repeat(1_000);
         tokio::io::AsyncWriteExt::write_all(&mut peer, sent.as_bytes()).await.unwrap();
-        let mut watch = watch(io, &["one", "two"]);
+        let mut watch = watch(io, &["one", "two"]).await;
         assert_eq!(std::future::poll_fn(|cx| watch.poll(cx)).await.unwrap(), End::Body);
         let early = joined(Bytes::new(), watch.early);
         assert_eq!(early, sent.as_bytes()[..EARLY_BYTES_MAX]);
@@ -422,7 +422,7 @@ mod tests {
     async fn a_peer_that_closes_ends_the_watch() {
         let (io, peer) = tokio::io::duplex(10);
         drop(peer);
-        let mut watch = watch(io, &["one", "two"]);
+        let mut watch = watch(io, &["one", "two"]).await;
         assert_eq!(std::future::poll_fn(|cx| watch.poll(cx)).await.unwrap(), End::Gone);
     }
 

@@ -46,6 +46,7 @@
 mod auth;
 mod backend;
 mod body;
+mod body_budget;
 mod cache_budget;
 mod components;
 mod conditions;
@@ -73,8 +74,10 @@ mod read;
 pub mod registry;
 mod request;
 mod respond;
+mod seats;
 mod server;
 mod service;
+mod store_health;
 pub mod table;
 mod tokens;
 mod upload;
@@ -99,12 +102,15 @@ use tokio::task::JoinHandle;
 pub use crate::auth::Auth;
 use crate::backend::Backend;
 pub use crate::body::{Body, BrokenOff};
+use crate::body_budget::{BODIES_BYTES_MAX, BodyBudget};
 pub use crate::controllers::{Controllers, UnknownController};
 use crate::health::Finding;
 use crate::metrics::Metrics;
 use crate::pki::{Pki, PkiError};
-pub use crate::server::Serving;
+use crate::seats::Seats;
+pub use crate::server::{HTTP2_STREAMS_MAX, Serving};
 pub use crate::service::ApiService;
+use crate::store_health::StoreHealth;
 pub use crate::upload::REQUEST_BODY_BYTES_MAX;
 use crate::watch::Farewell;
 
@@ -124,10 +130,14 @@ pub(crate) struct Shared {
     pub(crate) backend: Arc<Backend>,
     pub(crate) auth: Auth,
     pub(crate) min_request_timeout: Duration,
-    pub(crate) reads_in_flight: Semaphore,
-    pub(crate) writes_in_flight: Semaphore,
-    /// Bytes of memory that are left for bodies of writes.
-    pub(crate) writes_bytes: Semaphore,
+    pub(crate) reads: Arc<Seats>,
+    pub(crate) writes: Arc<Seats>,
+    /// Bytes of memory that are left for bodies of writes, parsed, and their answers.
+    pub(crate) writes_bytes: Arc<Semaphore>,
+    /// What bodies of requests take, as they come.
+    pub(crate) bodies: Arc<BodyBudget>,
+    store_health: StoreHealth,
+    http2_streams_max: u32,
     pub(crate) metrics: Metrics,
     /// Places for watches over WebSocket, whose connections nobody else counts.
     pub(crate) websockets: Arc<Semaphore>,
@@ -165,6 +175,7 @@ pub struct Builder {
     cbor: bool,
     controllers: Controllers,
     cache_bytes_max: Option<usize>,
+    http2_streams_max: u32,
 }
 
 impl std::fmt::Debug for Builder {
@@ -267,6 +278,14 @@ impl Builder {
         self
     }
 
+    /// How many streams a client may have open on one HTTP/2 connection, watches included; it opens
+    /// another connection for more. Default: [`HTTP2_STREAMS_MAX`]; 0 is the default too.
+    #[must_use]
+    pub fn http2_max_streams_per_connection(mut self, streams: u32) -> Self {
+        self.http2_streams_max = if streams == 0 { HTTP2_STREAMS_MAX } else { streams };
+        self
+    }
+
     /// Builds the server on the current tokio runtime: creates the namespaces every cluster has and
     /// starts the built-in loops.
     ///
@@ -296,13 +315,17 @@ impl Builder {
         if self.controllers.gc {
             loops.push(tokio::spawn(gc::run(Arc::clone(&backend))));
         }
+        let store_health = StoreHealth::new(Arc::clone(backend.storage()));
         let shared = Arc::new(Shared {
             backend,
             auth: self.auth,
             min_request_timeout: self.min_request_timeout,
-            reads_in_flight: Semaphore::new(service::READS_IN_FLIGHT_MAX),
-            writes_in_flight: Semaphore::new(service::WRITES_IN_FLIGHT_MAX),
-            writes_bytes: Semaphore::new(service::WRITES_BYTES_MAX),
+            reads: Seats::new(service::READS_IN_FLIGHT_MAX),
+            writes: Seats::new(service::WRITES_IN_FLIGHT_MAX),
+            writes_bytes: Arc::new(Semaphore::new(service::WRITES_BYTES_MAX)),
+            bodies: BodyBudget::new(BODIES_BYTES_MAX),
+            store_health,
+            http2_streams_max: self.http2_streams_max,
             metrics: Metrics::default(),
             websockets: Arc::new(Semaphore::new(websocket::WEBSOCKETS_MAX)),
             cbor: self.cbor,
@@ -344,6 +367,7 @@ impl ApiServer {
             limits: Limits::default(),
             cbor: false,
             cache_bytes_max: None,
+            http2_streams_max: HTTP2_STREAMS_MAX,
             controllers: Controllers::default(),
         }
     }
@@ -358,7 +382,7 @@ impl ApiServer {
     /// # Errors
     /// What the system says when the listener cannot be used.
     pub fn serve(&self, listener: std::net::TcpListener, pki: &Pki) -> io::Result<Serving> {
-        server::serve(self.service(), listener, Some(pki.tls()))
+        server::serve(self.service(), listener, Some(pki.tls()), self.shared.http2_streams_max)
     }
 
     /// Serves plain HTTP (HTTP/1.1, and HTTP/2 by prior knowledge). For loopback only: nothing
@@ -367,7 +391,7 @@ impl ApiServer {
     /// # Errors
     /// What the system says when the listener cannot be used.
     pub fn serve_plain(&self, listener: std::net::TcpListener) -> io::Result<Serving> {
-        server::serve(self.service(), listener, None)
+        server::serve(self.service(), listener, None, self.shared.http2_streams_max)
     }
 
     /// Serves HTTPS on a free port of 127.0.0.1 with a CA and a token of its own, for a client in
@@ -416,8 +440,9 @@ impl Shared {
         let caches: Vec<_> = self.backend.running_cachers().into_iter().map(|(_, cacher)| cacher.stats()).collect();
         let store = self.backend.storage().stats().await.ok();
         let found = metrics::Found {
-            reads_in_flight: service::READS_IN_FLIGHT_MAX - self.reads_in_flight.available_permits(),
-            writes_in_flight: service::WRITES_IN_FLIGHT_MAX - self.writes_in_flight.available_permits(),
+            registry: &self.backend.registry(),
+            reads_in_flight: self.reads.taken(),
+            writes_in_flight: self.writes.taken(),
             caches: &caches,
             cache_budget: self.backend.cache_budget(),
             store: store.as_ref(),
@@ -428,7 +453,7 @@ impl Shared {
     /// What the health checks of an endpoint find.
     pub(crate) async fn findings(&self, endpoint: &str) -> Vec<Finding> {
         let well = |name| Finding { name, problem: None };
-        let store = self.backend.storage().health().await.err().map(|fault| fault.to_string());
+        let store = self.store_health.problem().await;
         let mut findings = vec![well("ping"), well("log"), Finding { name: "etcd", problem: store.clone() }];
         if endpoint == "readyz" {
             let stopping = self.is_stopping();

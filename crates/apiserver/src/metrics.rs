@@ -3,17 +3,18 @@
 //! Where kube-apiserver has a figure of the same meaning it goes by the same name and labels, so that
 //! dashboards and alerts work; what only this server has begins with `listwatch_`.
 
+use std::borrow::Borrow;
 use std::collections::HashMap;
 use std::fmt::{Display, Write as _};
 use std::hash::{Hash, Hasher};
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use listwatch_cacher::CacherStats;
 use listwatch_storage::StoreStats;
 use parking_lot::Mutex;
 
-use crate::registry::Resource;
+use crate::registry::{Registry, Resource};
 use crate::request::{ResourceRoute, Verb};
 use crate::write::WriteVerb;
 
@@ -29,9 +30,9 @@ const BUCKETS: [f64; 23] = [
 /// Resource versions are shown without the digits that a double cannot hold.
 const VERSION_MODULO: u64 = 1_000_000_000_000_000;
 
-/// What requests are counted by. There are as many as resources, verbs and codes: a client cannot
-/// make more of them.
-#[derive(Clone, Debug)]
+/// What one request is counted by. It holds the resource, and so its definition, for the time of the
+/// request; a [`Series`] holds names alone.
+#[derive(Debug)]
 pub(crate) struct Labels {
     resource: Arc<Resource>,
     verb: &'static str,
@@ -66,15 +67,44 @@ impl Labels {
         Labels { resource: Arc::clone(&route.resource), verb, subresource, scope, dry_run }
     }
 
-    fn key(&self) -> (&str, &str, &str, &str, Option<&str>, &str, bool) {
+    fn series(&self) -> Series {
         let Resource { group, version, plural, .. } = &*self.resource;
-        (group, version, plural, self.verb, self.subresource, self.scope, self.dry_run)
+        Series {
+            group: group.as_str().into(),
+            version: version.as_str().into(),
+            plural: plural.as_str().into(),
+            verb: self.verb,
+            subresource: self.subresource,
+            scope: self.scope,
+            dry_run: self.dry_run,
+        }
+    }
+}
+
+/// What the requests of one series have in common. There are as many series as served resources, verbs
+/// and scopes: a client cannot make more of them.
+#[derive(Debug)]
+struct Series {
+    group: Box<str>,
+    version: Box<str>,
+    plural: Box<str>,
+    verb: &'static str,
+    subresource: Option<&'static str>,
+    scope: &'static str,
+    dry_run: bool,
+}
+
+impl Series {
+    /// Is its resource still served?
+    fn is_served(&self, registry: &Registry) -> bool {
+        let Series { group, version, plural, .. } = self;
+        registry.find(group, version, plural).or_else(|| registry.find_unstored(group, version, plural)).is_some()
     }
 
     fn text(&self) -> String {
-        let Resource { group, version, plural, .. } = &*self.resource;
+        let Series { group, version, plural, verb, scope, .. } = self;
         let dry_run = if self.dry_run { "All" } else { "" };
-        let (verb, scope, subresource) = (self.verb, self.scope, self.subresource.unwrap_or_default());
+        let subresource = self.subresource.unwrap_or_default();
         format!(
             "component=\"apiserver\",dry_run=\"{dry_run}\",group=\"{group}\",resource=\"{plural}\",scope=\"{scope}\",\
              subresource=\"{subresource}\",verb=\"{verb}\",version=\"{version}\""
@@ -82,17 +112,57 @@ impl Labels {
     }
 }
 
-impl PartialEq for Labels {
+/// [`Labels`] and [`Series`] as one key of a map, so that a request looks its series up without owning
+/// the names.
+trait Keyed {
+    fn key(&self) -> (&str, &str, &str, &str, Option<&str>, &str, bool);
+}
+
+impl Keyed for Labels {
+    fn key(&self) -> (&str, &str, &str, &str, Option<&str>, &str, bool) {
+        let Resource { group, version, plural, .. } = &*self.resource;
+        (group, version, plural, self.verb, self.subresource, self.scope, self.dry_run)
+    }
+}
+
+impl Keyed for Series {
+    fn key(&self) -> (&str, &str, &str, &str, Option<&str>, &str, bool) {
+        let Series { group, version, plural, .. } = self;
+        (group, version, plural, self.verb, self.subresource, self.scope, self.dry_run)
+    }
+}
+
+impl PartialEq for dyn Keyed + '_ {
     fn eq(&self, other: &Self) -> bool {
         self.key() == other.key()
     }
 }
 
-impl Eq for Labels {}
+impl Eq for dyn Keyed + '_ {}
 
-impl Hash for Labels {
+impl Hash for dyn Keyed + '_ {
     fn hash<H: Hasher>(&self, state: &mut H) {
         self.key().hash(state);
+    }
+}
+
+impl PartialEq for Series {
+    fn eq(&self, other: &Self) -> bool {
+        self.key() == other.key()
+    }
+}
+
+impl Eq for Series {}
+
+impl Hash for Series {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        self.key().hash(state);
+    }
+}
+
+impl<'a> Borrow<dyn Keyed + 'a> for Series {
+    fn borrow(&self) -> &(dyn Keyed + 'a) {
+        self
     }
 }
 
@@ -109,13 +179,39 @@ struct Served {
 
 /// What is counted while the server runs; the rest is looked up when it is asked for.
 #[derive(Debug, Default)]
-pub(crate) struct Metrics(Mutex<HashMap<Labels, Served>>);
+pub(crate) struct Metrics(Mutex<Requests>);
+
+#[derive(Debug, Default)]
+struct Requests {
+    served: HashMap<Series, Served>,
+    /// The registry whose resources all series are of.
+    registry: Weak<Registry>,
+}
+
+impl Requests {
+    /// Forgets the series of resources that are served no more.
+    fn follow(&mut self, registry: &Arc<Registry>) {
+        if self.registry.as_ptr() != Arc::as_ptr(registry) {
+            self.registry = Arc::downgrade(registry);
+            self.served.retain(|series, _| series.is_served(registry));
+        }
+    }
+}
 
 impl Metrics {
-    /// A request was answered, up to its headers, after `took`.
-    pub(crate) fn answered(&self, labels: Labels, code: u16, took: Duration) {
-        let mut served = self.0.lock();
-        let served = served.entry(labels).or_default();
+    /// A request was answered, up to its headers, after `took`; `registry` is what is served now.
+    pub(crate) fn answered(&self, labels: &Labels, code: u16, took: Duration, registry: &Arc<Registry>) {
+        let mut requests = self.0.lock();
+        requests.follow(registry);
+        let key: &dyn Keyed = labels;
+        if !requests.served.contains_key(key) {
+            let series = labels.series();
+            if !series.is_served(registry) {
+                return;
+            }
+            requests.served.insert(series, Served::default());
+        }
+        let Some(served) = requests.served.get_mut(key) else { return };
         match served.codes.iter_mut().find(|(known, _)| *known == code) {
             Some((_, count)) => *count += 1,
             None => served.codes.push((code, 1)),
@@ -131,6 +227,8 @@ impl Metrics {
 
 /// What is looked up when it is asked for.
 pub(crate) struct Found<'a> {
+    /// What is served now.
+    pub(crate) registry: &'a Arc<Registry>,
     pub(crate) reads_in_flight: usize,
     pub(crate) writes_in_flight: usize,
     pub(crate) caches: &'a [CacherStats],
@@ -143,7 +241,7 @@ pub(crate) struct Found<'a> {
 /// The whole text.
 pub(crate) fn text(metrics: &Metrics, found: &Found<'_>) -> String {
     let mut out = Text::default();
-    requests(&mut out, metrics);
+    requests(&mut out, metrics, found.registry);
     out.family(
         "apiserver_current_inflight_requests",
         "gauge",
@@ -162,9 +260,11 @@ pub(crate) fn text(metrics: &Metrics, found: &Found<'_>) -> String {
     out.out
 }
 
-fn requests(out: &mut Text, metrics: &Metrics) {
-    let served = metrics.0.lock();
-    let mut served: Vec<(String, &Served)> = served.iter().map(|(labels, served)| (labels.text(), served)).collect();
+fn requests(out: &mut Text, metrics: &Metrics, registry: &Arc<Registry>) {
+    let mut requests = metrics.0.lock();
+    requests.follow(registry);
+    let mut served: Vec<(String, &Served)> =
+        requests.served.iter().map(|(labels, served)| (labels.text(), served)).collect();
     served.sort_unstable_by(|a, b| a.0.cmp(&b.0));
     out.family("apiserver_request_total", "counter", "Requests for resources that were answered.");
     for (labels, served) in &served {
@@ -373,7 +473,7 @@ mod tests {
 
     #[test]
     fn requests_are_counted_under_kube_apiservers_labels() {
-        let metrics = Metrics::default();
+        let (metrics, registry) = (Metrics::default(), Arc::new(Registry::builtin()));
         let pods = "/api/v1/namespaces/a/pods";
         for (method, path, watch, code, millis) in [
             (Method::GET, "/api/v1/pods", false, 200, 1),
@@ -383,10 +483,17 @@ mod tests {
             (Method::POST, pods, false, 201, 1),
             (Method::PUT, "/apis/apps/v1/namespaces/a/deployments/d/scale", false, 409, 1),
         ] {
-            metrics.answered(labels(&method, path, watch), code, Duration::from_millis(millis));
+            metrics.answered(&labels(&method, path, watch), code, Duration::from_millis(millis), &registry);
         }
         let caches = [CacherStats { name: "deployments.apps".to_owned(), objects: 7, ..CacherStats::default() }];
-        let found = Found { reads_in_flight: 1, writes_in_flight: 2, caches: &caches, cache_budget: None, store: None };
+        let found = Found {
+            registry: &registry,
+            reads_in_flight: 1,
+            writes_in_flight: 2,
+            caches: &caches,
+            cache_budget: None,
+            store: None,
+        };
         let text = text(&metrics, &found);
         let rest = "group=\"\",resource=\"pods\",scope=\"cluster\",subresource=\"\",verb=\"LIST\",version=\"v1\"";
         let list = format!("component=\"apiserver\",dry_run=\"\",{rest}");
@@ -414,13 +521,51 @@ mod tests {
     }
 
     #[test]
+    fn series_of_a_removed_resource_are_forgotten_and_hold_no_definition() {
+        let (metrics, with) = (Metrics::default(), Arc::new(Registry::builtin()));
+        let pods = |path: &str| {
+            let Ok(Route::Resource(route)) = route(&with, &Method::GET, path) else { panic!("{path}") };
+            Labels::new(&route, false, false, false)
+        };
+        let (late, holders) = (pods("/api/v1/pods"), Arc::strong_count(with.find("", "v1", "pods").unwrap()));
+        metrics.answered(&pods("/api/v1/pods"), 200, Duration::ZERO, &with);
+        metrics.answered(&pods("/api/v1/nodes"), 200, Duration::ZERO, &with);
+        assert_eq!(Arc::strong_count(with.find("", "v1", "pods").unwrap()), holders, "the series holds the resource");
+        let shown = |registry: &Arc<Registry>| {
+            let found = Found {
+                registry,
+                reads_in_flight: 0,
+                writes_in_flight: 0,
+                caches: &[],
+                cache_budget: None,
+                store: None,
+            };
+            let text = text(&metrics, &found);
+            ["pods", "nodes"].map(|plural| text.contains(&format!("resource=\"{plural}\"")))
+        };
+        assert_eq!(shown(&with), [true, true]);
+        let without = Arc::new(Registry::new(vec![Arc::clone(with.find("", "v1", "nodes").unwrap())]));
+        assert_eq!(shown(&without), [false, true]);
+        // A request that began before the resource was removed makes no series again.
+        metrics.answered(&late, 200, Duration::ZERO, &without);
+        assert_eq!(shown(&without), [false, true]);
+    }
+
+    #[test]
     fn the_text_is_what_prometheus_reads() {
-        let metrics = Metrics::default();
-        metrics.answered(labels(&Method::GET, "/api/v1/pods", false), 200, Duration::ZERO);
+        let (metrics, registry) = (Metrics::default(), Arc::new(Registry::builtin()));
+        metrics.answered(&labels(&Method::GET, "/api/v1/pods", false), 200, Duration::ZERO, &registry);
         let caches = ["pods", "nodes"].map(|name| CacherStats { name: name.to_owned(), ..CacherStats::default() });
         let text = text(
             &metrics,
-            &Found { reads_in_flight: 0, writes_in_flight: 0, caches: &caches, cache_budget: None, store: None },
+            &Found {
+                registry: &registry,
+                reads_in_flight: 0,
+                writes_in_flight: 0,
+                caches: &caches,
+                cache_budget: None,
+                store: None,
+            },
         );
         let (mut families, mut seen, mut family) = (HashSet::new(), HashSet::new(), "");
         for line in text.lines() {

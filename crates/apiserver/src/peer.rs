@@ -10,8 +10,13 @@
 //! Two things can stand still. The socket, when the peer reads nothing at all: the connection is
 //! cut. And one HTTP/2 stream, when its window is used up while others flow: that stream alone is
 //! reset. Both are looked at once per [`STALL_CHECK`]; what has not moved between two looks is cut,
-//! that is one to two times that long after its last byte. A reader that takes its bytes, however
-//! slowly, moves.
+//! that is one to two times that long after its last byte. A watch whose reader takes its bytes,
+//! however slowly, moves.
+//!
+//! Any other answer has a seat ([`crate::seats`]) and a deadline. [`Counted`] keeps the seat until the
+//! last bytes have left: over HTTP/1.1 until the connection is flushed, over HTTP/2 until the peer's
+//! window covers all but [`TAIL_BYTES`]. At its deadline, or when others need the seat and the peer
+//! is slow, the answer is cut: over HTTP/2 its stream is reset, over HTTP/1.1 its connection closed.
 //!
 //! Until then a stalled peer costs no CPU (nothing is polled that waits for it) and these buffers:
 //! over HTTP/1.1 `HTTP1_BUFFER_BYTES_MAX` and a chunk (of a watch a chunk and 64 KiB of TLS), over HTTP/2 `HTTP2_STREAM_BUFFER_BYTES_MAX`
@@ -20,18 +25,21 @@
 use std::future::Future;
 use std::io::{self, IoSlice};
 use std::pin::Pin;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU32, Ordering::Relaxed};
-use std::task::{Context, Poll};
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, Ordering::Relaxed};
+use std::sync::{Arc, OnceLock, Weak};
+use std::task::{Context, Poll, Waker, ready};
 use std::time::Duration;
 
 use bytes::Bytes;
 use http_body::{Frame, SizeHint};
+use parking_lot::Mutex;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::time::{Instant, Sleep};
 
-use crate::body::{Body, BrokenOff};
+use crate::body::{Body, BrokenOff, Hold};
+use crate::body_budget::ConnectionBodies;
 use crate::gather::Cork;
+use crate::seats::Cut;
 
 /// How often a peer that takes nothing is looked at; it is cut when nothing moved between two looks.
 pub(crate) const STALL_CHECK: Duration = Duration::from_secs(60);
@@ -43,6 +51,20 @@ pub(crate) const FIRST_REQUEST_TIMEOUT: Duration = Duration::from_secs(32);
 pub(crate) const IDLE_TIMEOUT: Duration = Duration::from_secs(90);
 /// How long a connection that was told to end may take to say goodbye.
 pub(crate) const GOODBYE_TIMEOUT: Duration = Duration::from_secs(5);
+/// Bytes of an answer over HTTP/2 that may wait in the connection's buffer without a seat. A larger
+/// chunk is handed over in two pieces, the second of this size: hyper asks for it only when the peer's
+/// window covers the first.
+const TAIL_BYTES: usize = 4 * 1024;
+/// An HTTP/2 connection is ended in order with its first request that is not authenticated. One that
+/// goes on to send so many, all the same, is cut: as many as may be under way at the first one.
+const UNAUTHENTICATED_REQUESTS_MAX: u32 = 100;
+/// A connection that ends is read from for this long, so that a peer that is still sending reads the
+/// answer before the system tells it that the connection is gone (Go waits 0.5 s and reads nothing).
+const LINGER_TIMEOUT: Duration = Duration::from_secs(2);
+/// Bytes read and forgotten in that time; with more, the connection is closed at once.
+const LINGER_BYTES_MAX: usize = 16 * 1024 * 1024;
+/// Bytes of them that are read at once.
+const LINGER_BUFFER_BYTES: usize = 8 * 1024;
 
 /// Whether something moves: turned by the hot path, looked at rarely.
 #[derive(Debug, Default)]
@@ -51,6 +73,19 @@ struct Flow {
     waiting: AtomicBool,
     /// Goes up when something was taken.
     taken: AtomicU32,
+    /// The answer on this stream is to be dropped.
+    cut: AtomicBool,
+    /// The stream's task, while it sends an answer that can be cut.
+    task: OnceLock<Waker>,
+}
+
+impl Cut for Flow {
+    fn cut(&self) {
+        self.cut.store(true, Relaxed);
+        if let Some(task) = self.task.get() {
+            task.wake_by_ref();
+        }
+    }
 }
 
 impl Flow {
@@ -71,13 +106,49 @@ impl Flow {
 }
 
 /// One connection's peer, as the connection's task sees it.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(crate) struct Peer {
     socket: Flow,
     open: AtomicU32,
     /// Requests ever begun, to tell "idle since the last look" from "idle again".
     begun: AtomicU32,
+    /// What the connection's task is to do next: an [`Order`], or 0.
+    order: AtomicU8,
+    /// The connection's task.
+    task: OnceLock<Waker>,
+    /// Requests without a valid credential, over HTTP/2.
+    unauthenticated: AtomicU32,
+    /// Over HTTP/1.1: what an answer kept that hyper has taken and not sent yet.
+    unsent: Unsent,
+    /// A request was answered before all of it had come.
+    sending: AtomicBool,
+    bodies: ConnectionBodies,
 }
+
+/// What is kept until the next flush. Behind a lock only because connections move between threads.
+#[derive(Debug, Default)]
+struct Unsent {
+    any: AtomicBool,
+    hold: Mutex<Option<Box<Hold>>>,
+}
+
+/// What a connection is told from elsewhere.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub(crate) enum Order {
+    /// Take no further request, and end when those under way are answered.
+    End = 1,
+    /// End at once.
+    Cut = 2,
+}
+
+/// The answer to a request without a valid credential: a mark on the response.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Unauthenticated;
+
+/// The answer to a request whose body was not read to its end: a mark on the response.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct AnsweredEarly;
 
 /// What to do about a peer.
 #[derive(Debug, PartialEq, Eq)]
@@ -129,7 +200,61 @@ impl Looks {
 
 impl Peer {
     pub(crate) fn new() -> Arc<Self> {
-        Arc::new(Peer { socket: Flow::default(), open: AtomicU32::new(0), begun: AtomicU32::new(0) })
+        Arc::default()
+    }
+
+    /// The task that runs the connection.
+    pub(crate) fn run_by(&self, task: &Waker) {
+        let _ = self.task.set(task.clone());
+    }
+
+    fn tell(&self, order: Order) {
+        // A cut is never taken back.
+        self.order.fetch_max(order as u8, Relaxed);
+        if let Some(task) = self.task.get() {
+            task.wake_by_ref();
+        }
+    }
+
+    /// What the connection was told, once.
+    pub(crate) fn take_order(&self) -> Option<Order> {
+        if self.order.load(Relaxed) == 0 {
+            return None;
+        }
+        match self.order.swap(0, Relaxed) {
+            0 => None,
+            1 => Some(Order::End),
+            _ => Some(Order::Cut),
+        }
+    }
+
+    /// A request came without a valid credential. HTTP/2 is expensive, and open to abuse: such a
+    /// connection takes no more (kube-apiserver's `UnauthenticatedHTTP2DOSMitigation`). Streams that
+    /// are open, such as watches, go on.
+    pub(crate) fn unauthenticated(&self) {
+        match self.unauthenticated.fetch_add(1, Relaxed) {
+            0 => self.tell(Order::End),
+            UNAUTHENTICATED_REQUESTS_MAX.. => self.tell(Order::Cut),
+            _ => {}
+        }
+    }
+
+    /// A request was answered before all of it had come: the connection ends behind it.
+    pub(crate) fn answered_early(&self) {
+        self.sending.store(true, Relaxed);
+    }
+
+    /// The bytes of the bodies that this connection sends.
+    pub(crate) fn bodies(&self) -> &ConnectionBodies {
+        &self.bodies
+    }
+
+    /// hyper has sent all that it was given.
+    fn flushed(&self) {
+        if self.unsent.any.load(Relaxed) {
+            self.unsent.any.store(false, Relaxed);
+            drop(self.unsent.hold.lock().take());
+        }
     }
 
     /// A request has come; it is open until its body is dropped.
@@ -145,10 +270,28 @@ impl Peer {
 pub(crate) struct OpenRequest(Arc<Peer>);
 
 impl OpenRequest {
-    /// The body of its answer.
-    pub(crate) fn answered(self, body: Body) -> Counted {
+    /// The body of its answer, sent by the task that calls.
+    pub(crate) async fn answered(self, mut body: Body) -> Counted {
         let flow = STREAM.try_with(Arc::clone).ok();
-        Counted { body, flow, _open: self }
+        if let Some(hold) = body.held() {
+            let cut: Weak<dyn Cut> = match &flow {
+                Some(flow) => {
+                    let task = std::future::poll_fn(|cx| Poll::Ready(cx.waker().clone())).await;
+                    let _ = flow.task.set(task);
+                    Arc::<Flow>::downgrade(flow)
+                }
+                None => Arc::<Peer>::downgrade(&self.0),
+            };
+            let deadline = hold.deadline;
+            hold.seat.send(Instant::now(), deadline, cut);
+        }
+        Counted { body, flow, open: self }
+    }
+}
+
+impl Cut for Peer {
+    fn cut(&self) {
+        self.tell(Order::Cut);
     }
 }
 
@@ -164,7 +307,29 @@ pub(crate) struct Counted {
     body: Body,
     /// Of the HTTP/2 stream.
     flow: Option<Arc<Flow>>,
-    _open: OpenRequest,
+    open: OpenRequest,
+}
+
+/// Of a chunk, the piece that is handed over now; the rest stays.
+fn first_piece(hold: &mut Hold, mut chunk: Bytes, of_stream: bool) -> Bytes {
+    if of_stream && chunk.len() > 2 * TAIL_BYTES {
+        hold.tail = chunk.split_off(chunk.len() - TAIL_BYTES);
+    }
+    hold.seat.sent(chunk.len());
+    chunk
+}
+
+impl Drop for Counted {
+    fn drop(&mut self) {
+        // Over HTTP/1.1 the end of the body may still be in hyper's buffer.
+        if self.flow.is_none()
+            && let Some(hold) = self.body.held().take()
+        {
+            let unsent = &self.open.0.unsent;
+            *unsent.hold.lock() = Some(hold);
+            unsent.any.store(true, Relaxed);
+        }
+    }
 }
 
 impl Counted {
@@ -183,15 +348,25 @@ impl http_body::Body for Counted {
             // hyper comes for more when the peer has made room.
             flow.moved();
         }
-        let polled = Pin::new(&mut self.body).poll_frame(cx);
-        if let (Some(flow), Poll::Ready(_)) = (&self.flow, &polled) {
+        let this = &mut *self;
+        let tail = this.body.held().as_mut().map(|hold| std::mem::take(&mut hold.tail)).unwrap_or_default();
+        let mut polled = match tail.is_empty() {
+            true => Pin::new(&mut this.body).poll_frame(cx),
+            false => Poll::Ready(Some(Ok(Frame::data(tail)))),
+        };
+        if let (Some(hold), Poll::Ready(Some(Ok(frame)))) = (this.body.held(), &mut polled)
+            && let Some(chunk) = frame.data_mut()
+        {
+            *chunk = first_piece(hold, std::mem::take(chunk), this.flow.is_some());
+        }
+        if let (Some(flow), Poll::Ready(_)) = (&this.flow, &polled) {
             flow.wait();
         }
         polled
     }
 
     fn is_end_stream(&self) -> bool {
-        self.body.is_end_stream()
+        self.body.is_end_stream() && self.body.has_no_tail()
     }
 
     fn size_hint(&self) -> SizeHint {
@@ -237,7 +412,8 @@ impl<F: Future> Future for StreamTask<F> {
         } else {
             this.stream.as_mut().poll(cx)
         };
-        if polled.is_ready() {
+        // The stream is dropped with this task, and so reset.
+        if polled.is_ready() || this.flow.cut.load(Relaxed) {
             return Poll::Ready(());
         }
         if this.check.is_none()
@@ -250,7 +426,6 @@ impl<F: Future> Future for StreamTask<F> {
             && sleep.as_mut().poll(cx).is_ready()
         {
             match this.flow.look() {
-                // The stream is dropped with this task, and so reset.
                 Some(now) if now == *seen => return Poll::Ready(()),
                 Some(now) => {
                     *seen = now;
@@ -263,17 +438,55 @@ impl<F: Future> Future for StreamTask<F> {
     }
 }
 
-/// A socket that notes whether its peer takes what is written.
+/// A socket that notes whether its peer takes what is written, and that lingers when it is shut down.
 #[derive(Debug)]
 pub(crate) struct WatchedIo<T> {
     io: T,
     peer: Arc<Peer>,
     corked: bool,
+    lingering: Option<Box<Linger>>,
+}
+
+/// The time between the end of what is written and the end of the socket. A socket that is closed
+/// with bytes unread resets the connection, and the peer may lose the answer that it has not read.
+#[derive(Debug)]
+pub(crate) struct Linger {
+    until: Pin<Box<Sleep>>,
+    bytes_left: usize,
+    /// The peer is still sending.
+    sending: bool,
+}
+
+impl Linger {
+    /// `sending`: a request was answered before all of it had come. Else the time is over as soon as
+    /// nothing is left to read.
+    pub(crate) fn new(sending: bool) -> Self {
+        Linger { until: Box::pin(tokio::time::sleep(LINGER_TIMEOUT)), bytes_left: LINGER_BYTES_MAX, sending }
+    }
+
+    /// Reads and forgets, until the peer closes or has had its time.
+    pub(crate) fn poll<T: AsyncRead + Unpin>(&mut self, io: &mut T, cx: &mut Context<'_>) -> Poll<()> {
+        let mut buffer = [0_u8; LINGER_BUFFER_BYTES];
+        loop {
+            let mut buffer = ReadBuf::new(&mut buffer);
+            match Pin::new(&mut *io).poll_read(cx, &mut buffer) {
+                Poll::Ready(Ok(())) if !buffer.filled().is_empty() => {
+                    let Some(left) = self.bytes_left.checked_sub(buffer.filled().len()) else {
+                        return Poll::Ready(());
+                    };
+                    (self.bytes_left, self.sending) = (left, true);
+                }
+                Poll::Ready(_) => return Poll::Ready(()),
+                Poll::Pending if self.sending => return self.until.as_mut().poll(cx),
+                Poll::Pending => return Poll::Ready(()),
+            }
+        }
+    }
 }
 
 impl<T> WatchedIo<T> {
     pub(crate) fn new(io: T, peer: Arc<Peer>) -> Self {
-        WatchedIo { io, peer, corked: false }
+        WatchedIo { io, peer, corked: false, lingering: None }
     }
 
     fn note(&self, written: &Poll<io::Result<usize>>) {
@@ -296,7 +509,7 @@ impl<T: AsyncRead + Unpin> AsyncRead for WatchedIo<T> {
     }
 }
 
-impl<T: AsyncWrite + Unpin> AsyncWrite for WatchedIo<T> {
+impl<T: AsyncRead + AsyncWrite + Unpin> AsyncWrite for WatchedIo<T> {
     fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &[u8]) -> Poll<io::Result<usize>> {
         if self.corked {
             return Poll::Pending;
@@ -324,11 +537,24 @@ impl<T: AsyncWrite + Unpin> AsyncWrite for WatchedIo<T> {
     }
 
     fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.io).poll_flush(cx)
+        let flushed = Pin::new(&mut self.io).poll_flush(cx);
+        if matches!(flushed, Poll::Ready(Ok(()))) {
+            self.peer.flushed();
+        }
+        flushed
     }
 
     fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.io).poll_shutdown(cx)
+        let this = &mut *self;
+        let lingering = match &mut this.lingering {
+            Some(lingering) => lingering,
+            None => {
+                ready!(Pin::new(&mut this.io).poll_shutdown(cx))?;
+                this.peer.flushed();
+                this.lingering.insert(Box::new(Linger::new(this.peer.sending.load(Relaxed))))
+            }
+        };
+        lingering.poll(&mut this.io, cx).map(Ok)
     }
 }
 
@@ -388,7 +614,7 @@ mod tests {
         let request = peer.request();
         StreamExecutor.execute(async move {
             let _held = dropped;
-            let mut body = request.answered(Body::full("some bytes"));
+            let mut body = request.answered(Body::full("some bytes")).await;
             // Taken once, and never again: what hyper does while a window is used up.
             let _ = std::future::poll_fn(|cx| Pin::new(&mut body).poll_frame(cx)).await;
             std::future::pending::<()>().await;

@@ -15,7 +15,7 @@ use tokio::time::Instant;
 use crate::Shared;
 use crate::body::Body;
 use crate::registry::Subresource;
-use crate::request::ResourceRoute;
+use crate::request::{ResourceRoute, Verb};
 use crate::respond;
 use crate::service::Asker;
 use crate::view::{ListView, ObjectView, WatchView};
@@ -123,6 +123,19 @@ fn timeout(asked: Option<i64>, minimum: Duration) -> Duration {
         // Zero means "not given" and was filtered out; a negative time is over at once.
         Some(seconds) => Duration::from_secs(u64::try_from(seconds).unwrap_or(0).min(WATCH_TIMEOUT_SECONDS_MAX)),
         None => minimum.mul_f64(1.0 + rand::rng().random::<f64>()),
+    }
+}
+
+/// Refuses the namespaces `.` and `..` for a whole collection, as upstream's `storage.PrepareKey` does;
+/// the error is no API error there, and so a 500 without a reason.
+pub(crate) fn check_namespace(route: &ResourceRoute) -> Result<(), Status> {
+    let of_collection = matches!(route.verb, Verb::Collection | Verb::Write(write::WriteVerb::DeleteCollection));
+    match route.namespace.as_deref() {
+        Some(namespace @ ("." | "..")) if of_collection && route.name.is_none() => {
+            let key = format!("/{}/{namespace}", route.resource.storage_prefix);
+            Err(Status::failure(500, "", format!("invalid key: {key:?}")))
+        }
+        _ => Ok(()),
     }
 }
 

@@ -10,11 +10,14 @@
 use std::convert::Infallible;
 use std::io;
 use std::net::SocketAddr;
+use std::pin::Pin;
 use std::sync::Arc;
+use std::task::Poll;
 use std::time::Duration;
 
 use futures_util::FutureExt as _;
-use http::{Request, Response};
+use http::header::{CONNECTION, CONTENT_TYPE, HOST};
+use http::{HeaderValue, Request, Response, StatusCode, Version};
 use hyper::body::Incoming;
 use hyper::server::conn::http1;
 use hyper_util::rt::{TokioIo, TokioTimer};
@@ -29,9 +32,14 @@ use tokio::time::Instant;
 use tokio_rustls::TlsAcceptor;
 use tracing::{debug, warn};
 
+use crate::body::Body;
 use crate::gather::{Cork, Gathering, gather};
 use crate::h1::{Answer, Http1};
-use crate::peer::{Counted, GOODBYE_TIMEOUT, Looks, Peer, StreamExecutor, Verdict, WatchedIo};
+use crate::peer::{
+    AnsweredEarly, Counted, GOODBYE_TIMEOUT, Linger, Looks, Order, Peer, StreamExecutor, Unauthenticated, Verdict,
+    WatchedIo,
+};
+use crate::seats::SWEEP_INTERVAL;
 use crate::service::ApiService;
 
 /// Connections served at once; further ones wait in the kernel's backlog.
@@ -42,8 +50,10 @@ const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(10);
 /// for a peer that does not read: a response is asked for more only below it. (kube-apiserver takes
 /// 1 MiB of headers; no URL has more than 64 KiB here, and other headers are small.)
 const HTTP1_BUFFER_BYTES_MAX: usize = 128 * 1024;
-/// Streams on one HTTP/2 connection; a client opens another connection for more.
-const HTTP2_STREAMS_MAX: u32 = 2_000;
+/// Streams open on one HTTP/2 connection, watches included (`--http2-max-streams-per-connection`):
+/// kube-apiserver's 100. A stream beyond it is refused (`REFUSED_STREAM`); clients know the limit from
+/// the settings and open another connection.
+pub const HTTP2_STREAMS_MAX: u32 = 100;
 /// Bytes a stalled HTTP/2 stream may hold in the server, besides the chunk it was to take next.
 const HTTP2_STREAM_BUFFER_BYTES_MAX: usize = 64 * 1024;
 /// How often an idle HTTP/2 peer is asked for a sign of life, and how long it may take to give one.
@@ -96,12 +106,13 @@ pub(crate) fn serve(
     service: ApiService,
     listener: std::net::TcpListener,
     tls: Option<Arc<ServerConfig>>,
+    http2_streams_max: u32,
 ) -> io::Result<Serving> {
     listener.set_nonblocking(true)?;
     let listener = TcpListener::from_std(listener)?;
     let address = listener.local_addr()?;
     let (stop, stopped) = watch::channel(false);
-    let task = tokio::spawn(accept(listener, service, tls.map(TlsAcceptor::from), stopped));
+    let task = tokio::spawn(accept(listener, service, tls.map(TlsAcceptor::from), http2_streams_max, stopped));
     Ok(Serving { address, stop, task })
 }
 
@@ -109,12 +120,15 @@ async fn accept(
     listener: TcpListener,
     service: ApiService,
     tls: Option<TlsAcceptor>,
+    http2_streams_max: u32,
     mut stopped: watch::Receiver<bool>,
 ) {
-    let (builder, http1) = (Arc::new(any_builder()), Arc::new(http1_builder()));
+    let (builder, http1) = (Arc::new(any_builder(http2_streams_max)), Arc::new(http1_builder()));
     let places = Arc::new(Semaphore::new(CONNECTIONS_MAX));
     // Connections are tasks of their own; they end with this set, and so with the server.
     let mut connections = tokio::task::JoinSet::new();
+    let mut sweep = tokio::time::interval(SWEEP_INTERVAL);
+    sweep.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
     loop {
         let accepted = tokio::select! {
             accepted = async {
@@ -122,6 +136,10 @@ async fn accept(
                 listener.accept().await.map(|(stream, peer)| (stream, peer, place))
             } => accepted,
             Some(_) = connections.join_next() => continue,
+            _ = sweep.tick() => {
+                service.sweep(Instant::now());
+                continue;
+            }
             _ = stopped.changed() => break,
         };
         let (stream, peer, place) = match accepted {
@@ -155,7 +173,7 @@ async fn accept(
 }
 
 /// For a connection that says by its first bytes what it speaks, or was found to speak HTTP/2.
-fn any_builder() -> auto::Builder<StreamExecutor> {
+fn any_builder(http2_streams_max: u32) -> auto::Builder<StreamExecutor> {
     let mut builder = auto::Builder::new(StreamExecutor);
     builder
         .http1()
@@ -167,7 +185,7 @@ fn any_builder() -> auto::Builder<StreamExecutor> {
     builder
         .http2()
         .timer(TokioTimer::new())
-        .max_concurrent_streams(HTTP2_STREAMS_MAX)
+        .max_concurrent_streams(http2_streams_max)
         .max_send_buf_size(HTTP2_STREAM_BUFFER_BYTES_MAX)
         .max_header_list_size(HTTP2_HEADER_BYTES_MAX)
         .keep_alive_interval(HTTP2_PING_INTERVAL)
@@ -251,10 +269,60 @@ impl Connection {
 /// How the requests of one connection are answered.
 fn answers(service: ApiService, peer: &Arc<Peer>) -> impl Fn(Request<Incoming>) -> Answer + Send + Sync + 'static {
     let peer = Arc::clone(peer);
-    move |request| {
-        let (service, open) = (service.clone(), peer.request());
-        Box::pin(async move { service.handle(request).await.map(|body| open.answered(body)) })
+    move |mut request| {
+        let (service, open, peer) = (service.clone(), peer.request(), Arc::clone(&peer));
+        Box::pin(async move {
+            let response = match refused_host(&request) {
+                Some(why) => bad_request(why),
+                None => {
+                    request.extensions_mut().insert(peer.bodies().clone());
+                    let version = request.version();
+                    let mut response = service.handle(request).await;
+                    if response.extensions_mut().remove::<Unauthenticated>().is_some() && version == Version::HTTP_2 {
+                        peer.unauthenticated();
+                    }
+                    if response.extensions_mut().remove::<AnsweredEarly>().is_some() {
+                        peer.answered_early();
+                    }
+                    response
+                }
+            };
+            let (head, body) = response.into_parts();
+            Response::from_parts(head, open.answered(body).await)
+        })
     }
+}
+
+/// What is wrong with the `Host` headers of a request, in the words of Go's `net/http`
+/// (`readRequest` in `server.go` and `request.go`). HTTP/2 has `:authority` instead.
+fn refused_host(request: &Request<Incoming>) -> Option<&'static str> {
+    if request.version() > Version::HTTP_11 {
+        return None;
+    }
+    let mut hosts = request.headers().get_all(HOST).iter();
+    match (hosts.next(), hosts.next()) {
+        (_, Some(_)) => Some(""),
+        (None, None) if request.version() == Version::HTTP_11 => Some(": missing required Host header"),
+        (Some(host), None) if !host.as_bytes().iter().all(|byte| is_host_byte(*byte)) => {
+            Some(": malformed Host header")
+        }
+        _ => None,
+    }
+}
+
+/// The bytes of RFC 3986's `host [":" port]`, without looking where they stand (`ValidHostHeader`).
+fn is_host_byte(byte: u8) -> bool {
+    byte.is_ascii_alphanumeric() || b"!$%&'()*+,-.:;=[]_~".contains(&byte)
+}
+
+/// A 400 as Go's server gives one before any handler runs.
+fn bad_request(why: &'static str) -> Response<Body> {
+    let mut response = Response::new(Body::full(format!("400 Bad Request{why}")));
+    *response.status_mut() = StatusCode::BAD_REQUEST;
+    let headers = response.headers_mut();
+    headers.insert(CONTENT_TYPE, HeaderValue::from_static("text/plain; charset=utf-8"));
+    headers.insert(CONNECTION, HeaderValue::from_static("close"));
+    response
 }
 
 /// Runs a connection until it ends, its peer is let go, or the server stops; `goodbye` tells it to
@@ -268,6 +336,7 @@ async fn until_the_end<F>(
 where
     F: Future<Output = Result<(), ConnectionError>> + Unpin,
 {
+    peer.run_by(&std::future::poll_fn(|cx| Poll::Ready(cx.waker().clone())).await);
     let mut looks = Looks::new(Instant::now());
     loop {
         let due = match looks.look(&peer, Instant::now()) {
@@ -278,9 +347,18 @@ where
             }
             Verdict::Stalled => return Err("the peer does not read".into()),
         };
+        // Looked at before the connection is polled, since what wakes this task may be an order alone.
+        let turn = std::future::poll_fn(|cx| match peer.take_order() {
+            Some(order) => Poll::Ready(Err(order)),
+            None => Pin::new(&mut connection).poll(cx).map(Ok),
+        });
         tokio::select! {
             biased;
-            ended = &mut connection => return ended,
+            turn = turn => match turn {
+                Ok(ended) => return ended,
+                Err(Order::End) => goodbye(&mut connection),
+                Err(Order::Cut) => return Err("the peer was cut".into()),
+            },
             () = tokio::time::sleep_until(due) => {}
             // An error is the end of the server as well: nobody can say stop any more.
             _ = stopped.changed() => break,
@@ -301,6 +379,8 @@ async fn refuse_plain_http(mut stream: TcpStream) -> io::Result<Option<TcpStream
             let answer = b"HTTP/1.0 400 Bad Request\r\n\r\nClient sent an HTTP request to an HTTPS server.\n";
             stream.write_all(answer).await?;
             stream.shutdown().await?;
+            let mut linger = Linger::new(true);
+            std::future::poll_fn(|cx| linger.poll(&mut stream, cx)).await;
             Ok(None)
         }
         Ok(Ok(_)) | Err(_) => Ok(None),

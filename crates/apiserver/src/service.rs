@@ -14,7 +14,7 @@ use std::panic::AssertUnwindSafe;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use bytes::{Buf, Bytes};
 use futures_util::FutureExt as _;
@@ -29,11 +29,13 @@ use listwatch_meta::Status;
 use listwatch_wire::cbor;
 use listwatch_wire::media_type;
 use listwatch_wire::query::{Extra, Query};
-use tokio::sync::SemaphorePermit;
+use tokio::sync::OwnedSemaphorePermit;
+use tokio::time::Instant;
 
 use crate::Shared;
 use crate::auth::{self, User};
-use crate::body::Body;
+use crate::body::{Body, Hold};
+use crate::body_budget::ConnectionBodies;
 use crate::components;
 use crate::connect;
 use crate::documents::{self, Answer, Asked};
@@ -41,9 +43,11 @@ use crate::gzip;
 use crate::health;
 use crate::impersonation;
 use crate::metrics::{self, Labels};
+use crate::peer::{AnsweredEarly, Unauthenticated};
 use crate::read;
 use crate::request::{NoRoute, ResourceRoute, Route, Verb, route};
 use crate::respond;
+use crate::seats::Seat;
 use crate::tokens::{self, Verdict};
 use crate::upload::Upload;
 use crate::view::{ObjectView, StatusView};
@@ -53,16 +57,19 @@ use crate::write::{self, WriteRequest};
 /// How long anything but a watch may take, unless the request asks for less (`--request-timeout`).
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(60);
 
-/// Reads served at once, watches not counted (`--max-requests-inflight`); further ones are a 429.
+/// Reads served at once, until their answers are sent, watches not counted
+/// (`--max-requests-inflight`); further ones take the seat of a slow answer or are a 429.
 pub(crate) const READS_IN_FLIGHT_MAX: usize = 400;
-/// Writes served at once (`--max-mutating-requests-inflight`); further ones are a 429. Each may
-/// hold a body of [`crate::REQUEST_BODY_BYTES_MAX`].
+/// Writes served at once, until their answers are sent (`--max-mutating-requests-inflight`); further
+/// ones take the seat of a slow answer or are a 429.
 pub(crate) const WRITES_IN_FLIGHT_MAX: usize = 200;
 
 /// The bodies of writes that are worked on may take this many bytes of memory together when they are
-/// parsed, each counted as the most that one of its length can take; further ones wait, within the
-/// time that a request may take.
+/// parsed, each counted as the most that one of its length can take; then the answers, until they are
+/// sent. Further ones wait, within the time that a request may take.
 pub(crate) const WRITES_BYTES_MAX: usize = 512 * 1024 * 1024;
+/// A write that waits for that memory cuts one slow answer each such time.
+const WRITES_BYTES_RECLAIM_INTERVAL: Duration = Duration::from_millis(250);
 
 const AUDIT_ID: HeaderName = HeaderName::from_static("audit-id");
 const NOSNIFF: HeaderName = HeaderName::from_static("x-content-type-options");
@@ -107,6 +114,12 @@ impl ApiService {
         ApiService { shared }
     }
 
+    /// Cuts the answers whose time is over.
+    pub(crate) fn sweep(&self, now: Instant) {
+        self.shared.reads.sweep(now);
+        self.shared.writes.sweep(now);
+    }
+
     /// Answers one request. Never fails: what goes wrong is in the response.
     pub async fn handle<B>(&self, request: Request<B>) -> Response<Body>
     where
@@ -118,7 +131,7 @@ impl ApiService {
         let version = request.version();
         let head_only = request.method() == Method::HEAD;
         let (parts, body) = request.into_parts();
-        let mut upload = Upload::new(body);
+        let mut upload = Upload::new(body).of_connection(parts.extensions.get::<ConnectionBodies>().cloned());
         let answer = AssertUnwindSafe(Box::pin(self.answer(&parts, &mut upload))).catch_unwind().await;
         // A client that is still sending may take an answer in between for a broken connection.
         upload.drain(&parts.headers).await;
@@ -127,11 +140,17 @@ impl ApiService {
             let text = "This request caused apiserver to panic. Look in the logs for details.\n";
             self::text(StatusCode::INTERNAL_SERVER_ERROR, text.to_owned())
         });
+        if !upload.is_ended() {
+            response.extensions_mut().insert(AnsweredEarly);
+        }
         let headers = response.headers_mut();
         headers.insert(AUDIT_ID, audit_id);
         headers.entry(CACHE_CONTROL).or_insert(HeaderValue::from_static("no-cache, private"));
         if version == Version::HTTP_2 {
             headers.remove(CONNECTION);
+        } else if !upload.is_ended() {
+            // The rest of the body is not read: nothing can follow on this connection.
+            headers.insert(CONNECTION, HeaderValue::from_static("close"));
         }
         if head_only {
             // What the body would be is said all the same, where that is known before it is made.
@@ -173,8 +192,20 @@ impl ApiService {
         let user = match user {
             Some(user) => user,
             // Nobody is asked who may ask.
-            None if open => Cow::Borrowed(User::admin()),
-            None => return asker.status(&Status::unauthorized()),
+            None if open => {
+                let mut response = match routed {
+                    Ok(Route::Health { endpoint, check }) => self.health(endpoint, check.as_deref(), &query).await,
+                    Ok(route) => self.document(route, &parts.headers, &query, &asker),
+                    Err(_) => asker.status(&Status::unauthorized()),
+                };
+                response.extensions_mut().insert(Unauthenticated);
+                return response;
+            }
+            None => {
+                let mut response = asker.status(&Status::unauthorized());
+                response.extensions_mut().insert(Unauthenticated);
+                return response;
+            }
         };
         let user = match impersonation::user(&parts.headers) {
             Ok(None) => user,
@@ -196,7 +227,7 @@ impl ApiService {
                 };
                 let mut response = answered.unwrap_or_else(|status| asker.status(&status));
                 add_warnings(response.headers_mut(), route.resource.deprecation.as_slice());
-                self.shared.metrics.answered(labels, response.status().as_u16(), begun.elapsed());
+                self.count(&labels, &response, begun);
                 response
             }
             Ok(Route::Resource(route)) => {
@@ -209,20 +240,34 @@ impl ApiService {
                     self.resource(route, &user, &parts.headers, &query, &asker, upload).await
                 };
                 add_warnings(response.headers_mut(), deprecation.as_slice());
-                self.shared.metrics.answered(labels, response.status().as_u16(), begun.elapsed());
-                response
-            }
-            Ok(Route::Metrics) => {
-                let mut response = text(StatusCode::OK, self.shared.metrics_text().await);
-                insert(response.headers_mut(), CONTENT_TYPE, metrics::CONTENT_TYPE);
+                self.count(&labels, &response, begun);
                 response
             }
             Ok(Route::Health { endpoint, check }) => self.health(endpoint, check.as_deref(), &query).await,
-            Ok(route) => self.document(route, &parts.headers, &query, &asker),
+            Ok(route) => {
+                let now = Instant::now();
+                let Some(seat) = self.shared.reads.take(now) else { return too_many_requests() };
+                let mut response = match route {
+                    Route::Metrics => {
+                        let mut response = text(StatusCode::OK, self.shared.metrics_text().await);
+                        insert(response.headers_mut(), CONTENT_TYPE, metrics::CONTENT_TYPE);
+                        response
+                    }
+                    route => self.document(route, &parts.headers, &query, &asker),
+                };
+                response.body_mut().hold(Hold::new(seat, now + REQUEST_TIMEOUT, None));
+                response
+            }
             Err(NoRoute::Status(status)) => asker.status(&status),
             Err(NoRoute::PageNotFound) => text(StatusCode::NOT_FOUND, "404 page not found\n".to_owned()),
             Err(NoRoute::Unparsable(why)) => text(StatusCode::INTERNAL_SERVER_ERROR, format!("{why}\n")),
         }
+    }
+
+    /// Counts a request that is answered, up to the headers.
+    fn count(&self, labels: &Labels, response: &Response<Body>, begun: Instant) {
+        let registry = self.shared.backend.registry();
+        self.shared.metrics.answered(labels, response.status().as_u16(), begun.elapsed(), &registry);
     }
 
     /// Who asks, if that is known here.
@@ -287,6 +332,9 @@ impl ApiService {
         B::Data: Buf + Send,
         B::Error: Into<Box<dyn std::error::Error + Send + Sync>>,
     {
+        if let Err(status) = read::check_namespace(&route) {
+            return asker.status(&status);
+        }
         if is_watch(&route, query) {
             if self.shared.is_stopping() {
                 return asker.status(&Status::unavailable("apiserver is shutting down").retry_after(1));
@@ -295,25 +343,30 @@ impl ApiService {
             let answer = read::watch(&self.shared, &route, query, asker).await;
             return answer.unwrap_or_else(|status| asker.status(&status));
         }
-        let timeout = match request_timeout(query) {
-            Ok(timeout) => timeout,
+        let deadline = match request_timeout(query) {
+            Ok(timeout) => Instant::now() + timeout,
             Err(status) => return asker.status(&status),
         };
-        let places = match route.verb {
-            Verb::Write(_) => &self.shared.writes_in_flight,
-            Verb::Get | Verb::Collection | Verb::Connect => &self.shared.reads_in_flight,
+        let (seats, received) = match route.verb {
+            Verb::Get | Verb::Collection | Verb::Connect => (&self.shared.reads, None),
+            // First the body, then the seat: who sends slowly takes none.
+            Verb::Write(_) => match in_time(deadline, upload.collect(&self.shared.bodies)).await {
+                Ok(received) => (&self.shared.writes, Some(received)),
+                Err(status) => return asker.status(&status),
+            },
         };
-        let Ok(_place) = places.try_acquire() else {
+        let Some(seat) = seats.take(Instant::now()) else {
             return too_many_requests();
         };
+        let mut room = None;
         let work = async {
             match route.verb {
                 Verb::Get => read::get(&self.shared, &route, query, asker).await,
                 Verb::Collection => read::list(&self.shared, &route, query, asker).await,
                 Verb::Connect => connect::answer(&self.shared, &route, query).await,
                 Verb::Write(verb) => {
-                    let body = upload.collect().await?;
-                    let _room = self.room_for(&body).await;
+                    let body = received.as_ref().map(|received| received.bytes.clone()).unwrap_or_default();
+                    room = self.room_for(&body).await;
                     let content_type = header(headers, &CONTENT_TYPE);
                     let (content_type, body) = match self.shared.cbor {
                         true => from_cbor(content_type, body)?,
@@ -337,11 +390,10 @@ impl ApiService {
                 }
             }
         };
-        match tokio::time::timeout(timeout, work).await {
-            Ok(Ok(response)) => response,
-            Ok(Err(status)) => asker.status(&status),
-            Err(_) => asker.status(&Status::timeout("request did not complete within the allotted timeout")),
-        }
+        let mut response = in_time(deadline, work).await.unwrap_or_else(|status| asker.status(&status));
+        let hold = held(seat, deadline, room, response.body());
+        response.body_mut().hold(hold);
+        response
     }
 
     /// Answers a question.
@@ -359,16 +411,11 @@ impl ApiService {
         B::Data: Buf + Send,
         B::Error: Into<Box<dyn std::error::Error + Send + Sync>>,
     {
-        let Ok(_place) = self.shared.writes_in_flight.try_acquire() else { return Ok(too_many_requests()) };
-        let timeout = request_timeout(query)?;
-        let late = |_| Status::timeout("request did not complete within the allotted timeout");
-        let (body, _room) = tokio::time::timeout(timeout, async {
-            let body = upload.collect().await?;
-            let room = self.room_for(&body).await;
-            Ok::<_, Status>((body, room))
-        })
-        .await
-        .map_err(late)??;
+        let deadline = Instant::now() + request_timeout(query)?;
+        let received = in_time(deadline, upload.collect(&self.shared.bodies)).await?;
+        let Some(seat) = self.shared.writes.take(Instant::now()) else { return Ok(too_many_requests()) };
+        let body = received.bytes.clone();
+        let room = in_time(deadline, async { Ok(self.room_for(&body).await) }).await?;
         let content_type = header(headers, &CONTENT_TYPE);
         let (content_type, body) = match self.shared.cbor {
             true => from_cbor(content_type, body)?,
@@ -388,14 +435,23 @@ impl ApiService {
         };
         let view = ObjectView::plain(asker)?;
         let answer = write::review(&self.shared.backend, &self.shared.auth, user, &request).await?;
-        respond::written(answer, &route.resource, &view)
+        let mut response = respond::written(answer, &route.resource, &view)?;
+        let hold = held(seat, deadline, room, response.body());
+        response.body_mut().hold(hold);
+        Ok(response)
     }
 
     /// Waits until there is room for what becomes of a body.
-    async fn room_for(&self, body: &Bytes) -> Option<SemaphorePermit<'_>> {
+    async fn room_for(&self, body: &Bytes) -> Option<OwnedSemaphorePermit> {
         // None is ever asked for that there is no room for at all, and the semaphore is never closed.
         let bytes = u32::try_from(write::document_bytes_max(body.len()).min(WRITES_BYTES_MAX)).unwrap_or(u32::MAX);
-        self.shared.writes_bytes.acquire_many(bytes).await.ok()
+        let mut room = std::pin::pin!(Arc::clone(&self.shared.writes_bytes).acquire_many_owned(bytes));
+        loop {
+            match tokio::time::timeout(WRITES_BYTES_RECLAIM_INTERVAL, &mut room).await {
+                Ok(room) => return room.ok(),
+                Err(_) => self.shared.writes.reclaim(Instant::now()),
+            }
+        }
     }
 
     async fn health(&self, endpoint: &str, check: Option<&str>, query: &Query<'_>) -> Response<Body> {
@@ -419,6 +475,19 @@ impl ApiService {
         };
         document_response(answer, headers)
     }
+}
+
+/// The outcome, or a 504 at the deadline.
+async fn in_time<T>(deadline: Instant, work: impl Future<Output = Result<T, Status>>) -> Result<T, Status> {
+    let late = |_| Status::timeout("request did not complete within the allotted timeout");
+    tokio::time::timeout_at(deadline, work).await.map_err(late)?
+}
+
+/// What an answer keeps until it is sent: its seat, and of the memory of writes what it takes itself.
+fn held(seat: Seat, deadline: Instant, room: Option<OwnedSemaphorePermit>, body: &Body) -> Box<Hold> {
+    let bytes = usize::try_from(http_body::Body::size_hint(body).lower()).unwrap_or(usize::MAX);
+    let room = room.and_then(|mut room| room.split(bytes.min(room.num_permits())));
+    Hold::new(seat, deadline, room)
 }
 
 /// A body in CBOR as the same in JSON, with the media type that it has then.
@@ -658,7 +727,8 @@ mod tests {
             let request = Request::post("/api/v1/namespaces").header(CONTENT_TYPE, "application/json");
             server.service().handle(request.body(body).unwrap()).await.status()
         };
-        let taken = server.shared.writes_bytes.acquire_many(WRITES_BYTES_MAX as u32).await.unwrap();
+        let all = Arc::clone(&server.shared.writes_bytes).acquire_many_owned(WRITES_BYTES_MAX as u32);
+        let taken = all.await.unwrap();
         let mut waiting = std::pin::pin!(send());
         let soon = tokio::time::timeout(Duration::from_millis(100), &mut waiting).await;
         assert!(soon.is_err(), "there is room for no body");

@@ -9,6 +9,7 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 
 use bytes::Bytes;
+use futures_util::FutureExt as _;
 use http::{Method, Request, Response};
 use http_body::Frame;
 use http_body_util::combinators::BoxBody;
@@ -34,9 +35,14 @@ struct World {
 
 impl World {
     async fn new() -> Self {
+        World::with_streams(300).await
+    }
+
+    /// A server that allows so many streams on one connection.
+    async fn with_streams(streams_max: u32) -> Self {
         let store = MemoryStorage::new();
-        let auth = Auth::Token("secret".to_owned());
-        let server = ApiServer::builder().storage(store.clone()).auth(auth).build().await.expect("a server");
+        let builder = ApiServer::builder().storage(store.clone()).auth(Auth::Token("secret".to_owned()));
+        let server = builder.http2_max_streams_per_connection(streams_max).build().await.expect("a server");
         let serving = server.serve_plain(TcpListener::bind("127.0.0.1:0").expect("a port")).expect("listening");
         World { server, store, serving }
     }
@@ -51,9 +57,14 @@ impl World {
     }
 
     async fn connect(&self) -> Client {
+        self.connect_with_window(STREAM_WINDOW_BYTES).await
+    }
+
+    /// A client that takes so many bytes of each answer before it reads it.
+    async fn connect_with_window(&self, bytes: u32) -> Client {
         let stream = TcpStream::connect(self.serving.address()).await.expect("connected");
         let (sender, connection) = http2::Builder::new(TokioExecutor::new())
-            .initial_stream_window_size(STREAM_WINDOW_BYTES)
+            .initial_stream_window_size(bytes)
             .initial_connection_window_size(8 << 20)
             .handshake(TokioIo::new(stream))
             .await
@@ -156,11 +167,12 @@ async fn a_refused_upload_is_taken_to_its_end_and_then_answered() {
     let world = World::new().await;
     let client = world.connect().await;
     for (path, token, code) in [
-        ("/api/v1/namespaces/shop/configmaps", "wrong", 401),
         ("/api/v1/nonsense", "secret", 404),
         ("/api/v1/pods", "secret", 405),
         ("/api/v1/namespaces/shop/configmaps?timeout=nonsense", "secret", 400),
+        ("/api/v1/namespaces/shop/configmaps", "wrong", 401),
     ] {
+        let client = world.connect().await;
         let taken = Arc::new(AtomicUsize::new(0));
         let body = Pieces { left: 12, taken: Arc::clone(&taken) };
         let response = client.send(Method::POST, path, token, BoxBody::new(body)).await;
@@ -168,8 +180,126 @@ async fn a_refused_upload_is_taken_to_its_end_and_then_answered() {
         assert_eq!(taken.load(Ordering::Relaxed), 12, "the client was cut off while it was sending: {path}");
         response.into_body().collect().await.expect("a whole answer");
     }
-    // The connection is as good as new.
+    // The connection of an authenticated client is as good as new.
+    let body = Pieces { left: 12, taken: Arc::default() };
+    assert_eq!(client.send(Method::POST, "/api/v1/nonsense", "secret", BoxBody::new(body)).await.status(), 404);
     assert_eq!(client.get("/api/v1/configmaps").await.status(), 200);
+}
+
+/// How many reads `/metrics` says are in flight, besides itself; none while it finds no seat.
+async fn reads_in_flight(client: &Client) -> Option<usize> {
+    let response = client.get("/metrics").await;
+    if response.status() != 200 {
+        return None;
+    }
+    let body = response.into_body().collect().await.expect("whole").to_bytes();
+    let text = std::str::from_utf8(&body).expect("text");
+    let line = "apiserver_current_inflight_requests{request_kind=\"readOnly\"} ";
+    let figure = text.lines().find_map(|found| found.strip_prefix(line)).expect("the figure");
+    Some(figure.parse::<usize>().expect("a number") - 1)
+}
+
+/// Clients that take a few bytes of each answer and never read them.
+async fn stalled(world: &World, answers: usize, path: &str) -> Vec<Response<Incoming>> {
+    let mut stalled = Vec::new();
+    while stalled.len() < answers {
+        let client = world.connect_with_window(16).await;
+        for _ in 0..100.min(answers - stalled.len()) {
+            let response = client.get(path).await;
+            assert_eq!(response.status(), 200);
+            stalled.push(response);
+        }
+    }
+    stalled
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn unread_answers_keep_their_seats_and_lose_them_to_requests_that_find_none() {
+    let world = World::with_streams(100).await;
+    for n in 0..4 {
+        world.create(&format!("large-{n}"), 32 * 1024).await;
+    }
+    let client = world.connect().await;
+    assert_eq!(reads_in_flight(&client).await, Some(0));
+    // Lists, whose chunks are made as they go, and objects, whose bytes are the cache's.
+    let mut unread = stalled(&world, 350, "/api/v1/configmaps").await;
+    unread.extend(stalled(&world, 49, "/api/v1/namespaces/shop/configmaps/large-1").await);
+    let one_seat_is_free = reads_in_flight(&client).await;
+    assert_eq!(one_seat_is_free, Some(399), "an answer that nobody reads has no seat");
+    unread.extend(stalled(&world, 1, "/api/v1/configmaps").await);
+    tokio::time::sleep(Duration::from_millis(1_100)).await;
+    // All are taken, and those who read are served all the same.
+    for _ in 0..20 {
+        let response = client.get("/api/v1/configmaps").await;
+        assert_eq!(response.status(), 200);
+        let list = response.into_body().collect().await.expect("whole").to_bytes();
+        assert!(list.ends_with(b"]}\n"));
+    }
+    // One seat was freed for all of them, since each was given back when its answer was read.
+    let ended = unread.into_iter().filter_map(|response| response.into_body().collect().now_or_never());
+    let cut = ended.filter(Result::is_err).count();
+    assert!((1..=20).contains(&cut), "{cut} answers were cut");
+    while reads_in_flight(&client).await != Some(0) {
+        tokio::task::yield_now().await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn unread_answer_is_cut_when_the_time_of_its_request_is_over() {
+    let world = World::new().await;
+    for n in 0..4 {
+        world.create(&format!("large-{n}"), 32 * 1024).await;
+    }
+    let client = world.connect().await;
+    let unread = stalled(&world, 10, "/api/v1/configmaps?timeout=1s").await;
+    let read_slowly = client.get("/api/v1/configmaps?timeout=20s").await;
+    assert_eq!(reads_in_flight(&client).await, Some(11));
+    let begun = std::time::Instant::now();
+    while reads_in_flight(&client).await != Some(1) {
+        assert!(begun.elapsed() < PATIENCE, "the answers keep their seats");
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+    for response in unread {
+        response.into_body().collect().await.expect_err("cut");
+    }
+    read_slowly.into_body().collect().await.expect("whole: it has more time");
+}
+
+#[tokio::test]
+async fn connection_has_as_many_streams_as_the_server_is_told() {
+    let world = World::with_streams(3).await;
+    let client = world.connect().await;
+    let mut watches = Vec::new();
+    for _ in 0..3 {
+        watches.push(client.get("/api/v1/configmaps?watch=true").await);
+    }
+    let fourth = tokio::time::timeout(Duration::from_millis(200), client.get("/version")).await;
+    assert!(fourth.is_err(), "a stream too many");
+    assert_eq!(world.connect().await.get("/version").await.status(), 200, "another connection has its own");
+    watches.pop();
+    assert_eq!(client.get("/version").await.status(), 200, "a stream that ended leaves its place");
+}
+
+#[tokio::test]
+async fn connection_that_is_not_authenticated_takes_no_further_request_and_its_watches_go_on() {
+    let world = World::new().await;
+    for (path, token, code) in [("/api/v1/configmaps", "wrong", 401), ("/readyz", "wrong", 200)] {
+        let client = world.connect().await;
+        let path_of_watch = "/api/v1/configmaps?watch=true&sendInitialEvents=false&resourceVersionMatch=NotOlderThan";
+        let mut watch = client.get(path_of_watch).await.into_body();
+        assert_eq!(client.get("/version").await.status(), 200);
+        let refused = client.send(Method::GET, path, token, Empty::new().boxed()).await;
+        assert_eq!(refused.status(), code);
+        refused.into_body().collect().await.expect("a whole answer");
+        let begun = std::time::Instant::now();
+        let another = || Request::get("http://x/version").body(Empty::new().boxed()).expect("a request");
+        while client.0.clone().send_request(another()).await.is_ok() {
+            assert!(begun.elapsed() < PATIENCE, "no GOAWAY after {path}");
+        }
+        world.create(&format!("after-{code}"), 10).await;
+        let event = next(&mut watch).await;
+        assert!(event.windows(5).any(|window| window == b"after"), "{event:?}");
+    }
 }
 
 #[tokio::test]

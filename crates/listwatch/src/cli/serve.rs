@@ -88,6 +88,11 @@ pub(crate) struct Serve {
     #[arg(long, value_name = "LIST", default_value = "namespace,gc")]
     controllers: Controllers,
 
+    /// Streams that a client may have open on one HTTP/2 connection, watches included; it opens another
+    /// connection for more. 0 is the default
+    #[arg(long, value_name = "COUNT", default_value_t = listwatch_apiserver::HTTP2_STREAMS_MAX)]
+    http2_max_streams_per_connection: u32,
+
     /// Serve CBOR as well (kube-apiserver's feature gate CBORServingAndStorage)
     #[arg(long)]
     cbor: bool,
@@ -132,6 +137,7 @@ impl Serve {
             .auth(Auth::Token(pki.token().to_owned()))
             .watch_cache(self.watch_cache)
             .cbor(self.cbor)
+            .http2_max_streams_per_connection(self.http2_max_streams_per_connection)
             .controllers(self.controllers)
             .build()
             .await?;
