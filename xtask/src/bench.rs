@@ -7,7 +7,7 @@ use crate::process::Run;
 use crate::tools;
 
 pub(crate) const HELP: &str = "\
-Without a name: lists the benches and the question each answers. With one: runs it (release build).
+Without a name: lists the benches and the question each answers. With one: runs it (profile `dist`, as shipped).
 Figures depend on the machine: compare runs of one machine only, and read benches/README.md first.
 
 Usage: cargo xtask bench [NAME [-- ARGS OF THE BENCH]]
@@ -18,7 +18,7 @@ Examples:
   cargo xtask bench list -- --save-baseline before
   cargo xtask bench engines -- write redb 20000 32 3
   cargo xtask bench counts --only deliver
-  cargo xtask bench load fanout --serve target/release/listwatch
+  cargo xtask bench load fanout --serve target/dist/listwatch
   cargo xtask bench load -- --help";
 
 /// A bench: its name, its question, and what answers it.
@@ -64,7 +64,7 @@ pub(crate) fn run(mut args: Args) -> Outcome<()> {
         .iter()
         .find_map(|(bench, package)| (*bench == name).then_some(package))
     {
-        return Run::cargo().args(["run", "--release", "--quiet", "--package", package, "--"]).args(rest).show();
+        return Run::cargo().args(["run", "--profile", "dist", "--quiet", "--package", package, "--"]).args(rest).show();
     }
     Run::cargo()
         .args(["bench", "--package", "listwatch-benches", "--bench", &name, "--"])

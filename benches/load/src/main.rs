@@ -54,14 +54,14 @@ struct Cli {
 
 const EXAMPLES: &str = "\
 Examples:
-  load fanout --serve target/release/listwatch
+  load fanout --serve target/dist/listwatch
       starts it, opens 100 and then 1,000 watches, writes as fast as they can take it
-  load fanout --watchers 100 --rate 100 --serve target/release/listwatch --kubeconfig kube --pid 4711
+  load fanout --watchers 100 --rate 100 --serve target/dist/listwatch --kubeconfig kube --pid 4711
       latency at 100 writes/s, side by side with a running server whose process is 4711
   load list --server https://10.0.0.1:6443 --ca ca.crt --token-file token
-  load cold --objects 150000 --serve target/release/listwatch --store embedded
+  load cold --objects 150000 --serve target/dist/listwatch --store embedded
       how long it takes to start on a full store
-  load aims --serve target/release/listwatch
+  load aims --serve target/dist/listwatch
       what listwatch wants to reach, and what is seen
   load tables fanout.json list.json
       the tables of earlier runs (--json) as Markdown; `load plot` draws them";
