@@ -12,7 +12,7 @@ use std::io::{Read as _, Write as _};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use listwatch_cacher::{Cacher, Delivery, List, ReadError, ResourceConfig, Scope, Watcher};
+use listwatch_cacher::{Cacher, Delivery, Limits, List, ReadError, ResourceConfig, Scope, Watcher};
 use listwatch_meta::{Key, ReadAt};
 use listwatch_storage::Storage;
 use listwatch_storage::etcd3::{Etcd3, Etcd3Options};
@@ -141,6 +141,29 @@ async fn a_value_that_is_no_object_is_named_and_hides_nothing_else() {
         assert_eq!(told, ["Added protobuf", "Deleted good", "Added last"], "{what}");
         let listed = list(cacher, &in_a, &[]).await.unwrap();
         assert_eq!(listed.undecodable, [key("a/good")], "{what}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn uncached_watch_far_ahead_of_etcd_stays_silent_and_harms_no_other_client() {
+    let Some((_member, store)) = start().await else { return };
+    let cached = Cacher::start(store.clone(), config(quiet()));
+    cached.wait_ready().await.unwrap();
+    let limits = Limits { bookmark_interval: Duration::from_millis(100), ..quiet() };
+    let direct = Cacher::direct(store.clone(), config(limits));
+    let mut healthy = support::watch(&cached, &Scope::All, &["rv="], PATIENCE).await;
+    let mut uncached = support::watch(&direct, &Scope::All, &["rv="], PATIENCE).await;
+    // What a client says that has seen a store which was put back since, or that makes it up.
+    let mut ahead = support::watch(&direct, &Scope::All, &["rv=99999999", "bookmarks"], PATIENCE).await;
+    let said = tokio::time::timeout(Duration::from_secs(1), ahead.next()).await;
+    assert!(said.is_err(), "a watch stays silent until etcd gets there: {said:?}");
+    for name in ["x", "y"] {
+        let key = key(&format!("a/{name}"));
+        let written = store.create(&key, format!(r#"{{"metadata":{{"name":"{name}"}}}}"#).into(), None).await.unwrap();
+        assert_eq!(next(&mut healthy).await, format!("Added {name}"), "promise: complete");
+        assert_eq!(next(&mut uncached).await, format!("Added {name}"), "promise: complete");
+        let listed = list(&direct, &Scope::All, &[]).await.expect("nobody took etcd for one that went back");
+        assert!(listed.revision >= written && listed.revision.get() < 99_999_999, "{:?}", listed.revision);
     }
 }
 

@@ -231,6 +231,17 @@ pub trait Storage: Send + Sync + 'static {
     /// [`ReadError::Fault`] when the store fails.
     async fn list(&self, query: ListQuery) -> Result<ListPage, ReadError>;
 
+    /// What [`Storage::list`] shows, with empty values: for callers that compare keys and revisions,
+    /// which need not read and carry the values.
+    ///
+    /// # Errors
+    /// As [`Storage::list`].
+    async fn list_keys(&self, query: ListQuery) -> Result<ListPage, ReadError> {
+        let mut page = self.list(query).await?;
+        page.items.iter_mut().for_each(|entry| entry.value = Bytes::new());
+        Ok(page)
+    }
+
     /// Writes a key that must not exist. With `ttl` the key removes itself after about that time
     /// (never earlier; at most a minute or a twentieth later, whichever is less, plus the store's
     /// own tick).

@@ -31,6 +31,7 @@ enum Flaw {
     ListOutOfOrder,
     ListIgnoresLimit,
     RemainingOffByOne,
+    ListKeysIgnoresRevision,
     ListMatchesNeighbours,
     FutureIsLatest,
     CompactionIgnored,
@@ -40,6 +41,7 @@ enum Flaw {
     WatchMatchesNeighbours,
     WatchFromNow,
     ProgressTooEarly,
+    ProgressEchoesTheCaller,
     RevisionTorn,
     TtlIgnored,
     TtlTooShort,
@@ -103,6 +105,11 @@ impl Storage for Flawed {
         Ok(page)
     }
 
+    async fn list_keys(&self, query: ListQuery) -> Result<ListPage, ReadError> {
+        let at = query.at.filter(|_| !self.has(Flaw::ListKeysIgnoresRevision));
+        self.inner.list_keys(ListQuery { at, ..query }).await
+    }
+
     async fn create(&self, key: &Key, value: Bytes, ttl: Option<Duration>) -> Result<Revision, CreateError> {
         let ttl = self.ttl(ttl);
         match self.inner.create(key, value.clone(), ttl).await {
@@ -148,7 +155,8 @@ impl Storage for Flawed {
         let after = if self.has(Flaw::WatchFromNow) { now.max(after) } else { after };
         let (items, progress) = self.inner.watch(range, after).await?.into_parts();
         let (inner, flaw) = (self.inner.clone(), self.flaw);
-        let items = FlawedWatch { items, flaw, seen: 0, again: None, torn: None, inner };
+        let again = (self.has(Flaw::ProgressEchoesTheCaller) && after > now).then_some(WatchItem::Progress(after));
+        let items = FlawedWatch { items, flaw, seen: 0, again, torn: None, inner };
         Ok(Watch::new(items, progress))
     }
 
@@ -268,6 +276,7 @@ fn each_broken_promise_is_noticed_by_its_case() {
     check(Flaw::ListOutOfOrder, "a_list_is_in_key_order_and_says_what_remains");
     check(Flaw::ListIgnoresLimit, "a_list_is_in_key_order_and_says_what_remains");
     check(Flaw::RemainingOffByOne, "a_list_is_in_key_order_and_says_what_remains");
+    check(Flaw::ListKeysIgnoresRevision, "list_keys_shows_what_list_shows_without_values");
     check(Flaw::ListMatchesNeighbours, "a_list_does_not_match_neighbours");
     check(Flaw::FutureIsLatest, "a_list_of_the_future_is_refused");
     check(Flaw::CompactionIgnored, "a_list_of_the_compacted_past_is_refused");
@@ -280,6 +289,7 @@ fn each_broken_promise_is_noticed_by_its_case() {
     check(Flaw::WatchMatchesNeighbours, "a_watch_does_not_match_neighbours");
     check(Flaw::WatchFromNow, "a_watch_from_any_revision_misses_nothing");
     check(Flaw::ProgressTooEarly, "progress_is_never_ahead_of_events");
+    check(Flaw::ProgressEchoesTheCaller, "progress_names_no_revision_before_it_is_reached");
     check(Flaw::RevisionTorn, "the_changes_of_one_revision_are_ready_together");
     check(Flaw::TtlIgnored, "a_key_removes_itself_after_its_ttl");
     check(Flaw::TtlTooShort, "a_key_removes_itself_after_its_ttl");

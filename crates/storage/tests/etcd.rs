@@ -7,6 +7,10 @@
 
 #[path = "etcd/faults.rs"]
 mod faults;
+#[path = "etcd/gateway.rs"]
+mod gateway;
+#[path = "etcd/permissions.rs"]
+mod permissions;
 #[path = "etcd/proxy.rs"]
 mod proxy;
 #[path = "etcd/server.rs"]
@@ -568,49 +572,6 @@ async fn a_password_opens_the_door_and_a_lost_token_is_renewed() {
     let last = certainly_create(&store, "b").await;
     assert_eq!(follow(&mut watch, last).await.len(), 1, "the watch goes on with a new token");
     drop(member);
-}
-
-#[tokio::test]
-async fn a_user_needs_the_prefix_and_only_compaction_may_need_more() {
-    let Some(binary) = binary() else { return };
-    let member = Member::start_one(&binary, &[]);
-    let mut raw = etcd_client::Client::connect([&member.url], None).await.unwrap();
-    raw.user_add("root", "secret", None).await.unwrap();
-    raw.role_add("root").await.unwrap();
-    raw.user_grant_role("root", "root").await.unwrap();
-    raw.role_add("listwatch").await.unwrap();
-    let prefix = etcd_client::Permission::read_write("/registry/").with_prefix();
-    raw.role_grant_permission("listwatch", prefix).await.unwrap();
-    raw.role_grant_permission("listwatch", etcd_client::Permission::read_write(COMPACT_KEY)).await.unwrap();
-    raw.user_add("listwatch", "secret", None).await.unwrap();
-    raw.user_grant_role("listwatch", "listwatch").await.unwrap();
-    raw.auth_enable().await.unwrap();
-
-    let mut options = Etcd3Options::new([&*member.url]);
-    options.user = Some(("listwatch".into(), "secret".into()));
-    let store = Etcd3::connect(options.clone()).await.expect("the permissions are enough to begin");
-    let mut watch = store.watch(pods(), Revision::ZERO).await.unwrap();
-    let first = store.create(&pod("a"), "{}".into(), Some(Duration::from_secs(3600))).await.unwrap();
-    let updated = store.update(&pod("a"), first, "{}".into(), None).await.unwrap();
-    let last = store.delete(&pod("a"), updated).await.unwrap();
-    assert_eq!(follow(&mut watch, last).await.len(), 3);
-    assert_eq!(list(&store, 0).await.items.len(), 0);
-    assert_eq!(store.health().await, Ok(()));
-    assert_eq!(store.stats().await.expect("statistics need nothing else").keys, Some(0));
-    // Recent servers let only root compact.
-    let compacted = store.compact(updated).await;
-    println!("compaction without the role root: {compacted:?}");
-    let refused = matches!(compacted, Err(ReadError::Fault(StoreFault::Denied(_))));
-    assert!(refused || compacted.is_ok(), "what is refused is said: {compacted:?}");
-    options.user = Some(("root".into(), "secret".into()));
-    let root = Etcd3::connect(options.clone()).await.unwrap();
-    assert_eq!(root.compact(updated).await, Ok(()));
-    options.user = Some(("listwatch".into(), "secret".into()));
-
-    // Elsewhere in etcd it may do nothing, and says so at the start.
-    options.prefix = "/elsewhere".to_owned();
-    let refused = Etcd3::connect(options).await.unwrap_err();
-    assert!(matches!(refused, ConnectError::Denied { .. }), "{refused:?}");
 }
 
 // ------------------------------------------------------------------------------ faults

@@ -150,6 +150,7 @@ macro_rules! conformance_tests {
             a_read_shows_what_was_acknowledged
             time_does_not_run_back_for_readers
             a_list_is_in_key_order_and_says_what_remains
+            list_keys_shows_what_list_shows_without_values
             a_list_does_not_match_neighbours
             a_list_shows_any_revision_of_the_past
             pages_show_one_revision_while_others_write
@@ -169,6 +170,7 @@ macro_rules! conformance_tests {
             a_watch_that_is_current_survives_compaction
             progress_is_never_ahead_of_events
             progress_covers_what_was_acknowledged
+            progress_names_no_revision_before_it_is_reached
             the_changes_of_one_revision_are_ready_together
             a_watch_reports_large_values
             a_key_removes_itself_after_its_ttl

@@ -15,6 +15,7 @@ super::case_table! {
     a_read_shows_what_was_acknowledged: "a read without a revision shows every write that was acknowledged before it began",
     time_does_not_run_back_for_readers: "a reader never sees an older state than it saw before",
     a_list_is_in_key_order_and_says_what_remains: "a list is in key order, holds at most `limit` items, and `more` and `remaining` tell what follows",
+    list_keys_shows_what_list_shows_without_values: "a list of keys shows the keys and revisions of a list, and no values",
     a_list_does_not_match_neighbours: "a range holds its own keys and none of a neighbour whose name begins alike",
     a_list_shows_any_revision_of_the_past: "a list at a revision of the past shows exactly the state of that revision",
     pages_show_one_revision_while_others_write: "the pages of a list that is pinned to a revision show that revision while others write",
@@ -117,6 +118,28 @@ async fn a_list_is_in_key_order_and_says_what_remains(subject: Subject) -> Verdi
     }
     let past_the_end = subject.range().starting_at(subject.range().end());
     subject.require(subject.list(past_the_end, None, 0).await?.items.is_empty(), || "keys past the end".into())
+}
+
+async fn list_keys_shows_what_list_shows_without_values(subject: Subject) -> Verdict {
+    let mut revisions = vec![subject.now().await?];
+    for name in ["c", "a", "d", "b"] {
+        revisions.push(subject.create(name, name).await?);
+    }
+    let updated = subject.update("a", revisions[2], "again").await?;
+    revisions.extend([updated, subject.delete("c", revisions[1]).await?]);
+    for at in revisions.into_iter().map(Some).chain([None]) {
+        for limit in 0..4 {
+            let mut expected = subject.list(subject.range(), at, limit).await?;
+            expected.items.iter_mut().for_each(|item| item.value.clear());
+            let keys = subject.store.list_keys(ListQuery { range: subject.range(), at, limit }).await;
+            let keys = keys.map_err(|error| subject.broken(format!("listing keys at {at:?} fails: {error}")))?;
+            subject.require_eq("a list of keys", (keys.items, keys.more), (expected.items, expected.more))?;
+            if at.is_some() {
+                subject.require_eq("its revision", keys.revision, expected.revision)?;
+            }
+        }
+    }
+    Ok(())
 }
 
 async fn a_list_does_not_match_neighbours(subject: Subject) -> Verdict {

@@ -8,6 +8,7 @@ use bytes::Bytes;
 use futures_core::Stream;
 use listwatch_meta::{Key, KeyRange, Revision};
 use tokio::task::JoinSet;
+use tokio::time::timeout;
 
 use super::{Broken, PATIENCE, Subject, Verdict, previous, value};
 use crate::types::{StoreEvent, VALUE_BYTES_MAX, WatchItem};
@@ -25,6 +26,7 @@ super::case_table! {
     a_watch_that_is_current_survives_compaction (compacts): "compaction does not disturb a watch that has seen everything",
     progress_is_never_ahead_of_events: "after progress at a revision no change at or below it follows",
     progress_covers_what_was_acknowledged: "progress asked for after a write was acknowledged comes, at or above it, behind the write's event",
+    progress_names_no_revision_before_it_is_reached: "progress of a watch from the future is never ahead of the store",
     the_changes_of_one_revision_are_ready_together: "once the first change of a revision was handed out, the watch is not pending before the last one was",
     a_watch_reports_large_values: "a watch hands out large values, before and after",
 }
@@ -366,6 +368,25 @@ async fn progress_covers_what_was_acknowledged(subject: Subject) -> Verdict {
 
 /// Through [`Storage`](crate::Storage) alone a store writes several keys at one revision only where
 /// keys run out together, and not every store does so then. What it does is looked at here.
+async fn progress_names_no_revision_before_it_is_reached(subject: Subject) -> Verdict {
+    /// Silence is an answer too, and the one of a store that has not got there.
+    const SILENCE: Duration = Duration::from_millis(300);
+    let future = Revision::new(subject.now().await?.get() + 1_000_000);
+    let mut watch = subject.watch(subject.range(), future).await?;
+    for round in 0..3 {
+        watch.watch.request_progress();
+        if let Ok(item) = timeout(SILENCE, watch.watch.next()).await {
+            let now = subject.now().await?;
+            let reached = matches!(item, Some(WatchItem::Progress(revision)) if revision <= now);
+            subject.require(reached, || format!("{item:?} on a watch from {future:?} of a store at {now:?}"))?;
+        }
+        // Nor do others hear of that revision.
+        let written = subject.create(&format!("k{round}"), "").await?;
+        subject.require(written < future, || format!("a write at {written:?}, beyond what a watcher named"))?;
+    }
+    Ok(())
+}
+
 async fn the_changes_of_one_revision_are_ready_together(subject: Subject) -> Verdict {
     const KEYS: usize = 24;
     const TTL: Duration = Duration::from_secs(2);

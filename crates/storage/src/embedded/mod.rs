@@ -557,6 +557,16 @@ impl Storage for EmbeddedStorage {
         Ok(ListPage { items, revision, more: remaining > 0, remaining: Some(remaining) })
     }
 
+    async fn list_keys(&self, query: ListQuery) -> Result<ListPage, ReadError> {
+        self.inner.readable().await;
+        let state = self.inner.state.read();
+        state.snapshot()?;
+        let revision = query.at.filter(|at| !at.is_zero()).unwrap_or(state.index.mvcc.current());
+        let page = state.index.mvcc.list(&query.range, revision, query.limit)?;
+        let items = page.items.into_iter().map(|(key, stored)| key_value(key, *stored, Bytes::new())).collect();
+        Ok(ListPage { items, revision, more: page.remaining > 0, remaining: Some(page.remaining) })
+    }
+
     async fn create(&self, key: &Key, value: Bytes, ttl: Option<Duration>) -> Result<Revision, CreateError> {
         check_size(key, &value)?;
         loop {

@@ -7,7 +7,7 @@
 
 use std::future::Future;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 use etcd_client::{
@@ -16,9 +16,10 @@ use etcd_client::{
 use parking_lot::{Mutex, RwLock};
 use tokio::time::Instant;
 
-use super::fault::Failure;
+use super::fault::{Cause, Failure};
 use super::options::{Dial, Etcd3Options};
 use super::version::Version;
+use crate::error::StoreFault;
 
 /// A member that failed is not asked for this long while another one is there.
 pub(super) const PENALTY: Duration = Duration::from_secs(15);
@@ -63,6 +64,18 @@ struct Member {
     /// Held while a connection is made, so that a thundering herd authenticates once.
     dialing: tokio::sync::Mutex<()>,
     version: RwLock<Option<Version>>,
+    /// It refuses to tell its version, and the log says so.
+    secretive: AtomicBool,
+}
+
+/// What a member tells of itself.
+#[derive(Debug)]
+pub(super) enum Introduction {
+    /// Its version, where it can be read; the header names the cluster.
+    Version(Option<Version>, Option<ResponseHeader>),
+    /// It does not tell, and says why: `Maintenance.Status` needs the role `root` there, or the
+    /// credential is refused altogether.
+    Denied(String),
 }
 
 /// All members.
@@ -92,6 +105,7 @@ impl Endpoints {
                     connection: RwLock::new(None),
                     dialing: tokio::sync::Mutex::new(()),
                     version: RwLock::new(None),
+                    secretive: AtomicBool::new(false),
                 })
                 .collect(),
             serial: AtomicU64::new(0),
@@ -240,21 +254,42 @@ impl Endpoints {
         self.call(Verb::Write, self.request_timeout, request).await
     }
 
-    /// Asks a member for its version and remembers it; its header names the cluster.
-    pub(super) async fn learn_version(
-        &self,
-        index: usize,
-        limit: Duration,
-    ) -> Result<(Option<Version>, Option<ResponseHeader>), Failure> {
-        let mut status = self
-            .try_call(index, limit, |connection| async move { connection.maintenance.clone().status().await })
-            .await?;
-        let version = Version::parse(status.version());
-        *self.members[index].version.write() = version;
-        Ok((version, status.take_header()))
+    /// Asks a member for its version and remembers it.
+    ///
+    /// etcd 3.4.42 to 3.4.44, 3.5.28 to 3.5.31 and 3.6.0 to 3.6.11 deny this to users without the role `root`. That
+    /// says nothing about what the user may do with keys, so it is no failure.
+    pub(super) async fn learn_version(&self, index: usize, limit: Duration) -> Result<Introduction, Failure> {
+        let member = &self.members[index];
+        let status =
+            self.try_call(index, limit, |connection| async move { connection.maintenance.clone().status().await });
+        match status.await {
+            Ok(mut status) => {
+                let version = Version::parse(status.version());
+                *member.version.write() = version;
+                member.secretive.store(false, Ordering::Relaxed);
+                Ok(Introduction::Version(version, status.take_header()))
+            }
+            Err(Failure { cause: Cause::Fault(StoreFault::Denied(reason)), .. }) => {
+                *member.version.write() = None;
+                Ok(Introduction::Denied(reason))
+            }
+            Err(failure) => Err(failure),
+        }
     }
 
-    /// The members whose version is not known yet.
+    /// A member serves this user, but does not tell its version.
+    pub(super) fn handle_secretive(&self, index: usize, reason: &str) {
+        if !self.members[index].secretive.swap(true, Ordering::Relaxed) {
+            tracing::warn!(
+                endpoint = self.url(index),
+                reason,
+                "etcd does not tell this user its version, so it is treated as an old one: consistent lists are read \
+                 from etcd and not from the cache; a newer etcd or the role root changes that"
+            );
+        }
+    }
+
+    /// The members whose version is not known.
     pub(super) fn unknown(&self) -> Vec<usize> {
         (0..self.len()).filter(|index| self.members[*index].version.read().is_none()).collect()
     }

@@ -75,7 +75,7 @@ use listwatch_meta::{Key, KeyRange, Revision};
 use parking_lot::Mutex;
 use tokio::time::Instant;
 
-use self::endpoints::{Connection, Endpoints};
+use self::endpoints::{Connection, Endpoints, Introduction};
 use self::fault::{Cause, Failure};
 use self::history::{Floor, History, Replaced};
 use self::keys::{Keyspace, number, revision};
@@ -101,7 +101,7 @@ const OTHERS_TIMEOUT: Duration = Duration::from_secs(1);
 /// a little behind.
 const RECONSIDER_AFTER: Duration = Duration::from_millis(100);
 
-/// Members that could not be reached at start are asked for their version this often.
+/// Members whose version is not known are asked for it this often.
 const LEARN_INTERVAL: Duration = Duration::from_secs(10);
 
 /// A store in etcd v3. See the [module](self) for what it does and how.
@@ -110,7 +110,7 @@ const LEARN_INTERVAL: Duration = Duration::from_secs(10);
 pub struct Etcd3 {
     shared: Arc<Shared>,
     compactor: Mutex<Option<AbortOnDrop>>,
-    _learner: Option<AbortOnDrop>,
+    _learner: AbortOnDrop,
 }
 
 /// What requests and watches need.
@@ -154,10 +154,8 @@ impl Etcd3 {
                 return Err(ConnectError::Unreachable { reasons });
             }
         }
-        let learner = (!shared.endpoints.unknown().is_empty()).then(|| {
-            let shared = shared.clone();
-            AbortOnDrop(tokio::spawn(async move { shared.learn_versions().await }))
-        });
+        let learning = shared.clone();
+        let learner = AbortOnDrop(tokio::spawn(async move { learning.learn_versions().await }));
         Ok(Arc::new(Etcd3 { shared, compactor: Mutex::new(None), _learner: learner }))
     }
 
@@ -246,6 +244,13 @@ fn refusal(fault: StoreFault) -> ConnectError {
         StoreFault::Unavailable(reasons) => ConnectError::Unreachable { reasons },
         fault => ConnectError::Denied { fault },
     }
+}
+
+/// Does a list carry values?
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Values {
+    Carried,
+    LeftOut,
 }
 
 impl Shared {
@@ -345,12 +350,27 @@ impl Shared {
         Failure::replaced(replaced)
     }
 
-    /// Asks a member for its version, and for the name of its cluster.
+    /// Asks a member for its version (`None`: it does not tell), and for the name of its cluster.
     async fn learn_version(&self, index: usize, limit: Duration) -> Result<Option<Version>, Failure> {
         let floor = self.history.floor();
-        let (version, header) = self.endpoints.learn_version(index, limit).await?;
-        if let Some(header) = header
-            && let Err(replaced) = self.history.handle_cluster(header.cluster_id(), revision(header.revision()))
+        let (version, cluster) = match self.endpoints.learn_version(index, limit).await? {
+            Introduction::Version(version, header) => {
+                (version, header.map(|header| (header.cluster_id(), revision(header.revision()))))
+            }
+            Introduction::Denied(reason) => {
+                // The header of any answer names the cluster; this one needs nothing but the prefix,
+                // and no leader.
+                let request = |connection: Arc<Connection>| async move {
+                    let options = GetOptions::new().with_keys_only().with_limit(1).with_serializable();
+                    connection.kv.clone().get(self.keys.never(), Some(options)).await
+                };
+                let header = self.endpoints.try_call(index, limit, request).await?.0.header;
+                self.endpoints.handle_secretive(index, &reason);
+                (None, header.map(|header| (header.cluster_id, revision(header.revision))))
+            }
+        };
+        if let Some((cluster, now)) = cluster
+            && let Err(replaced) = self.history.handle_cluster(cluster, now)
         {
             return Err(Box::pin(self.judge(floor, index, replaced)).await);
         }
@@ -359,14 +379,14 @@ impl Shared {
 
     /// Is the history still the one in which everything up to `after`, and last `witness`, was
     /// handed out? Asks the member that a watch is about to be opened at, which has to be in touch
-    /// with the others to answer.
+    /// with the others to answer; returns the store's revision.
     async fn check_history(
         &self,
         index: usize,
         limit: Duration,
         after: Revision,
         witness: Option<&(Key, Revision)>,
-    ) -> Result<(), Failure> {
+    ) -> Result<Revision, Failure> {
         let floor = self.history.floor();
         let read = async |key: Vec<u8>, at: Revision| {
             let options = GetOptions::new().with_revision(number(at)).with_keys_only().with_limit(1);
@@ -385,22 +405,25 @@ impl Shared {
         if self.history.is_former(after, now) {
             return Err(Failure::replaced(&Replaced::Former { at: after, now }));
         }
-        let Some((key, at)) = witness else { return Ok(()) };
+        let Some((key, at)) = witness else { return Ok(now) };
         match read(self.keys.full(key.as_str()), *at).await {
-            Ok((there, _)) if there == Some(*at) => Ok(()),
+            Ok((there, _)) if there == Some(*at) => Ok(now),
             Ok(_) => Err(self.handle_replaced(floor, &Replaced::Rewritten { at: *at, now })),
             // Then the watch will be told, or begins right behind the compaction.
-            Err(Failure { cause: Cause::Compacted, .. }) => Ok(()),
+            Err(Failure { cause: Cause::Compacted, .. }) => Ok(now),
             Err(failure) => Err(failure),
         }
     }
 
     /// One page of a range.
-    async fn page(&self, request: &PageRequest) -> Result<Page, Failure> {
-        let options = GetOptions::new()
+    async fn page(&self, request: &PageRequest, values: Values) -> Result<Page, Failure> {
+        let mut options = GetOptions::new()
             .with_range(request.end.clone())
             .with_revision(number(request.at))
             .with_limit(i64::try_from(request.limit).unwrap_or(0));
+        if values == Values::LeftOut {
+            options = options.with_keys_only();
+        }
         let (response, revision) = self.range(request.key.clone(), options).await?;
         let received = response.kvs.len();
         let bytes = response.kvs.iter().map(|kv| kv.key.len() + kv.value.len()).sum();
@@ -582,15 +605,12 @@ impl Shared {
         Ok(revision(compacted))
     }
 
-    /// Asks members that were not reached at start for their versions, until all are known.
+    /// Asks members whose version is not known: those that were not reached yet, and those that did
+    /// not tell it, which they may once they are upgraded.
     async fn learn_versions(&self) {
         loop {
             tokio::time::sleep(LEARN_INTERVAL).await;
-            let unknown = self.endpoints.unknown();
-            if unknown.is_empty() {
-                return;
-            }
-            for index in unknown {
+            for index in self.endpoints.unknown() {
                 if let Err(failure) = self.learn_version(index, HEALTH_TIMEOUT).await {
                     tracing::debug!(endpoint = self.endpoints.url(index), ?failure, "version still unknown");
                 }
@@ -672,36 +692,11 @@ impl Storage for Etcd3 {
     }
 
     async fn list(&self, query: ListQuery) -> Result<ListPage, ReadError> {
-        let shared = &self.shared;
-        shared.check_open()?;
-        let at = query.at.unwrap_or(Revision::ZERO);
-        if query.range.is_empty() {
-            // etcd refuses such a range; the revision is checked all the same.
-            let probe = PageRequest { key: shared.keys.never(), end: Vec::new(), at, limit: 1 };
-            return match shared.page(&probe).await {
-                Ok(page) => {
-                    let revision = if at.is_zero() { page.revision } else { at };
-                    Ok(ListPage { items: Vec::new(), revision, more: false, remaining: Some(0) })
-                }
-                Err(failure) => Err(shared.read_error(failure, at).await),
-            };
-        }
-        let (start, end) = shared.keys.full_range(&query.range);
-        let mut pager = Pager::new(start, end, at, query.limit);
-        loop {
-            let request = pager.request();
-            match shared.page(&request).await {
-                Ok(page) => {
-                    if let Some(done) = pager.handle_page(page) {
-                        return Ok(done);
-                    }
-                }
-                Err(failure) if failure.cause == Cause::Compacted && pager.handle_compacted() => {
-                    tracing::info!(range = ?query.range, "compaction overtook a list; reading it in one piece");
-                }
-                Err(failure) => return Err(shared.read_error(failure, request.at).await),
-            }
-        }
+        self.list_pages(query, Values::Carried).await
+    }
+
+    async fn list_keys(&self, query: ListQuery) -> Result<ListPage, ReadError> {
+        self.list_pages(query, Values::LeftOut).await
     }
 
     async fn create(&self, key: &Key, value: Bytes, ttl: Option<Duration>) -> Result<Revision, CreateError> {
@@ -781,25 +776,61 @@ impl Storage for Etcd3 {
     async fn stats(&self) -> Result<StoreStats, StoreFault> {
         let shared = &self.shared;
         shared.check_open()?;
-        let status = shared
-            .endpoints
-            .read(|connection| async move { connection.maintenance.clone().status().await })
-            .await
-            .map_err(Failure::into_fault)?;
+        let status =
+            shared.endpoints.read(|connection| async move { connection.maintenance.clone().status().await }).await;
+        let (description, bytes) = match status {
+            Ok(status) => (format!("etcd {}", status.version()), u64::try_from(status.db_size()).ok()),
+            // Some versions tell that to the role root only.
+            Err(Failure { cause: Cause::Fault(StoreFault::Denied(_)), .. }) => ("etcd".to_owned(), None),
+            Err(failure) => return Err(failure.into_fault()),
+        };
         let (start, end) = shared.keys.everything();
         let counted = shared.range(start, GetOptions::new().with_range(end).with_count_only()).await;
         let (counted, revision) = counted.map_err(Failure::into_fault)?;
         Ok(StoreStats {
-            description: format!("etcd {}", status.version()),
+            description,
             revision,
             oldest: shared.oldest().await.map_err(Failure::into_fault)?,
             keys: u64::try_from(counted.count).ok(),
-            disk_bytes: u64::try_from(status.db_size()).ok(),
+            disk_bytes: bytes,
         })
     }
 }
 
 impl Etcd3 {
+    async fn list_pages(&self, query: ListQuery, values: Values) -> Result<ListPage, ReadError> {
+        let shared = &self.shared;
+        shared.check_open()?;
+        let at = query.at.unwrap_or(Revision::ZERO);
+        if query.range.is_empty() {
+            // etcd refuses such a range; the revision is checked all the same.
+            let probe = PageRequest { key: shared.keys.never(), end: Vec::new(), at, limit: 1 };
+            return match shared.page(&probe, values).await {
+                Ok(page) => {
+                    let revision = if at.is_zero() { page.revision } else { at };
+                    Ok(ListPage { items: Vec::new(), revision, more: false, remaining: Some(0) })
+                }
+                Err(failure) => Err(shared.read_error(failure, at).await),
+            };
+        }
+        let (start, end) = shared.keys.full_range(&query.range);
+        let mut pager = Pager::new(start, end, at, query.limit);
+        loop {
+            let request = pager.request();
+            match shared.page(&request, values).await {
+                Ok(page) => {
+                    if let Some(done) = pager.handle_page(page) {
+                        return Ok(done);
+                    }
+                }
+                Err(failure) if failure.cause == Cause::Compacted && pager.handle_compacted() => {
+                    tracing::info!(range = ?query.range, "compaction overtook a list; reading it in one piece");
+                }
+                Err(failure) => return Err(shared.read_error(failure, request.at).await),
+            }
+        }
+    }
+
     async fn present(&self, key: &Key) -> Result<Option<KeyValue>, StoreFault> {
         match self.get(key).await {
             Ok((current, _)) => Ok(current),

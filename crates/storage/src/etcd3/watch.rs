@@ -141,8 +141,12 @@ enum State {
 #[derive(Debug)]
 pub(super) struct WatchCore {
     state: State,
-    /// Everything at or below was handed out. Never falls.
+    /// Everything at or below was handed out. Never falls. At first it is what the caller asked for,
+    /// which may be a number that etcd has not reached.
     position: Revision,
+    /// etcd itself has shown that it is at `position` or later. Until then `position` is a client's
+    /// claim, of which nothing is said to others.
+    confirmed: bool,
     /// Events of one revision, `held_revision`, of which more may come. All above `position`.
     held: Vec<StoreEvent>,
     /// Zero when no revision is under way.
@@ -166,6 +170,7 @@ impl WatchCore {
         let mut core = WatchCore {
             state: State::Opening,
             position: after,
+            confirmed: false,
             held: Vec::new(),
             held_revision: Revision::ZERO,
             watch_id: None,
@@ -191,10 +196,12 @@ impl WatchCore {
     }
 
     /// The connection stands. `trust_answers`: this server's answers to progress requests are true.
-    pub(super) fn handle_opened(&mut self, trust_answers: bool) {
+    /// `now`: the store's revision, read linearizably when the connection was made.
+    pub(super) fn handle_opened(&mut self, trust_answers: bool, now: Revision) {
         if self.state == State::Opening {
             self.state = State::Running;
             self.trust_answers = trust_answers;
+            self.confirmed |= self.position <= now;
         }
     }
 
@@ -229,9 +236,10 @@ impl WatchCore {
 
     /// etcd did not answer a progress request. What is known is told instead: everything up to
     /// `position` was handed out. That is enough for a watch that begins at the present, which etcd
-    /// leaves without an answer since 3.6.2.
+    /// leaves without an answer since 3.6.2. A watch that begins in the future stays silent: whoever
+    /// hears of progress takes it for a revision that etcd has reached.
     pub(super) fn handle_unanswered(&mut self) {
-        if self.state == State::Running && self.held_revision.is_zero() {
+        if self.state == State::Running && self.held_revision.is_zero() && self.confirmed {
             self.effects.push_back(Effect::Emit(WatchItem::Progress(self.position)));
         }
     }
@@ -312,6 +320,7 @@ impl WatchCore {
         // that begins in the future is told of the present, which is none of its business.
         if self.held_revision.is_zero() && revision >= self.position {
             self.position = revision;
+            self.confirmed = true;
             self.disorders = 0;
             self.effects.push_back(Effect::Emit(WatchItem::Progress(revision)));
         }
@@ -351,6 +360,7 @@ impl WatchCore {
             return;
         }
         self.position = self.held_revision;
+        self.confirmed = true;
         self.held_revision = Revision::ZERO;
         self.disorders = 0;
         self.effects.extend(self.held.drain(..).map(|event| Effect::Emit(WatchItem::Event(event))));

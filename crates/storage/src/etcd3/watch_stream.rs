@@ -150,6 +150,15 @@ struct Link {
     _reader: AbortOnDrop,
 }
 
+/// A watch that a member has opened.
+struct Opened {
+    link: Link,
+    /// The member's answers to progress requests are true.
+    truthful: bool,
+    /// The store's revision when the watch was opened, read linearizably.
+    now: Revision,
+}
+
 struct Driver {
     shared: Arc<Shared>,
     range: KeyRange,
@@ -176,9 +185,8 @@ impl Driver {
             let index = self.shared.endpoints.pick(&tried);
             tried.push(index);
             let failure = match self.open(index, after, false).await {
-                Ok((link, truthful)) => {
-                    self.link = Some(link);
-                    self.core.handle_opened(truthful);
+                Ok(opened) => {
+                    self.handle_opened(opened);
                     return Ok(());
                 }
                 Err(failure) => failure,
@@ -291,12 +299,14 @@ impl Driver {
         self.link = None;
         let index = self.shared.endpoints.pick(&[]);
         match self.open(index, after, renew_token).await {
-            Ok((link, truthful)) => {
-                self.link = Some(link);
-                self.core.handle_opened(truthful);
-            }
+            Ok(opened) => self.handle_opened(opened),
             Err(failure) => self.handle_ended(end_of(failure)),
         }
+    }
+
+    fn handle_opened(&mut self, opened: Opened) {
+        self.link = Some(opened.link);
+        self.core.handle_opened(opened.truthful, opened.now);
     }
 
     fn handle_ended(&mut self, end: End) {
@@ -309,8 +319,8 @@ impl Driver {
         self.core.handle_ended(Instant::now(), rand::random(), end);
     }
 
-    /// Opens the watch at one member. True when its answers to progress requests are.
-    async fn open(&self, index: usize, after: Revision, renew_token: bool) -> Result<(Link, bool), Failure> {
+    /// Opens the watch at one member.
+    async fn open(&self, index: usize, after: Revision, renew_token: bool) -> Result<Opened, Failure> {
         let endpoints = &self.shared.endpoints;
         let opened = async {
             let connection = endpoints.connection(index).await?;
@@ -321,7 +331,7 @@ impl Driver {
             // store by another history.
             let version = self.shared.learn_version(index, OPEN_TIMEOUT);
             let check = self.shared.check_history(index, OPEN_TIMEOUT, after, self.witness.as_ref());
-            let (version, ()) = tokio::try_join!(version, check)?;
+            let (version, now) = tokio::try_join!(version, check)?;
             let begin = first_revision(after, version.is_some_and(Version::keeps_removal_at_compaction));
             let (start, end) = self.shared.keys.full_range(&self.range);
             let options = WatchOptions::new()
@@ -336,7 +346,7 @@ impl Driver {
                 .watch(start, Some(options))
                 .await
                 .map_err(|error| Failure::from_client(&connection.url, &error))?;
-            Ok((connection, stream, version.is_some_and(Version::answers_progress_truly)))
+            Ok((connection, stream, version.is_some_and(Version::answers_progress_truly), now))
         };
         // On the heap, and gone when the watch stands: a watch's task is small for the rest of its life.
         let opened = match tokio::time::timeout(OPEN_TIMEOUT, Box::pin(opened)).await {
@@ -347,7 +357,7 @@ impl Driver {
                 Err(Failure::timeout(endpoints.url(index), OPEN_TIMEOUT))
             }
         };
-        let (connection, stream, truthful) = opened.inspect_err(|failure| {
+        let (connection, stream, truthful, now) = opened.inspect_err(|failure| {
             if failure.elsewhere {
                 endpoints.handle_failed(index);
             }
@@ -366,7 +376,7 @@ impl Driver {
             budget: self.budget.clone(),
         };
         let reader = AbortOnDrop(tokio::spawn(reader.run()));
-        Ok((Link { incoming: receiver, _reader: reader }, truthful))
+        Ok(Opened { link: Link { incoming: receiver, _reader: reader }, truthful, now })
     }
 }
 
@@ -599,7 +609,7 @@ mod tests {
         let mut items = Items { items, ready: Delivered::default(), _task: None };
         let mut core = WatchCore::new(Revision::new(10));
         core.poll();
-        core.handle_opened(true);
+        core.handle_opened(true, Revision::new(10));
         assert_eq!(core.handle_response(Response { created: true, ..Response::default() }), None);
         for (what, responses, expected) in [
             ("one transaction", vec![removals(11, MANY, false)], vec![11; MANY]),

@@ -92,7 +92,7 @@ fn run(script: Vec<Step>) -> String {
     for step in script {
         match step {
             Open => {
-                core.handle_opened(true);
+                core.handle_opened(true, rev(10));
                 assert_eq!(core.handle_response(created()), None);
             }
             Say(response) => {
@@ -190,18 +190,52 @@ fn progress_is_true_or_not_told() {
     }
 
     let mut core = WatchCore::new(rev(10));
-    core.handle_opened(true);
-    core.handle_unanswered();
-    let items: Vec<_> = std::iter::from_fn(|| core.poll()).collect();
-    assert_eq!(items.last(), Some(&Effect::Emit(WatchItem::Progress(rev(10)))), "what is known is told");
-
-    let mut core = WatchCore::new(rev(10));
-    core.handle_opened(false);
+    core.handle_opened(false, rev(10));
     assert_eq!(core.handle_response(created()), None);
     assert_eq!(core.handle_response(progress(NO_WATCH, 15)), None);
     assert_eq!(core.position(), rev(10), "an old etcd's answers overtake events and are not believed");
     assert_eq!(core.handle_response(progress(ID, 15)), None);
     assert_eq!(core.position(), rev(15), "its periodic notifications are in order");
+}
+
+/// What a watch from revision 10 says when etcd, which is at `now`, answers no progress request; first
+/// at once, then after `next`.
+fn unanswered(now: u64, next: impl FnOnce(&mut WatchCore)) -> [Option<u64>; 2] {
+    let mut core = WatchCore::new(rev(10));
+    core.handle_opened(true, rev(now));
+    assert_eq!(core.handle_response(created()), None);
+    let ask = |core: &mut WatchCore| {
+        while core.poll().is_some() {}
+        core.handle_unanswered();
+        core.poll().map(|effect| match effect {
+            Effect::Emit(WatchItem::Progress(revision)) => revision.get(),
+            other => panic!("{other:?}"),
+        })
+    };
+    let first = ask(&mut core);
+    next(&mut core);
+    [first, ask(&mut core)]
+}
+
+#[test]
+fn unanswered_progress_request_never_repeats_a_revision_that_only_the_client_named() {
+    let event = |core: &mut WatchCore| assert_eq!(core.handle_response(events([(11, "a")])), None);
+    let notice = |core: &mut WatchCore| assert_eq!(core.handle_response(progress(ID, 12)), None);
+    let reconnect = |now: u64| {
+        move |core: &mut WatchCore| {
+            core.handle_ended(Instant::now(), 0.0, End::Lost("cut".into()));
+            core.handle_timeout(Instant::now() + REST_MAX);
+            core.handle_opened(true, rev(now));
+            assert_eq!(core.handle_response(created()), None);
+        }
+    };
+    assert_eq!(unanswered(10, |_| ()), [Some(10), Some(10)], "a watch from the present says what is known");
+    assert_eq!(unanswered(99, reconnect(99)), [Some(10), Some(10)]);
+    assert_eq!(unanswered(9, |_| ()), [None, None], "etcd is behind what the client named");
+    assert_eq!(unanswered(9, reconnect(9)), [None, None]);
+    assert_eq!(unanswered(9, reconnect(10)), [None, Some(10)], "etcd got there, as a new connection shows");
+    assert_eq!(unanswered(9, event), [None, Some(11)], "etcd got there, as an event shows");
+    assert_eq!(unanswered(9, notice), [None, Some(12)], "etcd got there, as its own notice shows");
 }
 
 #[test]
@@ -320,10 +354,10 @@ fn rests_grow_to_a_limit_and_fall_back_when_etcd_answers() {
     };
     assert_eq!(rest_after_cut(&mut core), REST_MIN);
     assert_eq!(rest_after_cut(&mut core), REST_MIN * 2);
-    core.handle_opened(true);
+    core.handle_opened(true, rev(10));
     assert_eq!(core.handle_response(created()), None);
     assert_eq!(rest_after_cut(&mut core), REST_MIN * 4, "standing alone is no success");
-    core.handle_opened(true);
+    core.handle_opened(true, rev(10));
     assert_eq!(core.handle_response(created()), None);
     assert_eq!(core.handle_response(Response { watch_id: -1, canceled: true, ..created() }), None);
     assert_eq!(rest_after_cut(&mut core), REST_MIN, "the answer to a probe is");
@@ -439,7 +473,7 @@ proptest! {
             if connections == compact_after {
                 compact_revision = compact_at.min(history.len() as u64);
             }
-            core.handle_opened(true);
+            core.handle_opened(true, rev(10));
             if after.get() + 1 < compact_revision {
                 let end = core.handle_response(created()).or_else(|| core.handle_response(compacted(compact_revision)));
                 core.handle_ended(now, 0.3, end.expect("a compacted place ends the watch"));

@@ -110,6 +110,37 @@ async fn an_emptied_etcd_is_noticed_by_a_read() {
     drop(member);
 }
 
+/// Events alone show how far etcd was: here nothing else did, and the watch that had them is gone.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn etcd_that_went_back_behind_the_events_of_a_watch_is_noticed_by_a_read() {
+    let Some(binary) = binary() else { return };
+    let mut member = Member::start_one(&binary, &[]);
+    let writer = connect(&[&member.url]).await;
+    writer.create(&pod("old"), "{}".into(), None).await.unwrap();
+    member.kill();
+    let backup = member.backup();
+    member.start();
+    let reader = connect(&[&member.url]).await;
+    let mut watch = reader.watch(pods(), reader.current_revision().await.unwrap()).await.unwrap();
+    let mut before = Revision::ZERO;
+    for n in 0..20 {
+        before = certainly_create(&writer, &format!("new{n}")).await;
+    }
+    follow(&mut watch, before).await;
+    drop((watch, writer));
+    let _member = restarted(member, move |member| member.restore(&backup)).await;
+    let refused = loop {
+        match reader.list(ListQuery { range: pods(), at: None, limit: 0 }).await {
+            Err(ReadError::Fault(StoreFault::Unavailable(_))) => {}
+            other => break other,
+        }
+    };
+    let Err(ReadError::Fault(StoreFault::Corrupt(reason))) = refused else {
+        panic!("no time travel: {refused:?} from an etcd that went back");
+    };
+    assert!(reason.starts_with(&format!("etcd's revision went back from {before} to ")), "{reason}");
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_new_history_that_has_outgrown_the_old_one_is_noticed_too() {
     let Some(binary) = binary() else { return };
