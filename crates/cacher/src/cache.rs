@@ -379,3 +379,10 @@ pub(crate) struct Plan {
     undecodable: Vec<(Key, Revision, NoObject)>,
     revision: Revision,
 }
+
+impl Plan {
+    /// The revision of the state that the list leads to.
+    pub(crate) fn revision(&self) -> Revision {
+        self.revision
+    }
+}

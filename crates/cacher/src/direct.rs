@@ -168,10 +168,11 @@ impl Direct {
             deadline: deadline.into_std(),
             timer: Box::pin(tokio::time::sleep_until(bookmark.map_or(deadline, Into::into))),
             stopped: Box::pin(async move {
-                // A dropped sender is a stop without a word.
+                // A dropped sender is a stop without a status.
                 stopped.wait_for(Option::is_some).await.ok().and_then(|goodbye| goodbye.clone()).flatten()
             }),
-            ended: false,
+            handed_out: Revision::ZERO,
+            state: State::Running,
         })
     }
 
@@ -218,7 +219,25 @@ pub(crate) struct DirectWatch {
     /// Fires at the next bookmark or the deadline.
     timer: Pin<Box<Sleep>>,
     stopped: Pin<Box<dyn Future<Output = Goodbye> + Send>>,
-    ended: bool,
+    /// The revision of the event that was handed out last; zero before the first.
+    handed_out: Revision,
+    state: State,
+}
+
+/// Where a watch stands between its start and its end.
+///
+/// ```text
+///   Running ── deadline, stop ──▶ Finishing ── revision complete ──▶ Ended
+///      └────────────────── an error ended the stream ─────────────────▲
+/// ```
+#[derive(Debug)]
+enum State {
+    Running,
+    /// The deadline has passed or the cache was stopped. A client that saw one change of a revision
+    /// resumes behind that revision, so the other changes of the revision are handed out first. The
+    /// store has them ready ([`WatchItem::Event`]). Then comes the status, if any.
+    Finishing(Option<Box<Status>>),
+    Ended,
 }
 
 impl fmt::Debug for DirectWatch {
@@ -229,16 +248,17 @@ impl fmt::Debug for DirectWatch {
 
 impl DirectWatch {
     pub(crate) fn poll(&mut self, cx: &mut Context<'_>) -> Poll<Option<Delivery>> {
-        if self.ended {
-            return Poll::Ready(None);
+        if matches!(self.state, State::Running) {
+            if let Poll::Ready(goodbye) = self.stopped.as_mut().poll(cx) {
+                self.state = State::Finishing(goodbye.map(Box::new));
+            } else if self.poll_timer(cx).is_ready() {
+                self.state = State::Finishing(None);
+            }
         }
-        if let Poll::Ready(goodbye) = self.stopped.as_mut().poll(cx) {
-            self.ended = true;
-            return Poll::Ready(goodbye.map(|status| Delivery::Error(Box::new(status))));
-        }
-        if self.poll_timer(cx).is_ready() {
-            self.ended = true;
-            return Poll::Ready(None);
+        match self.state {
+            State::Running => {}
+            State::Finishing(_) => return Poll::Ready(self.finish(cx)),
+            State::Ended => return Poll::Ready(None),
         }
         if let Some(object) = self.initial.as_mut().and_then(Iterator::next) {
             self.counters.initial.fetch_add(1, Relaxed);
@@ -264,6 +284,26 @@ impl DirectWatch {
             if delivery.is_some() {
                 return Poll::Ready(delivery);
             }
+        }
+    }
+
+    /// What else happened at the revision that was handed out last, then the end.
+    fn finish(&mut self, cx: &mut Context<'_>) -> Option<Delivery> {
+        self.initial = None;
+        while !self.handed_out.is_zero() {
+            match Pin::new(&mut self.watch).poll_next(cx) {
+                Poll::Ready(Some(WatchItem::Event(event))) if event.revision() == self.handed_out => {
+                    if let Some(delivery) = self.handle_event(event) {
+                        return Some(delivery);
+                    }
+                }
+                // Anything else, and nothing ready, shows that the revision is complete.
+                _ => break,
+            }
+        }
+        match std::mem::replace(&mut self.state, State::Ended) {
+            State::Finishing(goodbye) => goodbye.map(Delivery::Error),
+            State::Running | State::Ended => None,
         }
     }
 
@@ -299,6 +339,11 @@ impl DirectWatch {
         let revision = event.revision();
         let event = match self.read(event) {
             Ok(event) => event?,
+            // A reader that saw a part of this revision would resume behind all of it: it has to list.
+            Err(_) if revision == self.handed_out => {
+                self.counters.expired.fetch_add(1, Relaxed);
+                return Some(self.goodbye(Status::compacted_watch()));
+            }
             Err(key) => {
                 let message = format!("saw a DELETED event, but object data is corrupt - {key} is no longer known");
                 return Some(self.goodbye(Status::failure(500, "StorageReadError", message)));
@@ -306,6 +351,7 @@ impl DirectWatch {
         };
         let change = self.filter.view(&LookedAt::new(&event, &self.shape))?;
         self.last = revision;
+        self.handed_out = revision;
         self.next_sequence += 1;
         let event = SharedEvent::new(self.next_sequence, now(), event, self.encodings.clone());
         Some(Delivery::Event(Delivered::new(Arc::new(event), change, &self.shape)))
@@ -344,7 +390,7 @@ impl DirectWatch {
     }
 
     fn goodbye(&mut self, status: Status) -> Delivery {
-        self.ended = true;
+        self.state = State::Ended;
         Delivery::Error(Box::new(status))
     }
 }

@@ -270,6 +270,8 @@ impl Driver {
     fn handle_list(&mut self, listing: Listing, start_over: bool) {
         let shared = self.shared.clone();
         let plan = shared.cache.read().plan_list(listing, start_over);
+        // First, so that nobody who waits for a revision of the former state is handed this one for it.
+        shared.freshness.lock().handle_replacing(plan.revision());
         let (relist, replaced) = shared.cache.write().handle_list(plan);
         drop(replaced); // not under the lock
         if relist == Relist::Continued || !shared.is_ready() {
@@ -290,7 +292,7 @@ impl Driver {
             drop(unneeded); // not under the lock
             shared.close_watchers(|mailbox| Some(shared.expired(mailbox.last(), floor)));
             shared.hub.lock().handle_progress(revision, end);
-            let served = shared.freshness.lock().handle_reset(revision);
+            let served = shared.freshness.lock().handle_revision(revision);
             release(served);
         }
         if !matches!(self.refill, Refill::Running { .. }) {

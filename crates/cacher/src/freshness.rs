@@ -60,10 +60,10 @@ impl<W> Freshness<W> {
         served.into_values().collect()
     }
 
-    /// The state was replaced by an older one: the clock goes back.
-    pub(crate) fn handle_reset(&mut self, revision: Revision) -> Vec<W> {
-        self.revision = revision.previous();
-        self.handle_revision(revision)
+    /// The state is about to be replaced by one of this revision, which may be an older one: from now
+    /// on only that much counts as known. Waiters stay: what they wait for is newer than both.
+    pub(crate) fn handle_replacing(&mut self, revision: Revision) {
+        self.revision = self.revision.min(revision);
     }
 
     /// True when the store should be asked for progress now.
@@ -108,6 +108,22 @@ mod tests {
         assert_eq!(freshness.handle_revision(r(7)), ['c', 'b', 'e']);
         assert!(freshness.handle_revision(r(8)).is_empty());
         assert_eq!(freshness.handle_revision(r(20)), ['d']);
+    }
+
+    #[test]
+    fn wait_for_a_revision_of_a_replaced_state_lasts_until_the_new_state_reaches_it() {
+        let (now, r) = (Instant::now(), Revision::new);
+        let mut freshness = Freshness::new();
+        freshness.handle_revision(r(9));
+        assert!(freshness.handle_wait(now, r(12), 'a').is_some());
+        freshness.handle_replacing(r(5));
+        assert_eq!(freshness.handle_wait(now, r(5), 'b'), None);
+        assert!(freshness.handle_wait(now, r(8), 'c').is_some(), "the former state's revision counts no more");
+        assert!(freshness.handle_revision(r(7)).is_empty());
+        assert_eq!(freshness.handle_revision(r(8)), ['c']);
+        freshness.handle_replacing(r(20));
+        assert!(freshness.handle_wait(now, r(9), 'd').is_some(), "a newer state is known when it is in place");
+        assert_eq!(freshness.handle_revision(r(20)), ['d', 'a']);
     }
 
     #[test]

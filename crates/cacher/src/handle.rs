@@ -260,10 +260,13 @@ impl Handle {
             ReadAt::Any | ReadAt::NotOlderThan(_) if shared.is_ready() => {}
             _ => return store_read::get(&shared.storage, key, at, shape).await,
         }
-        if let ReadAt::NotOlderThan(revision) = at {
-            shared.reach(revision).await?;
-        }
+        let required = match at {
+            ReadAt::NotOlderThan(revision) => revision,
+            _ => Revision::ZERO,
+        };
+        shared.reach(required).await?;
         let cache = shared.cache.read();
+        Shared::check_reached(required, cache.revision())?;
         if cache.is_undecodable(key) {
             return Err(ReadError::Undecodable { keys: vec![key.clone()] });
         }
@@ -287,14 +290,11 @@ impl Handle {
         }
         let (snapshot, revision) = match route {
             Route::Cache => shared.current(),
-            Route::CacheAt(revision) => {
-                shared.reach(revision).await?;
-                shared.current()
-            }
+            Route::CacheAt(revision) => shared.current_since(revision).await?,
             Route::CacheConsistent => {
                 let revision = shared.storage.current_revision().await.map_err(ReadError::from_store)?;
-                match shared.reach(revision).await {
-                    Ok(()) => shared.current(),
+                match shared.current_since(revision).await {
+                    Ok(current) => current,
                     Err(ReadError::TooLarge { .. }) => {
                         shared.counters.fallbacks.fetch_add(1, Relaxed);
                         return self.list_store(&filter, request).await;
@@ -421,9 +421,13 @@ impl Handle {
                 // Without truthful progress a quiet cache cannot know how fresh it is: the store
                 // shows the state, and the cache goes on from there.
                 let hopeless = consistent && !progress && shared.revision() < required;
-                let reached = if hopeless { None } else { Some(shared.reach(required).await) };
-                return match reached {
-                    Some(Ok(())) => Ok(self.replay_cache(filter, mark_end)),
+                let replay = async {
+                    shared.reach(required).await?;
+                    self.replay_cache(filter, required, mark_end)
+                };
+                let replayed = if hopeless { None } else { Some(replay.await) };
+                return match replayed {
+                    Some(Ok(mailbox)) => Ok(mailbox),
                     Some(Err(error)) if !matches!(error, ReadError::TooLarge { .. }) => Err(error),
                     Some(Err(error)) if !consistent && progress => Err(error),
                     _ => {
@@ -443,16 +447,18 @@ impl Handle {
         }
     }
 
-    /// The current state of the cache as initial events.
-    fn replay_cache(&self, filter: &Arc<Filter>, mark_end: bool) -> Mailbox {
+    /// The current state of the cache, which is to be at `required` or later, as initial events.
+    fn replay_cache(&self, filter: &Arc<Filter>, required: Revision, mark_end: bool) -> Result<Mailbox, ReadError> {
         let shared = &self.shared;
         let (snapshot, revision, place) = {
             let cache = shared.cache.read();
             (cache.snapshot().clone(), cache.revision(), cache.history().end())
         };
+        Shared::check_reached(required, revision)?;
         let items = ListItems::walk(snapshot, filter.clone(), shared.config.shape.clone(), "");
         shared.counters.replays.fetch_add(1, Relaxed);
-        Mailbox::replay(Replay::new(items.counted(&shared.counters), mark_end.then_some(revision), place), revision)
+        let replay = Replay::new(items.counted(&shared.counters), mark_end.then_some(revision), place);
+        Ok(Mailbox::replay(replay, revision))
     }
 
     /// The store's state as initial events. The live part begins behind its revision, wherever the

@@ -158,6 +158,26 @@ impl Shared {
         Err(ReadError::TooLarge { requested: revision, current: self.revision(), retry_after_seconds: 1 })
     }
 
+    /// The state at `revision` or later, waited for as in [`Shared::reach`].
+    ///
+    /// # Errors
+    /// [`ReadError::TooLarge`] also when the state was replaced by an older one after the wait.
+    pub(crate) async fn current_since(&self, revision: Revision) -> Result<(Snapshot, Revision), ReadError> {
+        self.reach(revision).await?;
+        let (snapshot, current) = self.current();
+        Self::check_reached(revision, current)?;
+        Ok((snapshot, current))
+    }
+
+    /// Is the state that was looked at the one that was waited for? The store may have gone back
+    /// between the end of the wait and the look, and the cache with it.
+    pub(crate) fn check_reached(requested: Revision, current: Revision) -> Result<(), ReadError> {
+        if current < requested {
+            return Err(ReadError::TooLarge { requested, current, retry_after_seconds: 1 });
+        }
+        Ok(())
+    }
+
     /// Ends everything: watchers get the goodbye (`None`: a clean end), reads fail.
     pub(crate) fn stop(&self, goodbye: Option<&Status>) {
         if matches!(self.readiness.send_replace(Readiness::Stopped), Readiness::Stopped) {
@@ -316,4 +336,34 @@ async fn in_time<F: Future>(limit: std::time::Duration, future: F) -> Option<F::
 /// The present, on tokio's clock, which tests can stop.
 pub(crate) fn now() -> Instant {
     tokio::time::Instant::now().into_std()
+}
+
+#[cfg(test)]
+mod tests {
+    use listwatch_meta::ObjectShape;
+    use listwatch_storage::MemoryStorage;
+
+    use super::*;
+    use crate::cache::Input;
+    use crate::limits::Limits;
+
+    #[tokio::test(start_paused = true)]
+    async fn wait_that_ended_before_the_state_went_back_is_not_answered_with_the_older_state() {
+        let config = ResourceConfig {
+            name: "pods".to_owned(),
+            prefix: "pods".to_owned(),
+            shape: Arc::new(ObjectShape::new(true, Vec::new())),
+            indexed_fields: Vec::new(),
+            limits: Limits::default(),
+        };
+        let shared = Shared::new(MemoryStorage::new(), config);
+        let r = Revision::new;
+        shared.cache.write().handle_input(now(), Input::Progress(r(5)), &mut Vec::new());
+        // A waiter was released at 9; then the store, and the cache with it, went back to 5.
+        assert!(shared.freshness.lock().handle_revision(r(9)).is_empty());
+        let revision = |state: Result<(Snapshot, Revision), ReadError>| state.map(|(_, revision)| revision);
+        assert_eq!(revision(shared.current_since(r(5)).await), Ok(r(5)));
+        let too_large = ReadError::TooLarge { requested: r(8), current: r(5), retry_after_seconds: 1 };
+        assert_eq!(revision(shared.current_since(r(8)).await), Err(too_large));
+    }
 }

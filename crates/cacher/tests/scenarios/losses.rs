@@ -302,6 +302,35 @@ fn a_cache_that_is_wrong_says_so_and_starts_over() {
 }
 
 #[test]
+fn pages_of_a_wrong_cache_are_not_continued_from_its_snapshot_after_it_started_over() {
+    check_with(
+        Limits { audit_interval: Some(Duration::from_secs(100)), ..Limits::default() },
+        "
+        put a/x
+        > r2
+        put a/y
+        > r3
+        put a/z
+        > r4
+        compact 4
+        hide a/y
+        start
+        list all limit=1
+        > r4: a/x@2 (more, 1 remaining)
+        stats pinned_snapshots
+        > pinned_snapshots: 1
+        advance 101
+        show
+        advance 101
+        next
+        > r4: a/y@3 (more, 1 remaining)
+        next
+        > r4: a/z@4
+        ",
+    );
+}
+
+#[test]
 fn a_stop_ends_everything_and_is_no_error() {
     check(
         "

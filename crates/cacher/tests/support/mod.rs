@@ -4,6 +4,7 @@
 pub mod checker;
 pub mod script;
 pub mod store;
+pub mod transactions;
 
 use std::future::poll_fn;
 use std::pin::Pin;
