@@ -128,6 +128,69 @@ pub mod reason {
     pub const TIMEOUT: &str = "Timeout";
 }
 
+/// Bytes of the path, and of the message, of one [`FieldError`] in a [`Status`]. A longer text is cut and ends
+/// in `…`.
+pub const FIELD_ERROR_BYTES_MAX: usize = 16 * 1024;
+
+/// Bytes of the message of a [`Status`], and of all its causes together. A longer message is cut and ends in
+/// `…`; causes beyond are left out, and the message counts them.
+pub const STATUS_TEXT_BYTES_MAX: usize = 256 * 1024;
+
+/// The beginning of a text: at most `bytes_max` bytes, and whole characters.
+pub fn prefix(text: &str, bytes_max: usize) -> &str {
+    let mut end = bytes_max.min(text.len());
+    while !text.is_char_boundary(end) {
+        end -= 1;
+    }
+    &text[..end]
+}
+
+/// A value's text, cut at `bytes_max` bytes: then it ends in `…`. Writing stops there, so that a long text
+/// costs no more than a short one.
+pub fn cut(value: impl fmt::Display, bytes_max: usize) -> String {
+    struct Cut {
+        text: String,
+        bytes_max: usize,
+    }
+    impl fmt::Write for Cut {
+        fn write_str(&mut self, more: &str) -> fmt::Result {
+            let room = self.bytes_max - self.text.len();
+            if more.len() <= room {
+                self.text.push_str(more);
+                return Ok(());
+            }
+            self.text.push_str(prefix(more, room));
+            self.text.push('…');
+            Err(fmt::Error)
+        }
+    }
+    let mut cut = Cut { text: String::new(), bytes_max };
+    // An error says that there was more.
+    let _ = fmt::Write::write_fmt(&mut cut, format_args!("{value}"));
+    cut.text
+}
+
+/// Causes as far as [`STATUS_TEXT_BYTES_MAX`] bytes reach, and how many are left out.
+pub fn bounded_causes(causes: impl IntoIterator<Item = StatusCause>) -> (Vec<StatusCause>, usize) {
+    // The message that repeats them names the object, too, and separates them.
+    let mut left = STATUS_TEXT_BYTES_MAX - 2 * FIELD_ERROR_BYTES_MAX;
+    let mut causes = causes.into_iter();
+    let mut kept = Vec::new();
+    while let Some(StatusCause { reason, message, field }) = causes.next() {
+        let cause = StatusCause {
+            reason,
+            message: cut(message, FIELD_ERROR_BYTES_MAX),
+            field: cut(field, FIELD_ERROR_BYTES_MAX),
+        };
+        match left.checked_sub(cause.message.len() + cause.field.len() + ": , ".len()) {
+            Some(rest) => left = rest,
+            None => return (kept, 1 + causes.count()),
+        }
+        kept.push(cause);
+    }
+    (kept, 0)
+}
+
 /// The `reason` of the cause that marks a resource version ahead of the server.
 pub const CAUSE_RESOURCE_VERSION_TOO_LARGE: &str = "ResourceVersionTooLarge";
 
@@ -238,14 +301,19 @@ impl fmt::Display for FieldError {
 }
 
 impl Status {
-    /// A failure without details.
+    /// A failure without details. A message beyond [`STATUS_TEXT_BYTES_MAX`] bytes is cut.
     pub fn failure(code: u16, reason: &'static str, message: impl Into<String>) -> Self {
+        let mut message = message.into();
+        if message.len() > STATUS_TEXT_BYTES_MAX {
+            message.truncate(prefix(&message, STATUS_TEXT_BYTES_MAX).len());
+            message.push('…');
+        }
         Status {
             kind: status_kind(),
             api_version: status_api_version(),
             metadata: StatusMeta::default(),
             status: Cow::Borrowed("Failure"),
-            message: message.into(),
+            message,
             reason: Cow::Borrowed(reason),
             details: None,
             code,
@@ -408,29 +476,26 @@ impl Status {
         Status::failure(413, reason::REQUEST_ENTITY_TOO_LARGE, message)
     }
 
-    /// 422: the object has invalid fields. `kind` and `group` are those of the object.
+    /// 422: the object has invalid fields. `kind` and `group` are those of the object. Errors beyond
+    /// [`STATUS_TEXT_BYTES_MAX`] bytes are only counted.
     pub fn invalid(group: &str, kind: &str, name: &str, errors: &[FieldError]) -> Self {
-        let texts: Vec<String> = errors.iter().map(FieldError::to_string).collect();
+        let (causes, more) = bounded_causes(errors.iter().map(|error| StatusCause {
+            reason: error.reason.to_owned(),
+            message: error.message.clone(),
+            field: error.field.clone(),
+        }));
+        let mut texts: Vec<String> = causes.iter().map(|cause| format!("{}: {}", cause.field, cause.message)).collect();
+        if more > 0 {
+            texts.push(format!("{more} more errors"));
+        }
         let findings = match texts.as_slice() {
             [single] => single.clone(),
             several => format!("[{}]", several.join(", ")),
         };
+        let name = cut(name, FIELD_ERROR_BYTES_MAX);
         let qualified = if group.is_empty() { kind.to_owned() } else { format!("{kind}.{group}") };
         Status::failure(422, reason::INVALID, format!("{qualified} {name:?} is invalid: {findings}")).with_details(
-            StatusDetails {
-                name: name.to_owned(),
-                group: group.to_owned(),
-                kind: kind.to_owned(),
-                causes: errors
-                    .iter()
-                    .map(|error| StatusCause {
-                        reason: error.reason.to_owned(),
-                        message: error.message.clone(),
-                        field: error.field.clone(),
-                    })
-                    .collect(),
-                ..StatusDetails::default()
-            },
+            StatusDetails { name, group: group.to_owned(), kind: kind.to_owned(), causes, ..StatusDetails::default() },
         )
     }
 
@@ -540,6 +605,22 @@ mod tests {
             &Status::invalid("", "Pod", "X", &[FieldError::invalid("metadata.name", "\"X\"", "no")]),
             r#"{"kind":"Status","apiVersion":"v1","metadata":{},"status":"Failure","message":"Pod \"X\" is invalid: metadata.name: Invalid value: \"X\": no","reason":"Invalid","details":{"name":"X","kind":"Pod","causes":[{"reason":"FieldValueInvalid","message":"Invalid value: \"X\": no","field":"metadata.name"}]},"code":422}"#,
         );
+    }
+
+    #[test]
+    fn status_text_is_bounded() {
+        let error = |bytes: usize| FieldError::invalid("a".repeat(bytes), 1, "é".repeat(bytes));
+        let status = Status::invalid("", "Pod", &"n".repeat(1 << 20), &vec![error(1 << 20); 100]);
+        assert!(status.to_json().len() < 3 * STATUS_TEXT_BYTES_MAX, "{} bytes", status.to_json().len());
+        let causes = &status.details.as_ref().unwrap().causes;
+        assert!(!causes.is_empty() && causes.iter().all(|cause| cause.message.ends_with('…')));
+        let few = Status::invalid("", "Pod", "n", &vec![error(10); 1000]);
+        assert_eq!(few.details.unwrap().causes.len(), 1000, "a thousand ordinary errors have room");
+        let many = Status::invalid("", "Pod", "n", &vec![error(100); 10_000]);
+        let named = many.details.unwrap().causes.len();
+        assert!(many.message.ends_with(&format!(", {} more errors]", 10_000 - named)), "{named}");
+        assert_eq!(Status::bad_request("x".repeat(STATUS_TEXT_BYTES_MAX + 1)).message.len(), STATUS_TEXT_BYTES_MAX + 3);
+        assert_eq!((cut("abc", 3), cut("äbc", 1)), ("abc".to_owned(), "…".to_owned()));
     }
 
     #[test]

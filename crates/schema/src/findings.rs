@@ -3,16 +3,39 @@
 use std::fmt;
 
 use listwatch_meta::FieldError;
+use listwatch_meta::status::{cut, prefix};
 use serde_json::Value;
 
 use crate::golang::{bad_value, quote};
+use crate::limits::FIELD_ERROR_BYTES_MAX;
 
 fn error(field: impl fmt::Display, reason: &'static str, message: String) -> FieldError {
-    FieldError { field: field.to_string(), reason, message }
+    FieldError { field: cut(field, FIELD_ERROR_BYTES_MAX), reason, message }
 }
 
 fn with_detail(text: String, detail: &str) -> String {
-    if detail.is_empty() { text } else { format!("{text}: {detail}") }
+    let text = if detail.is_empty() { text } else { format!("{text}: {detail}") };
+    if text.len() > FIELD_ERROR_BYTES_MAX { cut(text, FIELD_ERROR_BYTES_MAX) } else { text }
+}
+
+/// Names, each quoted as Go does it and separated, as far as [`FIELD_ERROR_BYTES_MAX`] bytes reach.
+pub(crate) fn quoted<T: AsRef<str>>(names: impl IntoIterator<Item = T>, separator: &str) -> String {
+    let mut out = String::new();
+    for name in names {
+        if out.len() > FIELD_ERROR_BYTES_MAX {
+            return cut(out, FIELD_ERROR_BYTES_MAX);
+        }
+        if !out.is_empty() {
+            out.push_str(separator);
+        }
+        out.push_str(&quote(shortened(name.as_ref())));
+    }
+    out
+}
+
+/// The beginning of a text that is longer than an error may be.
+fn shortened(text: &str) -> &str {
+    prefix(text, FIELD_ERROR_BYTES_MAX)
 }
 
 /// `Invalid value`.
@@ -23,12 +46,20 @@ pub(crate) fn invalid(field: impl fmt::Display, value: &Value, detail: impl fmt:
 
 /// `Invalid value` of a string.
 pub(crate) fn invalid_str(field: impl fmt::Display, value: &str, detail: impl fmt::Display) -> FieldError {
-    error(field, "FieldValueInvalid", with_detail(format!("Invalid value: {}", quote(value)), &detail.to_string()))
+    error(
+        field,
+        "FieldValueInvalid",
+        with_detail(format!("Invalid value: {}", quote(shortened(value))), &detail.to_string()),
+    )
 }
 
 /// `Invalid value`, because the type does not match.
 pub(crate) fn type_invalid(field: impl fmt::Display, value: &str, detail: impl fmt::Display) -> FieldError {
-    error(field, "FieldValueTypeInvalid", with_detail(format!("Invalid value: {}", quote(value)), &detail.to_string()))
+    error(
+        field,
+        "FieldValueTypeInvalid",
+        with_detail(format!("Invalid value: {}", quote(shortened(value))), &detail.to_string()),
+    )
 }
 
 /// `Required value`.
@@ -43,18 +74,18 @@ pub(crate) fn forbidden(field: impl fmt::Display, detail: impl fmt::Display) -> 
 
 /// `Duplicate value`.
 pub(crate) fn duplicate(field: impl fmt::Display, value: &Value) -> FieldError {
-    error(field, "FieldValueDuplicate", format!("Duplicate value: {}", bad_value(value)))
+    error(field, "FieldValueDuplicate", with_detail(format!("Duplicate value: {}", bad_value(value)), ""))
 }
 
 /// `Unsupported value`, with what is supported.
 pub(crate) fn not_supported<T: AsRef<str>>(field: impl fmt::Display, value: &Value, supported: &[T]) -> FieldError {
+    not_among(field, value, &quoted(supported, ", "))
+}
+
+/// `Unsupported value`, with what is supported as it is shown.
+pub(crate) fn not_among(field: impl fmt::Display, value: &Value, supported: &str) -> FieldError {
     let text = format!("Unsupported value: {}", bad_value(value));
-    let detail = if supported.is_empty() {
-        String::new()
-    } else {
-        let quoted: Vec<String> = supported.iter().map(|value| quote(value.as_ref())).collect();
-        format!("supported values: {}", quoted.join(", "))
-    };
+    let detail = if supported.is_empty() { String::new() } else { format!("supported values: {supported}") };
     error(field, "FieldValueNotSupported", with_detail(text, &detail))
 }
 

@@ -4,7 +4,10 @@
 use std::fmt::Write as _;
 
 pub(crate) use listwatch_meta::go::quote;
+use listwatch_meta::status::prefix;
 use serde_json::Value;
+
+use crate::limits::FIELD_ERROR_BYTES_MAX;
 
 /// A JSON number as the API server holds it: whole numbers that fit 64 bits with a sign, and the
 /// rest as floats (apimachinery's JSON decoder does the same).
@@ -91,11 +94,22 @@ fn scientific(float: f64, digits_min: usize) -> String {
 /// A value as `encoding/json` writes it: keys sorted, `<`, `>` and `&` escaped.
 pub(crate) fn json(value: &Value) -> String {
     let mut out = String::new();
-    write_json(value, &mut out);
+    write_json(value, &mut out, usize::MAX);
     out
 }
 
-fn write_json(value: &Value, out: &mut String) {
+/// As [`json`], and no further than about so many bytes.
+fn json_within(value: &Value, bytes_max: usize) -> String {
+    let mut out = String::new();
+    write_json(value, &mut out, bytes_max);
+    out
+}
+
+/// Writes nothing where there are more than `bytes_max` bytes already.
+fn write_json(value: &Value, out: &mut String, bytes_max: usize) {
+    if out.len() > bytes_max {
+        return;
+    }
     match value {
         Value::Null => out.push_str("null"),
         Value::Bool(true) => out.push_str("true"),
@@ -106,14 +120,17 @@ fn write_json(value: &Value, out: &mut String) {
             }
             Number::Float(float) => out.push_str(&float_json(float)),
         },
-        Value::String(text) => write_json_string(text, out),
+        Value::String(text) => write_json_string(prefix(text, bytes_max), out),
         Value::Array(items) => {
             out.push('[');
             for (index, item) in items.iter().enumerate() {
+                if out.len() > bytes_max {
+                    return;
+                }
                 if index > 0 {
                     out.push(',');
                 }
-                write_json(item, out);
+                write_json(item, out, bytes_max);
             }
             out.push(']');
         }
@@ -122,12 +139,15 @@ fn write_json(value: &Value, out: &mut String) {
             keys.sort_unstable();
             out.push('{');
             for (index, key) in keys.into_iter().enumerate() {
+                if out.len() > bytes_max {
+                    return;
+                }
                 if index > 0 {
                     out.push(',');
                 }
                 write_json_string(key, out);
                 out.push(':');
-                write_json(&members[key], out);
+                write_json(&members[key], out, bytes_max);
             }
             out.push('}');
         }
@@ -154,15 +174,16 @@ fn write_json_string(text: &str, out: &mut String) {
     out.push('"');
 }
 
-/// The value part of a field error: simple values as `%v`, strings quoted, the rest as JSON.
+/// The value part of a field error: simple values as `%v`, strings quoted, the rest as JSON. What is longer
+/// than an error may be is written no further.
 pub(crate) fn bad_value(value: &Value) -> String {
     match value {
-        Value::String(text) => quote(text),
+        Value::String(text) => quote(prefix(text, FIELD_ERROR_BYTES_MAX)),
         Value::Number(number) => match Number::of(number) {
             Number::Int(int) => int.to_string(),
             Number::Float(float) => float_v(float),
         },
-        other => json(other),
+        other => json_within(other, FIELD_ERROR_BYTES_MAX),
     }
 }
 

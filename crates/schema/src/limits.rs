@@ -22,6 +22,17 @@ pub const PATTERN_CACHE_BYTES_MAX: usize = 1 << 18;
 /// beyond them is left out.
 pub const FIELD_ERRORS_MAX: usize = 1_000;
 
+/// Bytes of one text of an error, such as the list of what an enumeration allows, or the value that is wrong.
+/// A longer one is cut and ends in `…`.
+pub use listwatch_meta::status::FIELD_ERROR_BYTES_MAX;
+
+/// Bytes of all errors that one validation reports. The object is invalid all the same; what is wrong beyond
+/// them is left out.
+pub const FIELD_ERRORS_BYTES_MAX: usize = 256 * 1024;
+
+/// Bytes of the paths of unknown fields that one pruning reports. All unknown fields are removed all the same.
+pub const UNKNOWN_FIELDS_BYTES_MAX: usize = 256 * 1024;
+
 /// Paths of unknown fields that one pruning reports. All unknown fields are removed all the same.
 pub const UNKNOWN_FIELDS_MAX: usize = 1_000;
 

@@ -1,9 +1,10 @@
 //! Pruning: removing what the schema does not know, and saying where it was.
 //! Rules: apiextensions-apiserver `pkg/apiserver/schema/pruning`, Kubernetes 1.36.
 
+use listwatch_meta::status::cut;
 use serde_json::{Map, Value};
 
-use crate::limits::UNKNOWN_FIELDS_MAX;
+use crate::limits::{FIELD_ERROR_BYTES_MAX, UNKNOWN_FIELDS_BYTES_MAX, UNKNOWN_FIELDS_MAX};
 use crate::schema::{More, Node, Schema};
 
 impl Schema {
@@ -11,9 +12,9 @@ impl Schema {
     /// the object itself and of embedded resources stay as they are.
     ///
     /// Returns the paths of removed fields, sorted, as `unknown field "…"` names them: at most
-    /// [`UNKNOWN_FIELDS_MAX`].
+    /// [`UNKNOWN_FIELDS_MAX`], of about [`UNKNOWN_FIELDS_BYTES_MAX`] bytes.
     pub fn prune(&self, object: &mut Value) -> Vec<String> {
-        let mut pruner = Pruner { path: String::new(), unknown: Vec::new() };
+        let mut pruner = Pruner { path: String::new(), unknown: Vec::new(), unknown_bytes: 0 };
         match object {
             Value::Object(members) => pruner.object(members, Some(&self.root), true),
             value => pruner.prune(value, Some(&self.root)),
@@ -24,7 +25,7 @@ impl Schema {
 
 /// [`Schema::prune`] for a part of a schema.
 pub(crate) fn prune(value: &mut Value, node: &Node, is_resource: bool) {
-    let mut pruner = Pruner { path: String::new(), unknown: Vec::new() };
+    let mut pruner = Pruner { path: String::new(), unknown: Vec::new(), unknown_bytes: 0 };
     match value {
         Value::Object(members) => pruner.object(members, Some(node), is_resource || node.embedded),
         value => pruner.prune(value, Some(node)),
@@ -39,6 +40,7 @@ struct Pruner {
     /// The path of the value that is looked at.
     path: String,
     unknown: Vec<String>,
+    unknown_bytes: usize,
 }
 
 impl Pruner {
@@ -153,12 +155,14 @@ impl Pruner {
     }
 
     fn record(&mut self, name: &str) {
-        if self.unknown.len() >= UNKNOWN_FIELDS_MAX {
+        if self.unknown.len() >= UNKNOWN_FIELDS_MAX || self.unknown_bytes >= UNKNOWN_FIELDS_BYTES_MAX {
             return;
         }
         let length = self.path.len();
         self.append(name);
-        self.unknown.push(self.path.clone());
+        let path = cut(&self.path, FIELD_ERROR_BYTES_MAX);
+        self.unknown_bytes += path.len();
+        self.unknown.push(path);
         self.path.truncate(length);
     }
 }

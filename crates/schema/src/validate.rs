@@ -4,15 +4,17 @@
 //! On update, a part that did not change may stay invalid (ratcheting): a schema that became
 //! stricter does not lock up the objects that were there before.
 
+use std::borrow::Cow;
 use std::collections::HashMap;
 
 use listwatch_meta::FieldError;
+use listwatch_meta::status::{cut, prefix};
 use serde_json::{Map, Value};
 
 use crate::findings;
 use crate::format::Format;
 use crate::golang::{self, Number};
-use crate::limits::{FIELD_ERRORS_MAX, VALIDATION_STEPS_MAX};
+use crate::limits::{FIELD_ERROR_BYTES_MAX, FIELD_ERRORS_BYTES_MAX, FIELD_ERRORS_MAX, VALIDATION_STEPS_MAX};
 use crate::path::{Path, ValuePath};
 use crate::ratchet::{self, Correlated};
 use crate::schema::{Constraint, Kind, More, Node};
@@ -30,6 +32,8 @@ pub(crate) fn validate(value: &Value, node: &Node, old: Option<&Value>, at: &Pat
 #[derive(Default)]
 struct Outcome {
     findings: Vec<Finding>,
+    /// Bytes of the texts of the findings.
+    bytes: usize,
     matched: usize,
 }
 
@@ -55,8 +59,14 @@ impl Outcome {
         self.findings.is_empty()
     }
 
+    /// Whether another error would be kept. One that has no room need not be written.
+    fn has_room(&self) -> bool {
+        self.findings.len() < FIELD_ERRORS_MAX && self.bytes < FIELD_ERRORS_BYTES_MAX
+    }
+
     fn add(&mut self, finding: Finding) {
-        if self.findings.len() < FIELD_ERRORS_MAX && !self.findings.iter().any(|known| known.text == finding.text) {
+        if self.has_room() && !self.findings.iter().any(|known| known.text == finding.text) {
+            self.bytes += finding.error.field.len() + finding.error.message.len();
             self.findings.push(finding);
         }
     }
@@ -65,6 +75,7 @@ impl Outcome {
         self.matched += other.matched;
         if self.findings.is_empty() {
             self.findings = other.findings;
+            self.bytes = other.bytes;
         } else {
             other.findings.into_iter().for_each(|finding| self.add(finding));
         }
@@ -72,14 +83,21 @@ impl Outcome {
 
     /// An error about a value: `text` without the place in front.
     fn invalid(&mut self, path: &ValuePath<'_>, value: &Value, text: std::fmt::Arguments<'_>) {
-        let text = format!("{path} {text}");
+        if !self.has_room() {
+            return;
+        }
+        let text = cut(format_args!("{path} {text}"), FIELD_ERROR_BYTES_MAX);
         let error = findings::invalid(path, value, &text);
         self.add(Finding { text, error, placed: true });
     }
 
     /// A type that does not match; `found` is what Go shows of it.
     fn wrong_type(&mut self, path: &ValuePath<'_>, expected: &str, found: &str) {
-        let text = format!("{path} in body must be of type {expected}: {}", golang::quote(found));
+        if !self.has_room() {
+            return;
+        }
+        let shown = golang::quote(prefix(found, FIELD_ERROR_BYTES_MAX));
+        let text = cut(format_args!("{path} in body must be of type {expected}: {shown}"), FIELD_ERROR_BYTES_MAX);
         let error = findings::type_invalid(path, found, &text);
         self.add(Finding { text, error, placed: true });
     }
@@ -117,6 +135,7 @@ impl Validator {
         let mut outcome = self.value(value, node, path, correlated);
         if !outcome.is_valid() && correlated.is_some_and(|correlated| ratchet::is_unchanged(value, correlated)) {
             outcome.findings.clear();
+            outcome.bytes = 0;
         }
         outcome
     }
@@ -443,18 +462,16 @@ fn check_type(value: &Value, node: &Node, path: &ValuePath<'_>, outcome: &mut Ou
 fn check_enum(value: &Value, node: &Node, path: &ValuePath<'_>, outcome: &mut Outcome) {
     for constraint in &node.constraints {
         let Constraint::Enum(allowed) = constraint else { continue };
-        if allowed.iter().any(|allowed| is_enum_value(value, allowed)) {
+        if allowed.iter().any(|allowed| is_enum_value(value, allowed)) || !outcome.has_room() {
             continue;
         }
-        let names: Vec<String> = allowed
-            .iter()
-            .map(|allowed| match allowed {
-                Value::String(text) => text.clone(),
-                other => golang::json(other),
-            })
-            .collect();
-        let text = format!("{path} in body should be one of {names:?}");
-        outcome.classed(text, findings::not_supported(path, value, &names));
+        let names = allowed.iter().map(|allowed| match allowed {
+            Value::String(text) => Cow::Borrowed(text.as_str()),
+            other => Cow::Owned(golang::json(other)),
+        });
+        let names = findings::quoted(names, ", ");
+        let text = format!("{path} in body should be one of [{names}]");
+        outcome.classed(text, findings::not_among(path, value, &names));
     }
 }
 

@@ -165,8 +165,7 @@ pub(super) fn decode(
     }
     let mut object = ordered(object, expected)?;
 
-    let mut findings: Vec<String> =
-        document.duplicates.iter().map(|path| format!("duplicate field {path:?}")).collect();
+    let mut findings = document.strict_errors;
     if let Some(Value::Object(metadata)) = object.get("metadata") {
         findings.extend(metadata::unknown_fields(metadata).map(|path| format!("unknown field {path:?}")));
     }

@@ -50,6 +50,7 @@ mod token;
 mod typed;
 mod update;
 mod validate;
+mod yaml_reader;
 
 use std::sync::Arc;
 

@@ -11,7 +11,9 @@ use std::sync::LazyLock;
 use listwatch_apply::managed::{self, Managed};
 use listwatch_apply::{ApplyError, Kind, Path, Set, Typing, Writer};
 use listwatch_meta::Status;
-use listwatch_meta::status::{StatusCause, StatusDetails, reason};
+use listwatch_meta::status::{
+    FIELD_ERROR_BYTES_MAX, STATUS_TEXT_BYTES_MAX, StatusCause, StatusDetails, bounded_causes, cut, reason,
+};
 use serde_json::{Map, Value};
 use time::OffsetDateTime;
 
@@ -268,7 +270,7 @@ pub(super) fn into_map(value: Value) -> Map<String, Value> {
 
 /// What a client is told that cannot apply.
 fn refused(error: &ApplyError) -> Status {
-    let text = error.to_string();
+    let text = cut(error, STATUS_TEXT_BYTES_MAX);
     match error {
         ApplyError::BadRequest(_) => Status::bad_request(text),
         ApplyError::Other(_) => Status::unknown(text),
@@ -276,9 +278,10 @@ fn refused(error: &ApplyError) -> Status {
             let causes = conflicts.iter().map(|conflict| StatusCause {
                 reason: "FieldManagerConflict".to_owned(),
                 message: format!("conflict with {}", conflict.manager),
-                field: conflict.path.to_string(),
+                field: cut(&conflict.path, FIELD_ERROR_BYTES_MAX),
             });
-            let details = StatusDetails { causes: causes.collect(), ..StatusDetails::default() };
+            let (causes, _) = bounded_causes(causes);
+            let details = StatusDetails { causes, ..StatusDetails::default() };
             Status::failure(409, reason::CONFLICT, text).with_details(details)
         }
     }
@@ -299,12 +302,8 @@ impl Config {
     /// 400 when it is no YAML, no map, or nests too deep.
     pub(super) fn parse(body: &[u8], validation: FieldValidation) -> Result<Self, Status> {
         let undecodable = |why: String| Status::bad_request(format!("error decoding YAML: {why}"));
-        let parsed = match body.iter().find(|byte| !byte.is_ascii_whitespace()) {
-            // Most bodies are JSON, which is read much faster as such.
-            Some(b'{') => Document::from_json(body).or_else(|_| Document::from_yaml(body)),
-            _ => Document::from_yaml(body),
-        };
-        let document = parsed.map_err(|why| undecodable(format!("error converting YAML to JSON: {why}")))?;
+        let document =
+            Document::from_yaml(body).map_err(|why| undecodable(format!("error converting YAML to JSON: {why}")))?;
         if is_deeper(&document.value, OBJECT_DEPTH_MAX, &mut 0) {
             return Err(undecodable("exceeded max depth".to_owned()));
         }
@@ -318,17 +317,8 @@ impl Config {
                 )));
             }
         };
-        let mut doubts = Vec::new();
-        if !document.duplicates.is_empty() {
-            // Of what has more lines it is not known where it stands.
-            let line = if body.trim_ascii().contains(&b'\n') { "" } else { "line 1: " };
-            let mut text = "error converting YAML to JSON: yaml: unmarshal errors:".to_owned();
-            for path in &document.duplicates {
-                let name = path.rsplit('.').next().unwrap_or_default();
-                text.push_str(&format!("\n  {line}key {name:?} already set in map"));
-            }
-            doubts.push(text);
-        }
+        let doubts =
+            document.strict_errors.iter().map(|error| format!("error converting YAML to JSON: {error}")).collect();
         Ok(Config { value, doubts, validation })
     }
 

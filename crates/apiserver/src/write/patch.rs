@@ -53,7 +53,7 @@ impl ParsedPatch {
     pub(super) fn parse(patch_type: PatchType, body: &[u8]) -> Result<Self, Status> {
         let prefix = if patch_type == PatchType::StrategicMerge { "" } else { "error decoding patch: " };
         let undecodable = |why: String| Status::bad_request(format!("{prefix}{why}"));
-        let Document { value, duplicates } = Document::from_json(body).map_err(undecodable)?;
+        let Document { value, strict_errors } = Document::from_json(body).map_err(undecodable)?;
         let cannot = |value: &Value, target: &str| {
             undecodable(format!("json: cannot unmarshal {} into Go value of type {target}", go::json_kind(value)))
         };
@@ -79,8 +79,7 @@ impl ParsedPatch {
             (PatchType::StrategicMerge, Value::Null) => (Patch::Strategic(Map::new()), ""),
             (_, other) => return Err(cannot(&other, "map[string]interface {}")),
         };
-        let mut doubts: Vec<String> =
-            duplicates.into_iter().map(|path| format!("{source}duplicate field {path:?}")).collect();
+        let mut doubts: Vec<String> = strict_errors.into_iter().map(|error| format!("{source}{error}")).collect();
         if let Patch::Json(operations) = &patch {
             doubts.extend(unknown_operation_fields(operations)?);
         }

@@ -6,6 +6,7 @@
 //! those of `encoding/json` and `sigs.k8s.io/json`, whose strict decoder names unknown fields. Types that
 //! Go has a name of its own for (`v1.RestartPolicy`) are called by what they are made of.
 
+use listwatch_meta::status::{FIELD_ERROR_BYTES_MAX, cut};
 use listwatch_wire::protobuf::schema::{Field, Id, Message, Omit, Shape, Type};
 use serde_json::{Map, Number, Value};
 
@@ -97,7 +98,7 @@ impl Walk<'_> {
         let Some(field) = find(message, name) else {
             let known = is_type_meta(id, name);
             if !known && self.unknown.len() < NAMED_MAX {
-                self.unknown.push(place.to_string());
+                self.unknown.push(cut(place, FIELD_ERROR_BYTES_MAX));
             }
             return known;
         };

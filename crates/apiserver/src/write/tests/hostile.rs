@@ -109,6 +109,28 @@ async fn members_in_descending_order() {
     assert_eq!(code(&world, &line, &applied).await, 200);
 }
 
+/// Bodies whose depth made a parser look back over all of it at each token.
+#[tokio::test]
+async fn deeply_nested_yaml_is_refused_at_once() {
+    let world = World::new().await;
+    let apply = format!("PATCH {MAPS}/y?fieldManager=a application/apply-patch+yaml");
+    let create = format!("POST {MAPS} application/yaml");
+    for opener in ["{a: ", "[", "- ", "? ", "{\"a\":"] {
+        for bytes in [100_000, 400_000, 2_500_000] {
+            let body = opener.repeat(bytes / opener.len());
+            assert_eq!(code(&world, &apply, &body).await, 400, "{opener} of {bytes} bytes");
+            assert_eq!(code(&world, &create, &body).await, 400, "{opener} of {bytes} bytes");
+        }
+    }
+    // As deep as it may be, and wide below.
+    let deep = 90;
+    let body = format!("{}{}{}", "{a: ".repeat(deep), "[b],".repeat(200_000), "}".repeat(deep));
+    assert_eq!(code(&world, &apply, &body).await, 400);
+    // JSON that breaks off is read as YAML.
+    let body = format!(r#"{{"apiVersion":"v1","kind":"ConfigMap","data":{{{}"#, r#""a":"b","#.repeat(300_000));
+    assert_eq!(code(&world, &apply, &body).await, 400);
+}
+
 #[tokio::test]
 async fn members_that_stand_twice_below_a_long_name() {
     let world = World::new().await;

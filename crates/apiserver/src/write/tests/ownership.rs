@@ -67,7 +67,7 @@ async fn every_write_keeps_account() {
 async fn an_apply_creates_and_changes() {
     let world = World::new().await;
     let line = apply(MAPS, "a", "fieldManager=m");
-    let yaml = "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: a}\ndata: {x: \"1\", y: \"1\"}\n";
+    let yaml = "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: a}\ndata: {x: \"1\", \"y\": \"1\"}\n";
     let answer = world.answer(&line, yaml).await;
     assert!(answer.starts_with("201 "), "{answer}");
     assert!(answer.contains(r#""fieldsV1":{"f:data":{"f:x":{},"f:y":{}}}"#), "{answer}");
@@ -148,7 +148,7 @@ async fn applies_that_cannot_be() {
         "fieldManager=m&fieldValidation=Strict",
         "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: a}\ndata: {x: a, x: b}\n",
         400,
-        "error strict decoding YAML: error converting YAML to JSON: yaml: unmarshal errors:\n  key \"x\" already set in map",
+        "error strict decoding YAML: error converting YAML to JSON: yaml: unmarshal errors:\n  line 4: key \"x\" already set in map",
     )
     .await;
     refuse(

@@ -1,0 +1,79 @@
+//! Schemas and objects made to produce as much text as possible: the bytes of what is reported are bounded.
+
+use listwatch_meta::FieldError;
+use listwatch_schema::Schema;
+use listwatch_schema::limits::{
+    FIELD_ERROR_BYTES_MAX, FIELD_ERRORS_BYTES_MAX, UNKNOWN_FIELDS_BYTES_MAX, UNKNOWN_FIELDS_MAX,
+};
+use serde_json::{Value, json};
+
+fn bytes(errors: &[FieldError]) -> usize {
+    errors.iter().map(|error| error.field.len() + error.message.len()).sum()
+}
+
+fn check(schema: &Value, object: &Value) -> Vec<FieldError> {
+    let schema = Schema::parse(schema).expect("a schema");
+    let errors = schema.validate(object);
+    assert!(!errors.is_empty(), "the object is invalid");
+    assert!(errors.iter().all(|error| error.message.len() <= FIELD_ERROR_BYTES_MAX + 3), "one error is bounded");
+    let total = bytes(&errors);
+    assert!(total <= FIELD_ERRORS_BYTES_MAX + 2 * FIELD_ERROR_BYTES_MAX + 6, "{total} bytes of errors");
+    errors
+}
+
+#[test]
+fn errors_of_large_enums_are_bounded() {
+    let allowed: Vec<String> = (0..30_000).map(|number| format!("value-{number}")).collect();
+    let schema = json!({"type": "object", "properties": {"list": {"type": "array",
+        "items": {"type": "string", "enum": allowed}}}});
+    let items: Vec<String> = (0..1_200).map(|number| format!("{number}")).collect();
+    let errors = check(&schema, &json!({"list": items}));
+    assert!(errors[0].message.starts_with(r#"Unsupported value: "0": supported values: "value-0", "value-1", "#));
+    assert!(errors[0].message.ends_with('…'));
+}
+
+#[test]
+fn errors_of_small_enums_are_whole() {
+    let schema = json!({"type": "object", "properties": {"a": {"type": "string", "enum": ["x", "y"]}}});
+    let errors = check(&schema, &json!({"a": "z"}));
+    assert_eq!(errors[0].to_string(), r#"a: Unsupported value: "z": supported values: "x", "y""#);
+}
+
+#[test]
+fn errors_of_large_values_are_bounded() {
+    let long = "é".repeat(1 << 20);
+    let schema = json!({"type": "object", "properties": {
+        "a": {"type": "string", "maxLength": 1, "pattern": "^x$"},
+        "b": {"type": "object", "x-kubernetes-preserve-unknown-fields": true, "minProperties": 2,
+            "not": {"required": ["c"]}},
+        "d": {"type": "integer"},
+        "e": {"type": "array", "x-kubernetes-list-type": "set", "items": {"type": "string"}},
+    }});
+    check(&schema, &json!({"a": long, "b": {"c": long}, "d": long, "e": [long, long]}));
+}
+
+#[test]
+fn errors_below_long_keys_are_bounded() {
+    let key = "k".repeat(1 << 20);
+    let schema = json!({"type": "object", "properties": {"map": {"type": "object",
+        "additionalProperties": {"type": "array", "items": {"type": "integer"}}}}});
+    check(&schema, &json!({"map": {key: vec!["x"; 2_000]}}));
+}
+
+#[test]
+fn paths_of_unknown_fields_are_bounded() {
+    let key = "k".repeat(1 << 20);
+    let unknown: serde_json::Map<String, Value> = (0..5_000).map(|n| (format!("u{n}"), json!(1))).collect();
+    let schema = json!({"type": "object", "properties": {"map": {"type": "object",
+        "additionalProperties": {"type": "object"}}}});
+    let schema = Schema::parse(&schema).expect("a schema");
+    let mut object = json!({"map": {key: unknown.clone()}});
+    let paths = schema.prune(&mut object);
+    let total: usize = paths.iter().map(String::len).sum();
+    assert!(
+        !paths.is_empty() && total <= UNKNOWN_FIELDS_BYTES_MAX + FIELD_ERROR_BYTES_MAX + 3,
+        "{total} bytes of paths"
+    );
+    let mut object = json!({"map": {"short": unknown}});
+    assert_eq!(schema.prune(&mut object).len(), UNKNOWN_FIELDS_MAX);
+}
