@@ -29,6 +29,7 @@ pub(crate) const BENCHES: &[(&str, &str)] = &[
     ("list", "What does a list of N objects cost, whole, selected and paged?"),
     ("codec", "What do reading an object's metadata, matching a selector and framing an event cost?"),
     ("schema", "What do checking a definition's schema, and pruning, defaulting and validating its objects cost?"),
+    ("hostile", "What do /livez, leases and watches wait beside requests that cost most to compute?"),
     ("writes", "What do create, update, each kind of patch and server-side apply cost through the service?"),
     ("storage", "How many durable writes a second do N concurrent writers get from the embedded store?"),
     ("engines", "Which embedded engine commits, restarts and fails best? (a package of its own)"),
@@ -64,7 +65,10 @@ pub(crate) fn run(mut args: Args) -> Outcome<()> {
         .iter()
         .find_map(|(bench, package)| (*bench == name).then_some(package))
     {
-        return Run::cargo().args(["run", "--profile", "dist", "--quiet", "--package", package, "--"]).args(rest).show();
+        return Run::cargo()
+            .args(["run", "--profile", "dist", "--quiet", "--package", package, "--"])
+            .args(rest)
+            .show();
     }
     Run::cargo()
         .args(["bench", "--package", "listwatch-benches", "--bench", &name, "--"])

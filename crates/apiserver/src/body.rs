@@ -3,6 +3,7 @@
 use std::fmt;
 use std::pin::Pin;
 use std::task::{Context, Poll};
+use std::time::{self, Duration};
 
 use bytes::Bytes;
 use http_body::{Frame, SizeHint};
@@ -18,6 +19,10 @@ use crate::watch::WatchStream;
 /// connection's own buffer. Larger pieces are cut, without a copy. Twice what events and items are
 /// gathered to, so that only a very large object is ever cut.
 pub(crate) const CHUNK_BYTES_MAX: usize = 128 * 1024;
+
+/// After a piece that took longer to make, others have their turn on the worker: pieces that are converted,
+/// compressed or printed take milliseconds, and a connection asks for many of them in a row.
+const PIECE_TIME_MAX: Duration = Duration::from_micros(500);
 
 /// The body cannot be ended: the client sees it cut off and takes none of it for whole.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -35,6 +40,8 @@ pub struct Body {
     source: Source,
     gzip: bool,
     hold: Option<Box<Hold>>,
+    /// Others have their turn before the next piece is made.
+    pauses: bool,
 }
 
 /// What an answer keeps until it is sent or dropped.
@@ -89,7 +96,7 @@ impl Body {
 
     /// A body that is there already.
     pub(crate) fn full(bytes: impl Into<Bytes>) -> Self {
-        Body { rest: bytes.into(), source: Source::Over, gzip: false, hold: None }
+        Body { rest: bytes.into(), source: Source::Over, gzip: false, hold: None, pauses: false }
     }
 
     /// A body made chunk by chunk. What fits one chunk is sent whole, with its length, as a small
@@ -116,7 +123,7 @@ impl Body {
         }
         let chunks: Chunks = Box::new(first.into_iter().map(Ok).chain(chunks));
         let chunks = if form.gzip { gzip::compressed(chunks) } else { chunks };
-        Ok(Body { rest: Bytes::new(), source: Source::Chunks(chunks), gzip: form.gzip, hold: None })
+        Ok(Body { rest: Bytes::new(), source: Source::Chunks(chunks), gzip: form.gzip, hold: None, pauses: false })
     }
 
     /// Keeps this until the body is sent or dropped.
@@ -147,7 +154,7 @@ impl Body {
     /// A watch.
     pub(crate) fn watch(stream: WatchStream) -> Self {
         let gzip = stream.is_gzip();
-        Body { rest: Bytes::new(), source: Source::Watch(Box::new(stream)), gzip, hold: None }
+        Body { rest: Bytes::new(), source: Source::Watch(Box::new(stream)), gzip, hold: None, pauses: false }
     }
 }
 
@@ -156,10 +163,19 @@ impl http_body::Body for Body {
     type Error = BrokenOff;
 
     fn poll_frame(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, BrokenOff>>> {
+        if std::mem::take(&mut self.pauses) {
+            cx.waker().wake_by_ref();
+            return Poll::Pending;
+        }
         if self.rest.is_empty() {
             let next = match &mut self.source {
                 Source::Over => None,
-                Source::Chunks(chunks) => chunks.next(),
+                Source::Chunks(chunks) => {
+                    let begun = time::Instant::now();
+                    let next = chunks.next();
+                    self.pauses = begun.elapsed() > PIECE_TIME_MAX;
+                    next
+                }
                 Source::Watch(stream) => std::task::ready!(stream.poll_chunk(cx)).map(Ok),
             };
             match next {
@@ -229,6 +245,27 @@ mod tests {
         }
         assert!(body.frame().await.is_none() && http_body::Body::is_end_stream(&body));
         assert!(http_body::Body::is_end_stream(&Body::empty()));
+    }
+
+    #[tokio::test]
+    async fn others_have_their_turn_after_a_piece_that_takes_long() {
+        let slow = (0..3).map(|_| {
+            let begun = time::Instant::now();
+            while begun.elapsed() <= PIECE_TIME_MAX {}
+            Ok(Bytes::from_static(b"x"))
+        });
+        let mut body = Body::chunks(Box::new(slow), Form::default()).unwrap();
+        let mut polls = Vec::new();
+        let mut cx = Context::from_waker(std::task::Waker::noop());
+        while polls.len() < 6 {
+            match http_body::Body::poll_frame(Pin::new(&mut body), &mut cx) {
+                Poll::Pending => polls.push("pause"),
+                Poll::Ready(Some(_)) => polls.push("piece"),
+                Poll::Ready(None) => break,
+            }
+        }
+        // The first two were made before the body was.
+        assert_eq!(polls, ["piece", "piece", "piece", "pause"]);
     }
 
     #[tokio::test(start_paused = true)]

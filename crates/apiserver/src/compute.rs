@@ -4,13 +4,13 @@
 //!  write ──▶ inline, INLINE_UNITS_MAX ──done──▶ answer
 //!                    │ used up: thrown away
 //!                    ▼
-//!            queue, a turn per user ──▶ a seat, OFFLOADED_UNITS_MAX until the deadline ──▶ answer, or 504
+//!            queue, a turn per user ──▶ a slot, OFFLOADED_UNITS_MAX until the deadline ──▶ answer, or 504
 //!              429 when it is full
 //! ```
 //!
 //! Each write runs inline first, with fuel for about a millisecond ([`listwatch_meta::fuel`]). A write that needs
 //! more is thrown away before it had an effect and runs again on the blocking threads of the runtime, of which
-//! no more compute at once than there are seats. A seat is held while a future is polled, and given back while
+//! no more compute at once than there are slots. A slot is held while a future is polled, and given back while
 //! it waits for the store. When the request's deadline passes or its client goes, the computation notices within
 //! a slice of fuel and ends.
 //!
@@ -29,24 +29,36 @@ use listwatch_meta::fuel::Tank;
 use parking_lot::Mutex;
 use tokio::sync::{Notify, oneshot};
 
+use crate::Shared;
+use crate::backend::Backend;
+use crate::write::{self, WriteRequest, WriteResponse};
+
 /// Units of fuel (50 ns each) that a request may take on an I/O worker: about one millisecond. Beyond, it is
-/// computed again on a compute seat.
+/// computed again on a compute slot.
 pub(crate) const INLINE_UNITS_MAX: u64 = 20_000;
 
-/// Units of fuel that a request may take on a compute seat: about 20 s. Beyond, it is answered with a 504, as
+/// Units of fuel that a request may take on a compute slot: about 10 s. Beyond, it is answered with a 504, as
 /// when its time is up.
-pub(crate) const OFFLOADED_UNITS_MAX: u64 = 400_000_000;
+pub(crate) const OFFLOADED_UNITS_MAX: u64 = 200_000_000;
 
-/// Requests that wait for a compute seat. One more is answered with a 429.
+/// Compute slots at least; else there is one for every second processor. A user holds all but one at most: then
+/// a request of somebody else waits for none of that user's.
+pub(crate) const SLOTS_MIN: usize = 2;
+
+/// Bytes of the body of a delete, an eviction, a binding or a request for a token that are read on an I/O worker.
+/// With a larger one all of it is done on a compute slot: what has several effects is not begun again.
+pub(crate) const INLINE_BODY_BYTES_MAX: usize = 4 * 1024;
+
+/// Requests that wait for a compute slot. One more is answered with a 429.
 pub(crate) const QUEUE_MAX: usize = 200;
 
-/// Requests of one user that wait for a compute seat. One more is answered with a 429.
+/// Requests of one user that wait for a compute slot. One more is answered with a 429.
 pub(crate) const QUEUE_PER_USER_MAX: usize = 50;
 
 /// The pool of one server.
 #[derive(Debug)]
 pub(crate) struct Compute {
-    seats: Arc<Seats>,
+    slots: Arc<Slots>,
 }
 
 /// Why a request is not computed.
@@ -75,17 +87,61 @@ pub(crate) fn timed_out() -> Status {
 }
 
 impl Compute {
-    /// A pool for this machine: a seat for every second processor.
+    /// A pool for this machine.
     pub(crate) fn new() -> Self {
         let processors = std::thread::available_parallelism().map_or(1, usize::from);
-        Compute::with_seats((processors / 2).max(1))
+        Compute::with_slots((processors / 2).max(SLOTS_MIN))
     }
 
-    fn with_seats(seats: usize) -> Self {
-        Compute { seats: Arc::new(Seats { state: Mutex::new(SeatsState { free: seats, ..SeatsState::default() }) }) }
+    /// Carries out a write: on the spot where it is cheap, else on the compute slots.
+    ///
+    /// # Errors
+    /// The [`Status`] the client is told; a 504 when fuel or time is used up, a 429 when too many wait.
+    pub(crate) async fn write(
+        &self,
+        backend: &Arc<Backend>,
+        request: WriteRequest<'_>,
+        deadline: Instant,
+    ) -> Result<WriteResponse, Status> {
+        if request.has_one_effect() {
+            if let Some(written) = inline(write::write(backend, request.clone())).await {
+                return written;
+            }
+        } else if request.body.len() <= INLINE_BODY_BYTES_MAX {
+            return write::write(backend, request).await;
+        }
+        let (backend, owned) = (Arc::clone(backend), request.to_owned());
+        let work = async move { write::write(&backend, owned.request()).await };
+        self.run(&request.user.username, deadline, work).await?
     }
 
-    /// Runs a future on the compute seats, in the turn of its user.
+    /// Answers a review, as [`Compute::write`] carries out a write.
+    ///
+    /// # Errors
+    /// As [`Compute::write`].
+    pub(crate) async fn review(
+        &self,
+        shared: &Arc<Shared>,
+        request: WriteRequest<'_>,
+        deadline: Instant,
+    ) -> Result<WriteResponse, Status> {
+        if let Some(answer) = inline(write::review(&shared.backend, &shared.auth, request.user, &request)).await {
+            return answer;
+        }
+        let (shared, owned) = (Arc::clone(shared), request.to_owned());
+        let work = async move {
+            let request = owned.request();
+            write::review(&shared.backend, &shared.auth, request.user, &request).await
+        };
+        self.run(&request.user.username, deadline, work).await?
+    }
+
+    fn with_slots(slots: usize) -> Self {
+        let state = Mutex::new(SlotsState { free: slots, ..SlotsState::default() });
+        Compute { slots: Arc::new(Slots { state, per_user_max: slots.saturating_sub(1).max(1) }) }
+    }
+
+    /// Runs a future on the compute slots, in the turn of its user.
     ///
     /// # Errors
     /// [`NotComputed`]; the future is then dropped unfinished, or its result thrown away.
@@ -105,11 +161,11 @@ impl Compute {
         let mut metered = Metered { tank, future: Box::pin(work) };
         let bell = Arc::new(Bell(Notify::new()));
         loop {
-            let seat = self.seats.take(user).await?;
+            let slot = self.slots.take(user).await?;
             let waker = Waker::from(Arc::clone(&bell));
             let polled = tokio::task::spawn_blocking(move || {
                 let poll = Pin::new(&mut metered).poll(&mut Context::from_waker(&waker));
-                drop(seat);
+                drop(slot);
                 (metered, poll)
             });
             let poll;
@@ -175,15 +231,19 @@ impl Drop for CancelOnDrop {
 
 /// The right to compute, handed out in turn: first a request of one user, then one of the next.
 #[derive(Debug)]
-struct Seats {
-    state: Mutex<SeatsState>,
+struct Slots {
+    state: Mutex<SlotsState>,
+    /// Slots that one user holds at most.
+    per_user_max: usize,
 }
 
 #[derive(Debug, Default)]
-struct SeatsState {
+struct SlotsState {
     free: usize,
+    /// Slots that are held, by user.
+    held: HashMap<String, usize>,
     /// Who waits, by user.
-    waiting: HashMap<String, VecDeque<oneshot::Sender<Seat>>>,
+    waiting: HashMap<String, VecDeque<oneshot::Sender<Slot>>>,
     /// The users who wait, in the order of their turns.
     turns: VecDeque<String>,
     count: usize,
@@ -191,15 +251,20 @@ struct SeatsState {
 
 /// A right to compute; given back when it is dropped.
 #[derive(Debug)]
-struct Seat(Option<Arc<Seats>>);
+struct Slot {
+    /// Whose slots, and whose slot it is.
+    of: Option<(Arc<Slots>, String)>,
+}
 
-impl Seats {
-    async fn take(self: &Arc<Self>, user: &str) -> Result<Seat, NotComputed> {
+impl Slots {
+    async fn take(self: &Arc<Self>, user: &str) -> Result<Slot, NotComputed> {
         let waiter = {
             let mut state = self.state.lock();
-            if state.free > 0 {
+            let held = state.held.get(user).copied().unwrap_or(0);
+            if state.free > 0 && held < self.per_user_max {
                 state.free -= 1;
-                return Ok(Seat(Some(Arc::clone(self))));
+                state.held.insert(user.to_owned(), held + 1);
+                return Ok(Slot { of: Some((Arc::clone(self), user.to_owned())) });
             }
             let of_user = state.waiting.get(user).map_or(0, VecDeque::len);
             if state.count >= QUEUE_MAX || of_user >= QUEUE_PER_USER_MAX {
@@ -217,20 +282,32 @@ impl Seats {
         waiter.await.map_err(|_| NotComputed::Exhausted)
     }
 
-    /// The next one who waits, if anybody does; else the seat becomes free.
-    fn next(&self) -> Option<oneshot::Sender<Seat>> {
-        let SeatsState { free, waiting, turns, count } = &mut *self.state.lock();
-        while let Some(user) = turns.pop_front() {
+    /// Takes a slot back from a user, and gives it to the next one who may have it; else it becomes free.
+    fn pass_on(&self, from: &str) -> Option<(String, oneshot::Sender<Slot>)> {
+        let SlotsState { free, held, waiting, turns, count } = &mut *self.state.lock();
+        match held.get_mut(from) {
+            Some(slots) if *slots > 1 => *slots -= 1,
+            _ => {
+                held.remove(from);
+            }
+        }
+        for _ in 0..turns.len() {
+            let Some(user) = turns.pop_front() else { break };
+            if held.get(&user).is_some_and(|slots| *slots >= self.per_user_max) {
+                turns.push_back(user);
+                continue;
+            }
             let Some(queue) = waiting.get_mut(&user) else { continue };
             let next = queue.pop_front();
             if queue.is_empty() {
                 waiting.remove(&user);
             } else {
-                turns.push_back(user);
+                turns.push_back(user.clone());
             }
-            if next.is_some() {
+            if let Some(next) = next {
                 *count -= 1;
-                return next;
+                *held.entry(user.clone()).or_default() += 1;
+                return Some((user, next));
             }
         }
         *free += 1;
@@ -238,15 +315,16 @@ impl Seats {
     }
 }
 
-impl Drop for Seat {
+impl Drop for Slot {
     fn drop(&mut self) {
-        let Some(seats) = self.0.take() else { return };
-        while let Some(next) = seats.next() {
-            match next.send(Seat(Some(Arc::clone(&seats)))) {
+        let Some((slots, mut user)) = self.of.take() else { return };
+        while let Some((next_user, next)) = slots.pass_on(&user) {
+            match next.send(Slot { of: Some((Arc::clone(&slots), next_user.clone())) }) {
                 Ok(()) => return,
-                // Its request is gone. The seat is not to come back here by being dropped.
-                Err(mut seat) => seat.0 = None,
+                // Its request is gone. The slot is not to come back here by being dropped.
+                Err(mut slot) => slot.of = None,
             }
+            user = next_user;
         }
     }
 }
@@ -272,16 +350,17 @@ mod tests {
     #[tokio::test]
     async fn cheap_work_runs_inline_and_expensive_work_is_thrown_away() {
         assert_eq!(inline(async { Ok::<_, ()>(fuel::charge(INLINE_UNITS_MAX)) }).await, Some(Ok(true)));
-        let cut = |result: Result<(), ()>| async move { if fuel::charge(INLINE_UNITS_MAX + 1) { Ok(()) } else { result } };
+        let cut =
+            |result: Result<(), ()>| async move { if fuel::charge(INLINE_UNITS_MAX + 1) { Ok(()) } else { result } };
         assert_eq!(inline(cut(Err(()))).await, None);
         assert_eq!(inline(cut(Ok(()))).await, Some(Ok(())), "what succeeded has had its effect");
     }
 
     #[tokio::test]
-    async fn offloaded_work_waits_without_a_seat() {
-        let compute = Compute::with_seats(1);
+    async fn offloaded_work_waits_without_a_slot() {
+        let compute = Compute::with_slots(1);
         let (sender, receiver) = oneshot::channel::<u8>();
-        let waits = compute.run("a", later(), async { receiver.await });
+        let waits = compute.run("a", later(), receiver);
         let computes = async {
             let done = compute.run("b", later(), async { Ok::<_, ()>(fuel::charge(INLINE_UNITS_MAX * 2)) }).await;
             sender.send(7).unwrap();
@@ -293,7 +372,7 @@ mod tests {
 
     #[tokio::test]
     async fn offloaded_work_ends_at_its_deadline_and_when_its_request_is_dropped() {
-        let compute = Compute::with_seats(1);
+        let compute = Compute::with_slots(1);
         let spin = || async {
             while fuel::charge(1) {}
             Err::<(), _>(())
@@ -303,19 +382,19 @@ mod tests {
         let dropped = tokio::time::timeout(Duration::from_millis(20), compute.run("a", later(), spin())).await;
         assert!(dropped.is_err());
         let next = compute.run("a", later(), async { Ok::<_, ()>(()) });
-        assert_eq!(tokio::time::timeout(LONG, next).await.expect("the seat came back"), Ok(Ok(())));
+        assert_eq!(tokio::time::timeout(LONG, next).await.expect("the slot came back"), Ok(Ok(())));
     }
 
     #[tokio::test]
     async fn users_take_turns_and_their_queues_are_bounded() {
-        let seats = Compute::with_seats(1).seats;
-        let first = seats.take("a").await.unwrap();
+        let slots = Compute::with_slots(1).slots;
+        let first = slots.take("a").await.unwrap();
         let order = Arc::new(Mutex::new(Vec::new()));
         let mut waiters = Vec::new();
         for user in ["a", "a", "a", "b", "c"] {
-            let (seats, order) = (Arc::clone(&seats), Arc::clone(&order));
+            let (slots, order) = (Arc::clone(&slots), Arc::clone(&order));
             waiters.push(tokio::spawn(async move {
-                let _seat = seats.take(user).await.unwrap();
+                let _slot = slots.take(user).await.unwrap();
                 order.lock().push(user);
             }));
             tokio::task::yield_now().await;
@@ -328,20 +407,36 @@ mod tests {
             let _ = waiter.await;
         }
         assert_eq!(*order.lock(), ["a", "b", "c", "a"]);
-        assert_eq!(seats.state.lock().free, 1);
+        assert_eq!(slots.state.lock().free, 1);
 
-        let _held = seats.take("a").await.unwrap();
-        let mut full: Vec<_> = (0..QUEUE_PER_USER_MAX).map(|_| Box::pin(seats.take("a"))).collect();
+        let _held = slots.take("a").await.unwrap();
+        let mut full: Vec<_> = (0..QUEUE_PER_USER_MAX).map(|_| Box::pin(slots.take("a"))).collect();
         for waiter in &mut full {
             assert!(poll_once(waiter.as_mut()).is_pending());
         }
-        assert_eq!(seats.take("a").await.unwrap_err(), NotComputed::Overloaded);
-        assert!(poll_once(Box::pin(seats.take("b")).as_mut()).is_pending());
+        assert_eq!(slots.take("a").await.unwrap_err(), NotComputed::Overloaded);
+        assert!(poll_once(Box::pin(slots.take("b")).as_mut()).is_pending());
+    }
+
+    #[tokio::test]
+    async fn one_user_leaves_a_slot_to_others() {
+        let slots = Compute::with_slots(2).slots;
+        let first = slots.take("a").await.unwrap();
+        let mut second = Box::pin(slots.take("a"));
+        assert!(poll_once(second.as_mut()).is_pending(), "one of two slots is not for the same user");
+        let other = slots.take("b").await.unwrap();
+        drop(other);
+        assert!(poll_once(second.as_mut()).is_pending());
+        drop(first);
+        assert!(poll_once(second.as_mut()).is_ready());
+        drop(second);
+        let state = slots.state.lock();
+        assert_eq!((state.free, state.held.len(), state.count), (2, 0, 0));
     }
 
     #[tokio::test]
     async fn panic_of_offloaded_work_reaches_its_request() {
-        let compute = Compute::with_seats(1);
+        let compute = Compute::with_slots(1);
         let work = compute.run("a", later(), async {
             if fuel::charge(1) {
                 panic!("on purpose");
@@ -350,6 +445,6 @@ mod tests {
         });
         let caught = futures_util::FutureExt::catch_unwind(std::panic::AssertUnwindSafe(work)).await;
         assert!(caught.is_err());
-        assert_eq!(compute.run("a", later(), async { Ok::<_, ()>(1) }).await, Ok(Ok(1)), "the seat came back");
+        assert_eq!(compute.run("a", later(), async { Ok::<_, ()>(1) }).await, Ok(Ok(1)), "the slot came back");
     }
 }

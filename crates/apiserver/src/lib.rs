@@ -49,6 +49,7 @@ mod body;
 mod body_budget;
 mod cache_budget;
 mod components;
+mod compute;
 mod conditions;
 mod connect;
 mod controllers;
@@ -138,6 +139,8 @@ pub(crate) struct Shared {
     pub(crate) bodies: Arc<BodyBudget>,
     store_health: StoreHealth,
     http2_streams_max: u32,
+    /// Where expensive computations run.
+    pub(crate) compute: compute::Compute,
     pub(crate) metrics: Metrics,
     /// Places for watches over WebSocket, whose connections nobody else counts.
     pub(crate) websockets: Arc<Semaphore>,
@@ -326,6 +329,7 @@ impl Builder {
             bodies: BodyBudget::new(BODIES_BYTES_MAX),
             store_health,
             http2_streams_max: self.http2_streams_max,
+            compute: compute::Compute::new(),
             metrics: Metrics::default(),
             websockets: Arc::new(Semaphore::new(websocket::WEBSOCKETS_MAX)),
             cbor: self.cbor,

@@ -385,7 +385,7 @@ impl ApiService {
                         body,
                     };
                     let view = ObjectView::negotiate(asker, &route.resource)?;
-                    let written = write::write(&self.shared.backend, request).await?;
+                    let written = self.shared.compute.write(&self.shared.backend, request, deadline.into_std()).await?;
                     respond::written(written, &route.resource, &view)
                 }
             }
@@ -434,7 +434,7 @@ impl ApiService {
             body,
         };
         let view = ObjectView::plain(asker)?;
-        let answer = write::review(&self.shared.backend, &self.shared.auth, user, &request).await?;
+        let answer = self.shared.compute.review(&self.shared, request, deadline.into_std()).await?;
         let mut response = respond::written(answer, &route.resource, &view)?;
         let hold = held(seat, deadline, room, response.body());
         response.body_mut().hold(hold);

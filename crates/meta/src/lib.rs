@@ -36,6 +36,7 @@
 
 pub mod continue_token;
 pub mod event;
+pub mod fuel;
 pub mod go;
 pub mod key;
 pub mod object;

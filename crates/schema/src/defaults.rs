@@ -1,6 +1,7 @@
 //! Defaulting, and the nulls around it.
 //! Rules: apiextensions-apiserver `pkg/apiserver/schema/defaulting`, Kubernetes 1.36.
 
+use listwatch_meta::fuel;
 use serde_json::{Map, Value};
 
 use crate::schema::{Node, Schema};
@@ -10,7 +11,17 @@ impl Schema {
     /// of objects that are there get them: no default brings its parent into being, unless the parent
     /// has a default itself.
     pub fn default(&self, object: &mut Value) {
-        default(object, &self.root);
+        // There is no bound that could be reached.
+        let _ = self.default_within(object, usize::MAX);
+    }
+
+    /// As [`Schema::default`], with defaults of at most `bytes_max` bytes of JSON. Few bytes of an object can ask
+    /// for very many: `[{},{},{}]` may get a long default in each item.
+    ///
+    /// # Errors
+    /// [`DefaultsTooLarge`]; `object` then has some of its defaults and must be thrown away.
+    pub fn default_within(&self, object: &mut Value, bytes_max: usize) -> Result<(), DefaultsTooLarge> {
+        Defaulter { bytes_left: bytes_max }.value(object, &self.root)
     }
 
     /// Removes nulls that are neither values nor stand for a default. Nulls in lists stay.
@@ -19,49 +30,84 @@ impl Schema {
     }
 }
 
-fn default(value: &mut Value, node: &Node) {
-    if !node.defaulting {
-        return;
+/// The defaults of an object would be larger than they may be, or there is no fuel to set them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("the object's defaults are too large")]
+pub struct DefaultsTooLarge;
+
+struct Defaulter {
+    bytes_left: usize,
+}
+
+impl Defaulter {
+    fn value(&mut self, value: &mut Value, node: &Node) -> Result<(), DefaultsTooLarge> {
+        if !node.defaulting {
+            return Ok(());
+        }
+        match value {
+            Value::Object(members) => self.object(members, node),
+            Value::Array(items) => {
+                let Some(below) = node.items.as_deref() else { return Ok(()) };
+                for item in items {
+                    self.null(item, below)?;
+                    self.value(item, below)?;
+                }
+                Ok(())
+            }
+            _ => Ok(()),
+        }
     }
+
+    fn object(&mut self, members: &mut Map<String, Value>, node: &Node) -> Result<(), DefaultsTooLarge> {
+        for (name, property) in &node.properties {
+            let Some(default) = property.default_value() else { continue };
+            match members.get_mut(name.as_ref()) {
+                None => {
+                    members.insert(name.as_ref().to_owned(), self.copy(name.len(), default)?);
+                }
+                Some(value) => self.null(value, property)?,
+            }
+        }
+        for (name, value) in members.iter_mut() {
+            if let Some(property) = node.property(name) {
+                self.value(value, property)?;
+            } else if let Some(more) = node.more_schema() {
+                self.null(value, more)?;
+                self.value(value, more)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn null(&mut self, value: &mut Value, node: &Node) -> Result<(), DefaultsTooLarge> {
+        if value.is_null()
+            && !node.nullable
+            && let Some(default) = node.default_value()
+        {
+            *value = self.copy(0, default)?;
+        }
+        Ok(())
+    }
+
+    fn copy(&mut self, name_bytes: usize, default: &Value) -> Result<Value, DefaultsTooLarge> {
+        let bytes = name_bytes + json_bytes(default);
+        self.bytes_left = self.bytes_left.checked_sub(bytes).ok_or(DefaultsTooLarge)?;
+        if !fuel::charge_bytes(bytes, 16) {
+            return Err(DefaultsTooLarge);
+        }
+        Ok(default.clone())
+    }
+}
+
+/// About the bytes of a value's JSON.
+fn json_bytes(value: &Value) -> usize {
     match value {
-        Value::Object(members) => default_object(members, node),
-        Value::Array(items) => {
-            let Some(below) = node.items.as_deref() else { return };
-            for item in items {
-                default_null(item, below);
-                default(item, below);
-            }
+        Value::Null | Value::Bool(_) | Value::Number(_) => 4,
+        Value::String(text) => text.len() + 2,
+        Value::Array(items) => 2 + items.iter().map(|item| json_bytes(item) + 1).sum::<usize>(),
+        Value::Object(members) => {
+            2 + members.iter().map(|(name, value)| name.len() + json_bytes(value) + 4).sum::<usize>()
         }
-        _ => {}
-    }
-}
-
-fn default_object(members: &mut Map<String, Value>, node: &Node) {
-    for (name, property) in &node.properties {
-        let Some(default) = property.default_value() else { continue };
-        match members.get_mut(name.as_ref()) {
-            None => {
-                members.insert(name.as_ref().to_owned(), default.clone());
-            }
-            Some(value) => default_null(value, property),
-        }
-    }
-    for (name, value) in members.iter_mut() {
-        if let Some(property) = node.property(name) {
-            default(value, property);
-        } else if let Some(more) = node.more_schema() {
-            default_null(value, more);
-            default(value, more);
-        }
-    }
-}
-
-fn default_null(value: &mut Value, node: &Node) {
-    if value.is_null()
-        && !node.nullable
-        && let Some(default) = node.default_value()
-    {
-        *value = default.clone();
     }
 }
 

@@ -50,6 +50,7 @@ mod findings;
 mod format;
 mod golang;
 pub mod limits;
+mod matcher;
 mod object;
 mod path;
 mod props;
@@ -63,6 +64,7 @@ mod validate;
 
 pub use check::{Checked, Surroundings, check};
 pub use columns::{check_printer_column, check_scale};
+pub use defaults::DefaultsTooLarge;
 pub use props::ParseError;
 pub use publish::{OpenApi, TYPE_META, publish};
 pub use rules::expressions::{Outcome, check_expression};

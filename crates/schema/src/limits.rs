@@ -18,6 +18,11 @@ pub const PATTERN_BYTES_MAX: usize = 1 << 20;
 /// it, matching goes on more slowly.
 pub const PATTERN_CACHE_BYTES_MAX: usize = 1 << 18;
 
+/// Units of fuel (`listwatch_meta::fuel`, 50 ns each) that a search for a regular expression may take in the worst
+/// case, which is states × bytes. A search that might take more is not begun, since it cannot be interrupted: the
+/// request is answered as one whose time is up. An expression of 128 states (most are) may search 4 MiB.
+pub const PATTERN_MATCH_UNITS_MAX: u64 = 100_000_000;
+
 /// Field errors that one validation reports. The object is invalid all the same; what is wrong
 /// beyond them is left out.
 pub const FIELD_ERRORS_MAX: usize = 1_000;

@@ -11,7 +11,7 @@ use std::sync::{Arc, OnceLock};
 use serde_json::Value;
 
 use crate::format::Format;
-use crate::limits::{PATTERN_BYTES_MAX, PATTERN_CACHE_BYTES_MAX};
+use crate::matcher::Matcher;
 use crate::props::{Additional, Items, ParseError, Props, RuleProps};
 use crate::rules::Compiled;
 
@@ -157,29 +157,25 @@ impl Rule {
 #[derive(Debug)]
 pub(crate) struct Pattern {
     pub(crate) text: Arc<str>,
-    compiled: OnceLock<Result<regex::Regex, String>>,
+    compiled: OnceLock<Result<Matcher, String>>,
 }
 
 impl Pattern {
     /// The expression, or why it is none.
-    pub(crate) fn regex(&self) -> Result<&regex::Regex, &str> {
+    pub(crate) fn matcher(&self) -> Result<&Matcher, &str> {
         self.compiled.get_or_init(|| compile_pattern(&self.text)).as_ref().map_err(String::as_str)
     }
 }
 
 /// Compiles a regular expression within [`PATTERN_BYTES_MAX`].
-pub(crate) fn compile_pattern(text: &str) -> Result<regex::Regex, String> {
+pub(crate) fn compile_pattern(text: &str) -> Result<Matcher, String> {
     if let Some(repeat) = repeat_beyond_go(text) {
         return Err(format!("error parsing regexp: invalid repeat count: `{repeat}`"));
     }
     if let Some(repeat) = nested_repeat(text) {
         return Err(format!("error parsing regexp: invalid nested repetition operator: `{repeat}`"));
     }
-    regex::RegexBuilder::new(text)
-        .size_limit(PATTERN_BYTES_MAX)
-        .dfa_size_limit(PATTERN_CACHE_BYTES_MAX)
-        .build()
-        .map_err(|error| go_regex_error(text, &error))
+    Matcher::compile(text).map_err(|error| go_regex_error(text, &error))
 }
 
 /// The first counted repetition that Go refuses: of more than a thousand times.

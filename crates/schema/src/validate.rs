@@ -8,6 +8,7 @@ use std::borrow::Cow;
 use std::collections::HashMap;
 
 use listwatch_meta::FieldError;
+use listwatch_meta::fuel;
 use listwatch_meta::status::{cut, prefix};
 use serde_json::{Map, Value};
 
@@ -118,10 +119,10 @@ struct Validator {
 }
 
 impl Validator {
-    /// Takes steps from the budget; false where it is used up.
+    /// Takes steps from the budget, each a unit of fuel; false where one of them is used up.
     fn spend(&mut self, steps: usize) -> bool {
         self.steps = self.steps.saturating_add(steps);
-        self.steps <= VALIDATION_STEPS_MAX
+        self.steps <= VALIDATION_STEPS_MAX && fuel::charge(steps as u64)
     }
 
     /// Checks, and tolerates errors of what did not change.
@@ -160,7 +161,7 @@ impl Validator {
         let typed = node.kind != Kind::Any || node.int_or_string || node.format != Format::None;
         if value.is_null() {
             check_type(value, node, path, &mut outcome);
-            check_enum(value, node, path, &mut outcome);
+            self.check_enum(value, node, path, &mut outcome);
             return outcome;
         }
         if typed {
@@ -189,7 +190,7 @@ impl Validator {
             }
             Value::Null | Value::Bool(_) | Value::Object(_) => {}
         }
-        check_enum(value, node, path, &mut outcome);
+        self.check_enum(value, node, path, &mut outcome);
         outcome.matched += 1;
         if let Value::Object(members) = value {
             self.object(members, node, path, correlated, &mut outcome);
@@ -291,8 +292,8 @@ impl Validator {
                     return outcome.invalid(path, value, format_args!("in body should be at least {min} chars long"));
                 }
                 Constraint::Pattern(pattern) => {
-                    let matches =
-                        self.spend(text.len() / 64) && pattern.regex().is_ok_and(|regex| regex.is_match(text));
+                    let matches = self.spend(text.len() / 64)
+                        && pattern.matcher().is_ok_and(|matcher| matcher.is_match(text) == Some(true));
                     if !matches {
                         let pattern = &pattern.text;
                         return outcome.invalid(path, value, format_args!("in body should match '{pattern}'"));
@@ -329,7 +330,8 @@ impl Validator {
                     let text = format!("{path} in body should have at most {max} items");
                     outcome.classed(text, findings::too_many(path, count, *max));
                 }
-                Constraint::UniqueItems => {
+                // The items' texts are written and compared; what they take was taken when they were visited.
+                Constraint::UniqueItems if self.spend(items.len()) => {
                     let mut seen: HashMap<String, ()> = HashMap::new();
                     if items.iter().any(|item| seen.insert(golang::json(item), ()).is_some()) {
                         outcome.invalid(path, &Value::from(""), format_args!("in body shouldn't contain duplicates"));
@@ -397,6 +399,31 @@ impl Validator {
             }
         }
     }
+
+    fn check_enum(&mut self, value: &Value, node: &Node, path: &ValuePath<'_>, outcome: &mut Outcome) {
+        for constraint in &node.constraints {
+            let Constraint::Enum(allowed) = constraint else { continue };
+            // Those that are looked at, and as many again to write an error.
+            if !self.spend(allowed.len().div_ceil(8)) {
+                outcome.unplaced(format!(
+                    "{:?} takes more than {VALIDATION_STEPS_MAX} steps to validate",
+                    path.to_string()
+                ));
+                return;
+            }
+            if allowed.iter().any(|allowed| is_enum_value(value, allowed)) || !outcome.has_room() {
+                continue;
+            }
+            let names = allowed.iter().map(|allowed| match allowed {
+                Value::String(text) => Cow::Borrowed(text.as_str()),
+                other => Cow::Owned(golang::json(other)),
+            });
+            let names = findings::quoted(names, ", ");
+            self.steps += names.len() / 64;
+            let text = format!("{path} in body should be one of [{names}]");
+            outcome.classed(text, findings::not_among(path, value, &names));
+        }
+    }
 }
 
 fn is_string_format(format: Format) -> bool {
@@ -456,22 +483,6 @@ fn check_type(value: &Value, node: &Node, path: &ValuePath<'_>, outcome: &mut Ou
         outcome.matched += 1;
     } else {
         outcome.wrong_type(path, expected, found);
-    }
-}
-
-fn check_enum(value: &Value, node: &Node, path: &ValuePath<'_>, outcome: &mut Outcome) {
-    for constraint in &node.constraints {
-        let Constraint::Enum(allowed) = constraint else { continue };
-        if allowed.iter().any(|allowed| is_enum_value(value, allowed)) || !outcome.has_room() {
-            continue;
-        }
-        let names = allowed.iter().map(|allowed| match allowed {
-            Value::String(text) => Cow::Borrowed(text.as_str()),
-            other => Cow::Owned(golang::json(other)),
-        });
-        let names = findings::quoted(names, ", ");
-        let text = format!("{path} in body should be one of [{names}]");
-        outcome.classed(text, findings::not_among(path, value, &names));
     }
 }
 

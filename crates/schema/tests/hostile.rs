@@ -61,6 +61,18 @@ fn errors_below_long_keys_are_bounded() {
 }
 
 #[test]
+fn defaults_are_bounded() {
+    let schema = json!({"type": "object", "properties": {"list": {"type": "array", "items": {"type": "object",
+        "properties": {"a": {"type": "string", "default": "x".repeat(50_000)}}}}}});
+    let schema = Schema::parse(&schema).expect("a schema");
+    let mut object = json!({"list": vec![json!({}); 4_000]});
+    assert!(schema.default_within(&mut object, 1 << 20).is_err());
+    let mut few = json!({"list": vec![json!({}); 20]});
+    assert!(schema.default_within(&mut few, 20 * 50_010).is_ok());
+    assert_eq!(few.pointer("/list/19/a").and_then(Value::as_str).map(str::len), Some(50_000));
+}
+
+#[test]
 fn paths_of_unknown_fields_are_bounded() {
     let key = "k".repeat(1 << 20);
     let unknown: serde_json::Map<String, Value> = (0..5_000).map(|n| (format!("u{n}"), json!(1))).collect();

@@ -18,6 +18,12 @@ pub struct Query<'a> {
 }
 
 impl<'a> Query<'a> {
+    /// The same query, which borrows nothing.
+    pub fn to_static(&self) -> Query<'static> {
+        let owned = |text: &Cow<'_, str>| Cow::Owned(text.clone().into_owned());
+        Query { pairs: self.pairs.iter().map(|(key, value)| (owned(key), owned(value))).collect() }
+    }
+
     /// Decodes the part of a URL behind `?`. Never fails: a pair with a broken percent escape or a
     /// `;` is dropped, as Go drops it. Bytes that are not UTF-8 become U+FFFD.
     pub fn parse(query: &'a str) -> Self {

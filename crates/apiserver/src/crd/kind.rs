@@ -19,7 +19,7 @@
 //! show on old objects from then on.
 
 use std::borrow::Cow;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, LazyLock, OnceLock};
 
 use bytes::Bytes;
@@ -46,6 +46,8 @@ pub(crate) struct CustomKind {
     source: Mutex<Bytes>,
     schemas: OnceLock<Schemas>,
     creates: AtomicUsize,
+    /// The log was told of an object whose defaults are too large.
+    warned: AtomicBool,
 }
 
 /// An object of the kind is being created.
@@ -85,6 +87,7 @@ impl CustomKind {
             source: Mutex::new(source),
             schemas: OnceLock::new(),
             creates: AtomicUsize::new(0),
+            warned: AtomicBool::new(false),
         }
     }
 
@@ -162,13 +165,22 @@ impl CustomKind {
         known.unwrap_or(&self.storage_version)
     }
 
-    /// Makes of a stored tree what the cache holds of it.
-    fn normalize_tree(&self, tree: &mut Map<String, Value>) {
+    /// Makes of a stored tree what the cache holds of it. A few bytes may ask for very large defaults: an object
+    /// that would become larger than any store takes it is shown as it is stored, without them. `original` gives
+    /// the stored tree again.
+    fn normalize_tree(&self, tree: &mut Map<String, Value>, original: impl FnOnce() -> Map<String, Value>) {
         let stored = tree.get("apiVersion").and_then(Value::as_str).unwrap_or_default();
         let stored = self.version_of(stored).to_owned();
         if let Some(schema) = self.schema(&stored) {
             schema.prune(tree);
-            schema.default(tree);
+            if schema.default(tree).is_err() {
+                *tree = original();
+                schema.prune(tree);
+                if !self.warned.swap(true, Ordering::Relaxed) {
+                    let name = tree.get("metadata").and_then(|metadata| metadata.get("name")).cloned();
+                    tracing::warn!(kind = ?self, ?name, "defaults are too large: objects are shown without them");
+                }
+            }
         }
         // What the storage version of today does not know stays: a reader of the version in which the
         // object was stored sees it until the object is written again.
@@ -182,7 +194,7 @@ impl Normalize for CustomKind {
             return with_api_version(value, &self.api_version(&self.storage_version));
         }
         let mut tree: Map<String, Value> = serde_json::from_slice(value).ok()?;
-        self.normalize_tree(&mut tree);
+        self.normalize_tree(&mut tree, || serde_json::from_slice(value).unwrap_or_default());
         // This server writes compact JSON, so what did not change comes out as it went in.
         serde_json::to_vec(&tree).ok().filter(|normal| normal != value)
     }
@@ -260,10 +272,12 @@ impl Form {
         }
     }
 
-    /// Makes of a stored tree what this version shows.
-    pub(crate) fn read_stored(&self, tree: &mut Map<String, Value>) {
-        self.kind.normalize_tree(tree);
-        self.take_on(tree);
+    /// What this version shows of a stored tree.
+    pub(crate) fn read_stored(&self, stored: &Map<String, Value>) -> Map<String, Value> {
+        let mut tree = stored.clone();
+        self.kind.normalize_tree(&mut tree, || stored.clone());
+        self.take_on(&mut tree);
+        tree
     }
 
     fn take_on(&self, tree: &mut Map<String, Value>) {
@@ -373,11 +387,29 @@ mod tests {
     }
 
     #[test]
+    fn defaults_that_are_too_large_are_not_kept() {
+        let schema = format!(
+            r#"{{"type":"object","properties":{{"list":{{"type":"array","items":{{"type":"object","properties":{{"a":{{"type":"string","default":"{}"}}}}}}}}}}}}"#,
+            "x".repeat(50_000)
+        );
+        let kind = kind(&format!(r#"{{"name":"v1","storage":true,"schema":{{"openAPIV3Schema":{schema}}}}}"#));
+        let object = |items: usize| {
+            let items = vec!["{}"; items].join(",");
+            format!(r#"{{"kind":"Widget","apiVersion":"example.com/v1","metadata":{{"name":"w"}},"list":[{items}]}}"#)
+        };
+        let normal = kind.normalize(object(20).as_bytes()).unwrap();
+        assert!(normal.len() > 1_000_000 && normal.len() < listwatch_storage::VALUE_BYTES_MAX);
+        assert_eq!(kind.normalize(object(4_000).as_bytes()), None, "it stays as it is stored");
+        let tree: Map<String, Value> = serde_json::from_str(&object(4_000)).unwrap();
+        assert_eq!(Form::new(&kind, "v1").read_stored(&tree), tree);
+    }
+
+    #[test]
     fn trees_take_the_same_way() {
         let kind = kind(r#"{"name":"v1","storage":true},{"name":"v2"}"#);
         let form = Form::new(&kind, "v2");
         let mut tree: Map<String, Value> = serde_json::from_str(r#"{"apiVersion":"example.com/v1"}"#).unwrap();
-        form.read_stored(&mut tree);
+        tree = form.read_stored(&tree);
         assert_eq!(tree["apiVersion"], "example.com/v2");
         form.to_stored(&mut tree);
         assert_eq!(tree["apiVersion"], "example.com/v1");

@@ -31,6 +31,7 @@ pub(crate) mod validation;
 
 pub(crate) use self::controller::{Definitions, load, run};
 pub(crate) use self::kind::{Creating, CustomKind, Form};
+pub(crate) use self::schema::FitError;
 
 /// The group of definitions.
 pub(crate) const GROUP: &str = "apiextensions.k8s.io";

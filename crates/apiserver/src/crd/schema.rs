@@ -2,7 +2,8 @@
 //! version's schema, and [`check`], what is wrong with one.
 
 use listwatch_meta::FieldError;
-use listwatch_schema::{Interner, Surroundings};
+use listwatch_schema::{DefaultsTooLarge, Interner, Surroundings};
+use listwatch_storage::VALUE_BYTES_MAX;
 use serde_json::{Map, Value};
 
 /// What is wrong with a version's `openAPIV3Schema`, which stands at `path` of a definition.
@@ -13,6 +14,15 @@ pub(crate) fn check(schema: &Value, path: &str, status: bool, unchanged: bool) -
         Ok(checked) => checked.errors,
         Err(error) => vec![FieldError::invalid(format!("{path}.openAPIV3Schema"), "\"\"", error)],
     }
+}
+
+/// Why an object does not fit a schema.
+#[derive(Debug)]
+pub(crate) enum FitError {
+    /// The metadata of an embedded object is none.
+    Field(FieldError),
+    /// With its defaults the object is larger than any store takes it.
+    TooLarge,
 }
 
 /// The schema of one version of a custom resource.
@@ -29,12 +39,15 @@ impl Schema {
         }))
     }
 
-    /// Fills in what the schema says about absent fields.
-    pub(crate) fn default(&self, object: &mut Map<String, Value>) {
+    /// Fills in what the schema says about absent fields, within [`VALUE_BYTES_MAX`].
+    ///
+    /// # Errors
+    /// When the defaults are larger; `object` then has some of them.
+    pub(crate) fn default(&self, object: &mut Map<String, Value>) -> Result<(), DefaultsTooLarge> {
         whole(object, |object| {
             self.0.prune_nulls(object);
-            self.0.default(object);
-        });
+            self.0.default_within(object, VALUE_BYTES_MAX)
+        })
     }
 
     /// Removes what the schema does not know, as of an object that comes from the store.
@@ -50,12 +63,12 @@ impl Schema {
     /// Returns the paths of what was removed.
     ///
     /// # Errors
-    /// When the metadata of an embedded object is none.
-    pub(crate) fn fit(&self, object: &mut Map<String, Value>) -> Result<Vec<String>, FieldError> {
-        self.default(object);
+    /// [`FitError`].
+    pub(crate) fn fit(&self, object: &mut Map<String, Value>) -> Result<Vec<String>, FitError> {
+        self.default(object).map_err(|DefaultsTooLarge| FitError::TooLarge)?;
         whole(object, |object| {
             let mut unknown = self.0.prune(object);
-            unknown.extend(self.0.coerce_embedded(object, false)?);
+            unknown.extend(self.0.coerce_embedded(object, false).map_err(FitError::Field)?);
             Ok(unknown)
         })
     }

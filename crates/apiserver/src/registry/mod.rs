@@ -188,11 +188,7 @@ impl Resource {
     pub(crate) fn read_stored<'a>(&self, tree: &'a Map<String, Value>) -> Cow<'a, Map<String, Value>> {
         match (&self.form, &self.conversion) {
             (_, Some(conversion)) => Cow::Owned(conversion.show_tree(tree.clone())),
-            (Some(form), None) => {
-                let mut tree = tree.clone();
-                form.read_stored(&mut tree);
-                Cow::Owned(tree)
-            }
+            (Some(form), None) => Cow::Owned(form.read_stored(tree)),
             (None, None) => Cow::Borrowed(tree),
         }
     }

@@ -1,6 +1,6 @@
 //! POST of an object.
 
-use listwatch_meta::{Change, Status};
+use listwatch_meta::{Change, Status, fuel};
 use listwatch_storage::{CreateError, StoreFault};
 use serde_json::Value;
 
@@ -12,6 +12,7 @@ use super::ownership::{self, Sent};
 use super::store::{self, metadata, metadata_mut};
 use super::{Clock, WriteBody, WriteRequest, WriteResponse, admission, metadata as meta, names, prepare, services};
 use crate::backend::Backend;
+use crate::compute;
 use crate::crd::strategy;
 use crate::registry::Resource;
 
@@ -89,6 +90,10 @@ pub(super) async fn create(
         }
         let name = meta::text(metadata(&attempt), "name").to_owned();
         let key = resource.key(request.namespace, &name)?;
+        // A computation that was cut short has no effect.
+        if fuel::is_exhausted() {
+            return Err(compute::timed_out());
+        }
         let claim = services::claim_for_new(backend, &registry, resource, &mut attempt, options.dry_run, clock).await?;
         resource.to_stored(&mut attempt);
         let mut value = store::encode(&attempt);
@@ -96,6 +101,7 @@ pub(super) async fn create(
         let mut written = if options.dry_run {
             match backend.storage().get(&key).await {
                 Ok((None, _)) => {
+                    store::check_size(&value)?;
                     let body = WriteBody::Json(resource.shown_json(value));
                     return Ok(WriteResponse { code: 201, body, warnings });
                 }

@@ -13,9 +13,9 @@ use serde_json::{Map, Value};
 use super::document::Document;
 use super::go::{self, Words};
 use super::options::FieldValidation;
-use super::store::{OBJECT_DEPTH_MAX, is_deeper};
+use super::store::{self, OBJECT_DEPTH_MAX, is_deeper};
 use super::{metadata, typed};
-use crate::crd::Form;
+use crate::crd::{FitError, Form};
 use crate::registry::{Registry, Resource};
 
 /// So many bytes of a body that cannot be understood are quoted in the answer.
@@ -103,7 +103,7 @@ pub(super) fn read(custom: bool, content_type: Option<&str>, body: &[u8]) -> Res
         };
     // What is stored must be readable again, and JSON's reader stops a little deeper.
     let shallow = |document: Document| match is_deeper(&document.value, OBJECT_DEPTH_MAX, &mut 0) {
-        true => Err("exceeded max depth".to_owned()),
+        true => Err("invalid character '{' exceeded max depth".to_owned()),
         false => Ok(document),
     };
     parsed.and_then(shallow).map_err(Unreadable::Syntax)
@@ -169,10 +169,13 @@ pub(super) fn decode(
     if let Some(Value::Object(metadata)) = object.get("metadata") {
         findings.extend(metadata::unknown_fields(metadata).map(|path| format!("unknown field {path:?}")));
     }
-    findings.extend(fit(&mut object, expected).map_err(|why| cannot_handle(&object, expected, &why))?);
+    findings.extend(fit(&mut object, expected).map_err(|unfit| match unfit {
+        Unfit::Text(why) => cannot_handle(&object, expected, &why),
+        Unfit::TooLarge => store::too_large(),
+    })?);
     let warnings = match validation {
         FieldValidation::Ignore => Vec::new(),
-        FieldValidation::Warn => findings,
+        FieldValidation::Warn => go::strict_warnings(findings),
         FieldValidation::Strict if findings.is_empty() => Vec::new(),
         FieldValidation::Strict => {
             let why = format!("strict decoding error: {}", findings.join(", "));
@@ -259,17 +262,29 @@ pub(super) fn ordered(mut object: Map<String, Value>, expected: Expected<'_>) ->
     Ok(ordered)
 }
 
+/// Why an object does not fit its kind.
+#[derive(Debug)]
+pub(super) enum Unfit {
+    /// What a decoder says about a value of a wrong type, or what is wrong with the metadata of an embedded
+    /// object.
+    Text(String),
+    /// Its defaults make it larger than any store takes it.
+    TooLarge,
+}
+
 /// Makes an object fit its kind: a custom resource gets its schema's defaults; then what is not
 /// known goes. Returns what is to be said about that.
 ///
 /// # Errors
-/// What a decoder says about a value of a wrong type, or what is wrong with the metadata of an embedded
-/// object.
-pub(super) fn fit(object: &mut Map<String, Value>, expected: Expected<'_>) -> Result<Vec<String>, String> {
+/// [`Unfit`].
+pub(super) fn fit(object: &mut Map<String, Value>, expected: Expected<'_>) -> Result<Vec<String>, Unfit> {
     let unknown = if let Some(schema) = expected.form.and_then(Form::schema) {
-        schema.fit(object).map_err(|error| error.to_string())?
+        schema.fit(object).map_err(|error| match error {
+            FitError::Field(error) => Unfit::Text(error.to_string()),
+            FitError::TooLarge => Unfit::TooLarge,
+        })?
     } else if let Some(id) = expected.message() {
-        typed::fit(expected, id, object)?
+        typed::fit(expected, id, object).map_err(Unfit::Text)?
     } else {
         Vec::new()
     };

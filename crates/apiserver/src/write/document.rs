@@ -7,6 +7,7 @@
 use std::cell::{Cell, RefCell};
 use std::fmt;
 
+use listwatch_meta::fuel;
 use serde::de::{DeserializeSeed, Deserializer, MapAccess, SeqAccess, Visitor};
 use serde_json::map::Entry;
 use serde_json::{Map, Number, Value};
@@ -25,6 +26,15 @@ const DOCUMENT_BYTES_MIN: usize = 1024 * 1024;
 /// The bytes of memory for each byte of a body: `0,` in a list is the most that JSON can ask for. A
 /// document that takes more is YAML whose aliases multiply it.
 const BYTES_PER_BYTE: usize = 40;
+
+/// Bytes of JSON that are read, and worked on by all that takes time linear in them, in one unit of fuel.
+pub(super) const JSON_BYTES_PER_UNIT: usize = 8;
+
+/// Bytes of YAML that are read in one unit of fuel.
+const YAML_BYTES_PER_UNIT: usize = 1;
+
+/// Nobody is shown this: what runs out of fuel is computed again elsewhere, or its time is up.
+const OUT_OF_FUEL: &str = "the document takes too long to read";
 
 /// What an item of a list takes.
 const VALUE_BYTES: usize = size_of::<Value>();
@@ -112,6 +122,9 @@ impl Document {
     /// # Errors
     /// What is wrong and where, for a human.
     pub(super) fn from_json(body: &[u8]) -> Result<Self, String> {
+        if !fuel::charge_bytes(body.len(), JSON_BYTES_PER_UNIT) {
+            return Err(OUT_OF_FUEL.to_owned());
+        }
         let mut parser = serde_json::Deserializer::from_slice(body);
         let report = Report {
             duplicates: RefCell::default(),
@@ -139,6 +152,9 @@ impl Document {
         {
             return Ok(document);
         }
+        if !fuel::charge_bytes(body.len(), YAML_BYTES_PER_UNIT) {
+            return Err(OUT_OF_FUEL.to_owned());
+        }
         let memory = Memory::new(bytes_max(body.len()));
         let yaml_reader::Parsed { value, duplicates } = yaml_reader::parse(body, OBJECT_DEPTH_MAX, &memory)?;
         let strict_errors = match duplicates.is_empty() {
@@ -164,7 +180,7 @@ fn in_gos_words(error: &serde_json::Error, body: &[u8]) -> String {
         "expected `,` or `}`" => "after object key:value pair",
         "expected `,` or `]`" => "after array element",
         "invalid escape" => "in string escape code",
-        "recursion limit exceeded" => return "exceeded max depth".to_owned(),
+        "recursion limit exceeded" => "exceeded max depth",
         what if what.starts_with("control character") => "in string literal",
         _ => return own,
     };
@@ -362,9 +378,9 @@ mod tests {
         check_broken(Document::from_json, b"\"\\x\"", "invalid character 'x' in string escape code");
         check_broken(Document::from_json, b"{\"a\":1e999}", "number out of range");
         check_broken(Document::from_json, b"\"\xff\"", "invalid");
-        check_broken(Document::from_json, &b"[".repeat(100_000), "exceeded max depth");
+        check_broken(Document::from_json, &b"[".repeat(100_000), "invalid character '[' exceeded max depth");
         check_broken(Document::from_yaml, b"a: [b", "yaml: ");
-        check_broken(Document::from_yaml, &b"{\"a\":".repeat(100_000), "yaml: exceeded max depth of 100");
+        check_broken(Document::from_yaml, &b"{\"a\":".repeat(100_000), "yaml: exceeded max depth of 120");
     }
 
     #[test]

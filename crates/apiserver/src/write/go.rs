@@ -87,6 +87,20 @@ pub(super) fn cannot_convert(value: &Value, wanted: &str) -> String {
     }
 }
 
+/// The warnings that kube-apiserver makes of strict decoding errors: one for each line of what the YAML library
+/// says, without its heads (`parseYAMLWarnings`).
+pub(super) fn strict_warnings(errors: Vec<String>) -> Vec<String> {
+    const HEADS: [&str; 2] = ["yaml: unmarshal errors:\n", "error converting YAML to JSON: yaml: unmarshal errors:\n"];
+    let mut warnings = Vec::with_capacity(errors.len());
+    for error in errors {
+        match HEADS.iter().find_map(|head| error.strip_prefix(head)) {
+            Some(lines) => warnings.extend(lines.split('\n').map(|line| line.trim().to_owned())),
+            None => warnings.push(error),
+        }
+    }
+    warnings
+}
+
 #[cfg(test)]
 mod tests {
     use serde_json::json;

@@ -15,6 +15,7 @@
 //! No operation makes an object deeper than [`OBJECT_DEPTH_MAX`]: each is measured before it is
 //! applied.
 
+use listwatch_meta::fuel;
 use serde_json::{Map, Value};
 
 use super::document::{DOCUMENT_BYTES_MAX, bytes_of};
@@ -29,6 +30,12 @@ const COPIED_BYTES_MAX: usize = DOCUMENT_BYTES_MAX;
 /// list shifts the rest of it, and each move to a deeper place looks at all that is moved.
 const TOUCHED_VALUES_MAX: usize = 100_000_000;
 
+/// Values that are shifted in one unit of fuel.
+const VALUES_PER_UNIT: u64 = 16;
+
+/// Bytes of a tree that are copied in one unit of fuel.
+const BYTES_PER_UNIT: usize = 64;
+
 /// The operation does not fit the object; the client is told no more.
 #[derive(Debug)]
 pub(super) struct NotApplicable;
@@ -38,7 +45,7 @@ pub(super) struct NotApplicable;
 /// # Errors
 /// [`NotApplicable`]; `document` is then half changed and must be thrown away.
 pub(super) fn apply(document: &mut Value, operations: Vec<Value>) -> Result<(), NotApplicable> {
-    let mut spent = Spent { copied: 0, touched: 0 };
+    let mut spent = Spent { copied: 0, touched: 0, charged: 0 };
     for operation in operations {
         let Value::Object(operation) = operation else { return Err(NotApplicable) };
         apply_one(document, operation, &mut spent)?;
@@ -50,17 +57,25 @@ pub(super) fn apply(document: &mut Value, operations: Vec<Value>) -> Result<(), 
 struct Spent {
     copied: usize,
     touched: usize,
+    /// Of the touched ones, those that were charged.
+    charged: usize,
 }
 
 impl Spent {
     fn touch(&mut self, values: usize) -> Result<(), NotApplicable> {
         self.touched += values;
-        if self.touched > TOUCHED_VALUES_MAX { Err(NotApplicable) } else { Ok(()) }
+        let goes_on = fuel::charge((self.touched - self.charged) as u64 / VALUES_PER_UNIT);
+        self.charged = self.touched;
+        if self.touched > TOUCHED_VALUES_MAX || !goes_on { Err(NotApplicable) } else { Ok(()) }
     }
 
     fn copy(&mut self, bytes: usize) -> Result<(), NotApplicable> {
         self.copied += bytes;
-        if self.copied > COPIED_BYTES_MAX { Err(NotApplicable) } else { Ok(()) }
+        if self.copied > COPIED_BYTES_MAX || !fuel::charge_bytes(bytes, BYTES_PER_UNIT) {
+            Err(NotApplicable)
+        } else {
+            Ok(())
+        }
     }
 
     /// Refuses a value that would reach deeper than an object may, so that no tree is ever too deep to

@@ -88,7 +88,7 @@ pub(crate) enum WriteVerb {
 }
 
 /// A write, as it came off the wire: routed, its body read (within the size limit), nothing decoded.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub(crate) struct WriteRequest<'a> {
     pub(crate) verb: WriteVerb,
     pub(crate) resource: &'a Arc<Resource>,
@@ -106,6 +106,63 @@ pub(crate) struct WriteRequest<'a> {
     /// The `User-Agent` header, which names the field manager of a client that names none.
     pub(crate) user_agent: Option<&'a str>,
     pub(crate) body: Bytes,
+}
+
+/// A [`WriteRequest`] that borrows nothing, to be carried out on another thread.
+#[derive(Debug)]
+pub(crate) struct OwnedWriteRequest {
+    verb: WriteVerb,
+    resource: Arc<Resource>,
+    namespace: Option<String>,
+    name: Option<String>,
+    subresource: Option<String>,
+    query: Query<'static>,
+    content_type: Option<String>,
+    user: User,
+    user_agent: Option<String>,
+    body: Bytes,
+}
+
+impl OwnedWriteRequest {
+    /// The request, borrowed.
+    pub(crate) fn request(&self) -> WriteRequest<'_> {
+        WriteRequest {
+            verb: self.verb,
+            resource: &self.resource,
+            namespace: self.namespace.as_deref(),
+            name: self.name.as_deref(),
+            subresource: self.subresource.as_deref(),
+            query: &self.query,
+            content_type: self.content_type.as_deref(),
+            user: &self.user,
+            user_agent: self.user_agent.as_deref(),
+            body: self.body.clone(),
+        }
+    }
+}
+
+impl WriteRequest<'_> {
+    /// The same request, which borrows nothing.
+    pub(crate) fn to_owned(&self) -> OwnedWriteRequest {
+        OwnedWriteRequest {
+            verb: self.verb,
+            resource: Arc::clone(self.resource),
+            namespace: self.namespace.map(str::to_owned),
+            name: self.name.map(str::to_owned),
+            subresource: self.subresource.map(str::to_owned),
+            query: self.query.to_static(),
+            content_type: self.content_type.map(str::to_owned),
+            user: self.user.clone(),
+            user_agent: self.user_agent.map(str::to_owned),
+            body: self.body.clone(),
+        }
+    }
+
+    /// Whether the request has one effect, its last step: until then it can be thrown away and begun again.
+    pub(crate) fn has_one_effect(&self) -> bool {
+        matches!(self.verb, WriteVerb::Create | WriteVerb::Update | WriteVerb::Patch)
+            && !matches!(self.subresource, Some("binding" | "eviction" | "token"))
+    }
 }
 
 /// What a successful write answers.

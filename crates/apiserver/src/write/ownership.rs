@@ -17,12 +17,12 @@ use listwatch_meta::status::{
 use serde_json::{Map, Value};
 use time::OffsetDateTime;
 
-use super::decode::{self, Expected};
+use super::decode::{self, Expected, Unfit};
 use super::document::Document;
 use super::go::Words;
 use super::kinds::namespaces;
 use super::options::{FIELD_MANAGER_BYTES_MAX, FieldValidation, Options};
-use super::store::{OBJECT_DEPTH_MAX, is_deeper, metadata, metadata_mut};
+use super::store::{self, OBJECT_DEPTH_MAX, is_deeper, metadata, metadata_mut};
 use super::update::{Account, Base, Target, Told, check_name, not_convertible};
 use super::{Clock, WriteRequest, WriteResponse, create, metadata as meta, prepare, scope};
 use crate::registry::{Registry, Resource, Subresource};
@@ -305,7 +305,8 @@ impl Config {
         let document =
             Document::from_yaml(body).map_err(|why| undecodable(format!("error converting YAML to JSON: {why}")))?;
         if is_deeper(&document.value, OBJECT_DEPTH_MAX, &mut 0) {
-            return Err(undecodable("exceeded max depth".to_owned()));
+            let why = format!("error converting YAML to JSON: yaml: exceeded max depth of {OBJECT_DEPTH_MAX}");
+            return Err(undecodable(why));
         }
         let value = match document.value {
             Value::Null => Value::Object(Map::new()),
@@ -362,7 +363,11 @@ impl Config {
 
     /// What is to be warned of.
     pub(super) fn warnings(&self) -> Vec<String> {
-        if self.validation == FieldValidation::Ignore { Vec::new() } else { self.doubts.clone() }
+        if self.validation == FieldValidation::Ignore {
+            Vec::new()
+        } else {
+            super::go::strict_warnings(self.doubts.clone())
+        }
     }
 
     fn uid(&self) -> Option<&str> {
@@ -407,9 +412,10 @@ pub(super) async fn apply(
         }
         let mut object = decode::ordered(object, Expected::of(resource))?;
         let expected = Expected { words: Words::Converter, ..Expected::of(resource) };
-        decode::fit(&mut object, expected).map_err(|why| match resource.custom {
-            true => decode::cannot_handle(&object, expected, &why),
-            false => not_convertible(&described, &why),
+        decode::fit(&mut object, expected).map_err(|unfit| match (unfit, resource.custom) {
+            (Unfit::TooLarge, _) => store::too_large(),
+            (Unfit::Text(why), true) => decode::cannot_handle(&object, expected, &why),
+            (Unfit::Text(why), false) => not_convertible(&described, &why),
         })?;
         let metadata = metadata_mut(&mut object);
         create::place(resource, request.namespace, metadata)?;

@@ -4,25 +4,29 @@
 use std::fmt;
 
 use bytes::Bytes;
+use listwatch_meta::fuel;
 use listwatch_meta::{Change, GroupResource, Key, Object, Revision, Status};
 use listwatch_storage::{
-    Decision, GuaranteedUpdateError, KeyValue, Outcome, StoreFault, UpdateLimits, guaranteed_update,
+    Decision, GuaranteedUpdateError, KeyValue, Outcome, StoreFault, UpdateLimits, VALUE_BYTES_MAX, guaranteed_update,
 };
 use serde::de::{DeserializeSeed, Deserializer, IgnoredAny, MapAccess, Visitor};
 use serde::ser::Serialize;
 use serde_json::value::RawValue;
 use serde_json::{Map, Value};
 
+use super::document::JSON_BYTES_PER_UNIT;
 use super::ownership::MANAGED_FIELDS;
 use super::{WriteBody, WriteResponse};
 use crate::backend::Backend;
+use crate::compute;
 use crate::registry::Resource;
 
-/// No patch nests the lists and objects of an object deeper than this, the object itself included;
-/// one that would is a 422. serde_json parses 127 levels, so what a patch leaves can be read again,
-/// also by clients that meet it inside a list or an event, and recursion over it stays within any
+/// How deep the lists and objects of an object nest, the object itself included. A body that nests deeper is a
+/// 400 with `exceeded max depth`, as beyond the 10,000 levels of Go's decoders; a patch that would nest an object
+/// deeper is a 422. serde_json parses 127 levels: five are for what `metadata.managedFields` says of the deepest
+/// field, two for the list in which a client reads the object. So recursion over any object stays within any
 /// stack. Kubernetes' own kinds need a quarter of it.
-pub(super) const OBJECT_DEPTH_MAX: usize = 100;
+pub(super) const OBJECT_DEPTH_MAX: usize = 120;
 
 /// True when lists and objects are nested more than `levels` deep in a value; a scalar has no level.
 /// Adds to `visited` how many values were looked at. Does not recurse.
@@ -61,6 +65,8 @@ pub(super) enum Done {
 pub(super) enum Faulted {
     /// The object is too large.
     TooLarge(Status),
+    /// Its fuel was used up before anything was written.
+    Abandoned(Status),
     /// Anything else.
     Other(Status),
 }
@@ -68,7 +74,7 @@ pub(super) enum Faulted {
 impl From<Faulted> for Status {
     fn from(faulted: Faulted) -> Self {
         match faulted {
-            Faulted::TooLarge(status) | Faulted::Other(status) => status,
+            Faulted::TooLarge(status) | Faulted::Abandoned(status) | Faulted::Other(status) => status,
         }
     }
 }
@@ -87,7 +93,19 @@ pub(super) async fn run<E: From<Status> + From<Faulted>>(
     mut decide: impl FnMut(Option<&KeyValue>) -> Result<Decision, E>,
 ) -> Result<Done, E> {
     let storage = &**backend.storage();
+    let decide = |found: Option<&KeyValue>| {
+        let decision = decide(found)?;
+        // A computation that was cut short has no effect.
+        if fuel::is_exhausted() {
+            return Err(E::from(Faulted::Abandoned(compute::timed_out())));
+        }
+        if let (true, Decision::Write { value, .. }) = (dry_run, &decision) {
+            check_size(value)?;
+        }
+        Ok(decision)
+    };
     if dry_run {
+        let mut decide = decide;
         let (found, _) = storage.get(key).await.map_err(|error| read_failed(&error, resource.gr()))?;
         return Ok(match (decide(found.as_ref())?, found) {
             (Decision::Write { value, .. }, None) => Done::Created { value, revision: None },
@@ -143,6 +161,9 @@ fn suggestion(backend: &Backend, resource: &Resource, key: &Key) -> Option<KeyVa
 /// # Errors
 /// 500 when the store holds something that is no object.
 pub(super) fn parse(found: &KeyValue) -> Result<Map<String, Value>, Status> {
+    if !fuel::charge_bytes(found.value.len(), JSON_BYTES_PER_UNIT) {
+        return Err(compute::timed_out());
+    }
     let corrupt = |why: String| Status::internal(format_args!("the object at {} cannot be read: {why}", found.key));
     let mut parser = serde_json::Deserializer::from_slice(&found.value);
     let object = parser.deserialize_map(StoredObject).map_err(|error| corrupt(error.to_string()))?;
@@ -369,13 +390,25 @@ pub(super) fn read_failed(error: &listwatch_storage::ReadError, gr: GroupResourc
     }
 }
 
+/// What a client is told of an object that is larger than [`VALUE_BYTES_MAX`]: kube-apiserver passes etcd's
+/// error on.
+pub(super) fn too_large() -> Status {
+    Status::unknown("etcdserver: request is too large")
+}
+
+/// Checks what only a store would check else, for a dry run.
+///
+/// # Errors
+/// [`Faulted::TooLarge`].
+pub(super) fn check_size(value: &Bytes) -> Result<(), Faulted> {
+    if value.len() > VALUE_BYTES_MAX { Err(Faulted::TooLarge(too_large())) } else { Ok(()) }
+}
+
 /// What a client is told when the store fails.
 pub(super) fn store_failed(operation: &str, fault: &StoreFault, gr: GroupResource<'_>) -> Status {
     match fault {
         StoreFault::Unavailable(_) => Status::server_timeout(operation, gr),
-        StoreFault::TooLarge(_) => {
-            Status::failure(413, listwatch_meta::status::reason::REQUEST_ENTITY_TOO_LARGE, fault.to_string())
-        }
+        StoreFault::TooLarge(_) => too_large(),
         StoreFault::Closed => Status::unavailable("the server is shutting down"),
         StoreFault::NoSpace(_) | StoreFault::Denied(_) | StoreFault::Corrupt(_) => Status::internal(fault),
     }

@@ -8,7 +8,7 @@ use listwatch_wire::media_type::{PatchType, Served, negotiate_patch};
 use serde_json::{Map, Value};
 
 use super::admission::{NoPriority, PriorityClass};
-use super::decode::{self, Expected, KindProblem, decode};
+use super::decode::{self, Expected, KindProblem, Unfit, decode};
 use super::go::{self, Words};
 use super::kinds::Making;
 use super::merge_keys::{self, At};
@@ -75,6 +75,8 @@ pub(super) enum Refusal {
     WantsClass(String),
     /// The store does not take so large an object.
     TooLarge(Box<Status>),
+    /// Nothing was written.
+    Abandoned(Box<Status>),
 }
 
 impl From<Unfilled> for Refusal {
@@ -105,6 +107,7 @@ impl From<Faulted> for Refusal {
     fn from(faulted: Faulted) -> Self {
         match faulted {
             Faulted::TooLarge(status) => Refusal::TooLarge(Box::new(status)),
+            Faulted::Abandoned(status) => Refusal::Abandoned(Box::new(status)),
             Faulted::Other(status) => Refusal::Status(Box::new(status)),
         }
     }
@@ -268,7 +271,11 @@ impl Target<'_> {
                     }
                 }
                 Err(Refusal::TooLarge(_)) if self.account == Account::Update && !forgotten => forgotten = true,
-                Err(Refusal::Status(status) | Refusal::TooLarge(status)) => {
+                Err(Refusal::TooLarge(status) | Refusal::Abandoned(status)) => {
+                    grant.release(self.backend).await;
+                    return Err(*status);
+                }
+                Err(Refusal::Status(status)) => {
                     grant.release_unless_unknown(self.backend, &status).await;
                     return Err(*status);
                 }
@@ -552,10 +559,11 @@ impl<'a> Patcher<'a> {
                 with_owners(object);
                 Ok(doubts)
             }
-            Err(Undecodable { why, .. }) if self.patch_type == PatchType::StrategicMerge => {
+            Err(Undecodable::TooLarge) => Err(store::too_large()),
+            Err(Undecodable::Text { why, .. }) if self.patch_type == PatchType::StrategicMerge => {
                 Err(not_decodable_from(&ParsedPatch::parse(self.patch_type, self.body)?.patch.shown(), &why))
             }
-            Err(Undecodable { shown, why }) => {
+            Err(Undecodable::Text { shown, why }) => {
                 let mut shown = shown.unwrap_or_else(|| std::mem::take(object));
                 with_owners(&mut shown);
                 if !looks_at_owners {
@@ -574,7 +582,7 @@ impl<'a> Patcher<'a> {
         kind_counts: bool,
         mut doubts: Vec<String>,
     ) -> Result<Vec<String>, Undecodable> {
-        let undecodable = |why: String| Undecodable { shown: None, why };
+        let undecodable = |why: String| Undecodable::Text { shown: None, why };
         let sorted_from = doubts.len();
         if kind_counts {
             match decode::kind_problem(body.registry, body.expected, object) {
@@ -590,7 +598,10 @@ impl<'a> Patcher<'a> {
         }
         let patched =
             (self.validation == FieldValidation::Strict && body.expected.may_change(object)).then(|| object.clone());
-        doubts.extend(decode::fit(object, body.expected).map_err(undecodable)?);
+        doubts.extend(decode::fit(object, body.expected).map_err(|unfit| match unfit {
+            Unfit::Text(why) => undecodable(why),
+            Unfit::TooLarge => Undecodable::TooLarge,
+        })?);
         if let (Words::Converter, Some(unknown)) = (body.expected.words, doubts.get_mut(sorted_from..)) {
             unknown.sort_unstable();
         }
@@ -598,7 +609,7 @@ impl<'a> Patcher<'a> {
             FieldValidation::Ignore => doubts.clear(),
             FieldValidation::Strict if !doubts.is_empty() => {
                 let why = format!("strict decoding error: {}", doubts.join(", "));
-                return Err(Undecodable { shown: patched, why });
+                return Err(Undecodable::Text { shown: patched, why });
             }
             FieldValidation::Warn | FieldValidation::Strict => {}
         }
@@ -629,8 +640,9 @@ fn check_custom_kind(expected: Expected<'_>, object: &Map<String, Value>) -> Res
 }
 
 /// Why a patched object is none of its kind.
-struct Undecodable {
-    /// What the client is shown; `None` for the object as it is now.
-    shown: Option<Map<String, Value>>,
-    why: String,
+enum Undecodable {
+    /// What is wrong, and what the client is shown; `None` for the object as it is now.
+    Text { shown: Option<Map<String, Value>>, why: String },
+    /// Its defaults make it too large.
+    TooLarge,
 }

@@ -42,6 +42,9 @@ pub(super) fn parse(body: &[u8], depth_max: usize, memory: &Memory) -> Result<Pa
     let mut options = Options::default();
     options.set_emit_comments(false);
     options.emit_unresolved_aliases = true;
+    // As libyaml, from which the Go library is made.
+    options.block_scalar_eof_without_line_feed = true;
+    options.bom_inside_document_as_content = true;
     options.flow_nesting_limit = depth_max;
     options.block_nesting_limit = depth_max;
     let mut builder = Builder { memory, depth_max, ..Builder::new(memory) };
@@ -264,9 +267,9 @@ fn merge(members: &mut Map<String, Value>, merged: Value, mut duplicate: impl Fn
     let maps = match merged {
         map @ Value::Object(_) => vec![map],
         Value::Array(maps) => maps,
-        _ => Vec::new(),
+        other => vec![other],
     };
-    if maps.is_empty() || !maps.iter().all(Value::is_object) {
+    if !maps.iter().all(Value::is_object) {
         return Err("yaml: map merge requires map or sequence of maps as the value".to_owned());
     }
     for map in maps.into_iter().rev() {
@@ -468,6 +471,8 @@ fn scan_error(error: &ScanError, text: &str, depth_max: usize) -> String {
                 ErrorKind::UnknownQuotedScalarEscape => "found unknown escape character",
                 _ => shown.rsplit(", ").next().unwrap_or_default(),
             };
+            // What is not closed is missed at the end.
+            let line = if *kind == ErrorKind::UnclosedQuotedScalar { text.matches('\n').count() } else { line };
             return in_line(if line == 0 { 0 } else { line + 1 }, problem);
         }
     };
@@ -554,9 +559,10 @@ mod tests {
         check("a: &b {x: 1, z: 2}\nc:\n  <<: *b\n  x: 3", r#"{"a":{"x":1,"z":2},"c":{"x":3,"z":2}}"#);
         check("<<: [{x: 1}, {x: 2, w: 2}]\nz: 3", r#"{"x":1,"w":2,"z":3}"#);
         check("<<: {x: 1}", r#"{"x":1}"#);
+        check("<<: []", "{}");
         check("'<<': {x: 1}", r#"{"<<":{"x":1}}"#);
         check("[<<]", r#"["<<"]"#);
-        for text in ["<<: 1", "<<: [1]", "<<: []", "a: &a [1]\n<<: *a"] {
+        for text in ["<<: 1", "<<: [1]", "a: &a [1]\n<<: *a"] {
             check_error(text, "yaml: map merge requires map or sequence of maps as the value");
         }
         check_error("a: *b", "yaml: unknown anchor 'b' referenced");
@@ -580,6 +586,9 @@ mod tests {
 
     #[test]
     fn the_first_document_counts() {
+        check("a: |\n  b", r#"{"a":"b"}"#);
+        check("a: |\n  b\n", r#"{"a":"b\n"}"#);
+        check("a: \"b\nc\"", r#"{"a":"b c"}"#);
         check("", "null");
         check("---\n", "null");
         check("a: 1\n---\nb: 2\n", r#"{"a":1}"#);
@@ -593,6 +602,14 @@ mod tests {
         check_error("a: b: c", "yaml: mapping values are not allowed in this context");
         check_error("x: 1\na: b: c", "yaml: line 2: mapping values are not allowed in this context");
         check_error("a: 1\nb\nc: 2", "yaml: line 3: could not find expected ':'");
+        check_error("x: {a: b\n\n\n", "yaml: line 3: did not find expected ',' or '}'");
+        check_error("{a: b\nc: d}\n", "yaml: line 1: did not find expected ',' or '}'");
+        check_error("- a\nb: c", "yaml: line 1: did not find expected '-' indicator");
+        check_error("a: b\n- c", "yaml: line 1: did not find expected key");
+        check_error("'a", "yaml: found unexpected end of stream");
+        check_error("a: \"b\nc: d", "yaml: line 2: found unexpected end of stream");
+        check_error("\"a\\q\"", "yaml: found unknown escape character");
+        check_error("a:\n\tb: c", "yaml: line 2: found character that cannot start any token");
         check_error("a: @b", "yaml: found character that cannot start any token");
         check_error("a: 1\n b: 2", "yaml: line 2: mapping values are not allowed in this context");
         assert_eq!(parse(b"\xff", 10, &Memory::new(1 << 20)).unwrap_err(), "yaml: invalid leading UTF-8 octet");

@@ -5,9 +5,9 @@ use std::sync::OnceLock;
 
 use cel::common::ast::{EntryExpr, Expr, IdedExpr, LiteralValue, SourceInfo};
 use cel::parser::Parser;
-use regex::Regex;
 
 use crate::limits::{RULE_BYTES_MAX, RULE_DEPTH_MAX};
+use crate::matcher::Matcher;
 
 /// An expression and where in its text it is.
 #[derive(Debug)]
@@ -56,7 +56,7 @@ pub(super) enum Literal {
     Double(f64),
     Text(Box<str>),
     /// A text that is used as a regular expression, compiled when it is first used.
-    Pattern(Box<str>, Box<OnceLock<Result<Regex, String>>>),
+    Pattern(Box<str>, Box<OnceLock<Result<Matcher, String>>>),
     Bytes(Box<[u8]>),
 }
 

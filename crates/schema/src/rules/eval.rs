@@ -6,6 +6,8 @@
 use std::borrow::Cow;
 use std::rc::Rc;
 
+use listwatch_meta::fuel;
+
 use super::ast::{Ast, Fold, Literal, Node};
 use super::check::READ_DIVISOR;
 use super::library;
@@ -62,7 +64,7 @@ impl<'a> Evaluation<'a> {
     /// Takes units.
     pub(super) fn spend(&mut self, units: u64) -> Result<(), EvalError> {
         self.spent = self.spent.saturating_add(units);
-        if self.spent > self.limit { Err(EvalError::Limit) } else { Ok(()) }
+        if self.spent > self.limit || !fuel::charge(units) { Err(EvalError::Limit) } else { Ok(()) }
     }
 
     /// Takes what reading so many bytes or items costs.

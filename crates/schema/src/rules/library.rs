@@ -17,6 +17,7 @@ use super::value::{MapVal, Val, parse_timestamp, whole_index};
 use crate::format::{Format, escapes_are_whole, is_authority, parse_go_duration, split_scheme};
 use crate::golang::{float_v, quote};
 use crate::limits::RULE_TEXT_BYTES_MAX;
+use crate::matcher::Matcher;
 use crate::schema::compile_pattern;
 
 /// Calls a function with values.
@@ -195,20 +196,20 @@ pub(super) fn search<'a>(
     run: &mut Evaluation<'a>,
     name: &str,
     text: &str,
-    regex: &regex::Regex,
+    regex: &Matcher,
     rest: &[Val<'a>],
 ) -> Evaluated<'a> {
     let pattern_cost = regex.as_str().len() as u64 / 4 + 1;
     run.spend((text.len() as u64 / READ_DIVISOR + 1).saturating_mul(pattern_cost))?;
     match (name, rest) {
-        ("matches", []) => Ok(Val::Bool(regex.is_match(text))),
-        ("find", []) => Ok(Val::text(regex.find(text).map_or("", |found| found.as_str()))),
+        ("matches", []) => Ok(Val::Bool(regex.is_match(text).ok_or(EvalError::Limit)?)),
+        ("find", []) => Ok(Val::text(regex.find(text).unwrap_or_default())),
         ("findAll", rest) => {
             let limit = match rest {
                 [Val::Int(limit)] if *limit >= 0 => *limit as usize,
                 _ => usize::MAX,
             };
-            Ok(Val::list(regex.find_iter(text).take(limit).map(|found| Val::text(found.as_str())).collect()))
+            Ok(Val::list(regex.find_all(text, limit).into_iter().map(Val::text).collect()))
         }
         _ => Err(EvalError::overload()),
     }

@@ -357,10 +357,21 @@ fn by_table<'n>(name: &str, receiver: Option<&Ty<'n>>, args: &[&Ty<'n>]) -> Resu
         };
         let args_fit = takes.len() == args.len() && takes.chars().zip(args).all(|(letter, ty)| fits(ty, letter));
         if receiver_fits && args_fit {
+            let size = if is_of_unknown_size(name, args) { u64::MAX } else { size };
             return Result::Type(made(gives, size));
         }
     }
     if known { Result::NoOverload } else { Result::Undeclared }
+}
+
+/// Whether cel-go's estimate knows no size of a call's result, which is then the largest there is: any text that
+/// is joined with it, and any search in it, is too costly (`checker/cost.go`).
+fn is_of_unknown_size(name: &str, args: &[&Ty<'_>]) -> bool {
+    match name {
+        "string" => !matches!(args, [Ty::Bytes(_)]),
+        "format" => true,
+        _ => false,
+    }
 }
 
 /// The most units that a call takes by itself.
