@@ -64,11 +64,11 @@ impl Shared {
         }
     }
 
-    /// What somebody else writes now; returns who has to be woken for it.
-    fn write_staged(&mut self) -> Vec<Waker> {
-        let Some(transaction) = self.staged.pop_front() else { return Vec::new() };
+    /// What somebody else writes now, if anything; returns who has to be woken for it.
+    fn write_staged(&mut self) -> Option<Vec<Waker>> {
+        let transaction = self.staged.pop_front()?;
         self.write(&transaction);
-        std::mem::take(&mut self.wakers)
+        Some(std::mem::take(&mut self.wakers))
     }
 }
 
@@ -135,8 +135,8 @@ impl TransactionStore {
         shared.compacted = shared.log.revision;
     }
 
-    /// A page, its revision, how many follow, and who has to be woken for what is written behind it.
-    fn read_page(&self, query: &ListQuery) -> Result<(Vec<KeyValue>, Revision, u64, Vec<Waker>), ReadError> {
+    /// A page, and who has to be woken for what is written behind it, if anything is.
+    fn read_page(&self, query: &ListQuery) -> Result<(ListPage, Option<Vec<Waker>>), ReadError> {
         let mut shared = self.shared.lock();
         let current = shared.log.revision;
         let at = query.at.filter(|at| !at.is_zero()).map_or(current, Revision::get);
@@ -153,7 +153,8 @@ impl TransactionStore {
         let limit = if query.limit == 0 { usize::MAX } else { query.limit };
         let remaining = items.len().saturating_sub(limit) as u64;
         items.truncate(limit);
-        Ok((items, requested, remaining, shared.write_staged()))
+        let page = ListPage { items, revision: requested, more: remaining > 0, remaining: Some(remaining) };
+        Ok((page, shared.write_staged()))
     }
 
     /// The oldest revision that can be read, and watched from.
@@ -198,18 +199,18 @@ impl Storage for TransactionStore {
     }
 
     async fn list(&self, query: ListQuery) -> Result<ListPage, ReadError> {
-        let (items, requested, remaining, wakers) = self.read_page(&query)?;
-        if !wakers.is_empty() {
+        let (page, wakers) = self.read_page(&query)?;
+        if let Some(wakers) = wakers {
             // Whoever watches hears of it before the lister has its page.
             wakers.into_iter().for_each(Waker::wake);
             settle().await;
         }
-        Ok(ListPage { items, revision: requested, more: remaining > 0, remaining: Some(remaining) })
+        Ok(page)
     }
 
     async fn watch(&self, range: KeyRange, after: Revision) -> Result<Watch, WatchError> {
         let wakers = self.shared.lock().write_staged();
-        wakers.into_iter().for_each(Waker::wake);
+        wakers.into_iter().flatten().for_each(Waker::wake);
         let asked = Arc::new(Mutex::new(false));
         let shared = self.shared.clone();
         let histories = shared.lock().histories;
