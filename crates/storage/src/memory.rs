@@ -222,7 +222,8 @@ impl State {
     fn put(&mut self, key: &Key, value: Bytes, ttl: Option<Duration>, now: Millis) -> Revision {
         let revision = self.mvcc.put(key, value);
         if let Some(ttl) = ttl {
-            self.deadlines.set(key.clone(), revision, ttl::deadline(now, ttl));
+            let deadline = ttl::deadline(now, ttl);
+            self.deadlines.set(key.clone(), revision, deadline, deadline);
         }
         revision
     }

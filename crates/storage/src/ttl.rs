@@ -11,17 +11,27 @@ pub(crate) type Millis = u64;
 
 /// The deadlines of the keys that have one. A deadline belongs to the revision that set it, so a
 /// key that was written again is never removed by its former deadline.
+///
+/// A deadline is known on two clocks: a steady one, on which it falls due, and the one on which it is
+/// stored, which may be set anew meanwhile.
 #[derive(Debug, Default)]
 pub(crate) struct Deadlines {
     by_time: BTreeMap<(Millis, Revision), Key>,
-    by_revision: HashMap<Revision, Millis>,
+    by_revision: HashMap<Revision, Deadline>,
+}
+
+/// See [`Deadlines`].
+#[derive(Clone, Copy, Debug)]
+struct Deadline {
+    due: Millis,
+    stored: Millis,
 }
 
 impl Deadlines {
-    /// The key written at `revision` removes itself at `deadline`.
-    pub(crate) fn set(&mut self, key: Key, revision: Revision, deadline: Millis) {
-        self.by_revision.insert(revision, deadline);
-        self.by_time.insert((deadline, revision), key);
+    /// The key written at `revision` removes itself at `due`, which is stored as `stored`.
+    pub(crate) fn set(&mut self, key: Key, revision: Revision, due: Millis, stored: Millis) {
+        self.by_revision.insert(revision, Deadline { due, stored });
+        self.by_time.insert((due, revision), key);
     }
 
     /// The state written at `revision` is no longer the key's newest.
@@ -30,7 +40,7 @@ impl Deadlines {
             return;
         }
         if let Some(deadline) = self.by_revision.remove(&revision) {
-            self.by_time.remove(&(deadline, revision));
+            self.by_time.remove(&(deadline.due, revision));
         }
     }
 
@@ -54,9 +64,9 @@ impl Deadlines {
         passed.take(limit).map(|((_, revision), key)| (key.clone(), *revision)).collect()
     }
 
-    /// The deadline of the state written at `revision`.
+    /// The stored deadline of the state written at `revision`.
     pub(crate) fn of(&self, revision: Revision) -> Option<Millis> {
-        self.by_revision.get(&revision).copied()
+        self.by_revision.get(&revision).map(|deadline| deadline.stored)
     }
 }
 

@@ -40,13 +40,13 @@ const EXPIRE_PER_COMMIT: usize = 256;
 /// A commit of writes removes at most this many dead revisions from the disk, plus
 /// [`DEAD_PER_WRITE`] for each write, so that removing keeps up with writing and no commit is slow.
 /// It removes none while there are fewer: removing touches other pages than writing does.
-const DEAD_PER_COMMIT: usize = 64;
+const DEAD_PER_COMMIT: usize = if cfg!(test) { 5 } else { 64 };
 
 /// See [`DEAD_PER_COMMIT`].
 const DEAD_PER_WRITE: usize = 2;
 
 /// When nobody writes a commit removes this many: a writer that comes waits for one such commit.
-const DEAD_WHEN_IDLE: usize = 256;
+const DEAD_WHEN_IDLE: usize = if cfg!(test) { 7 } else { 256 };
 
 /// When nobody writes, this many entries of history are dropped from memory at a time.
 const TRIM_WHEN_IDLE: usize = 1024;
@@ -79,25 +79,42 @@ const SPACE_PER_BYTE: u64 = 4;
 /// that double.
 const FILE_PER_BYTE: u64 = 2;
 
-/// The clock that deadlines are kept on: the wall clock's milliseconds since the epoch as they
-/// were when the store was opened, and a steady clock from there.
+/// The two clocks of deadlines. They fall due on a steady one, which begins with the wall clock's
+/// milliseconds since the epoch when the store is opened, so that nobody who sets the wall clock makes
+/// a key go early. They are stored on the wall clock, read anew for each commit: a store that was
+/// opened before the machine knew the time writes true deadlines as soon as it does.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Clock {
     opened: Instant,
+    began: Millis,
+    wall: fn() -> SystemTime,
+}
+
+/// What both clocks show at one moment.
+#[derive(Clone, Copy, Debug)]
+struct Now {
+    steady: Millis,
     wall: Millis,
 }
 
+impl Now {
+    fn steady_ahead(self) -> i64 {
+        self.steady.cast_signed().wrapping_sub(self.wall.cast_signed())
+    }
+}
+
 impl Clock {
-    pub(super) fn new() -> Self {
-        Clock { opened: Instant::now(), wall: millis_of(SystemTime::now()) }
+    pub(super) fn new(wall: fn() -> SystemTime) -> Self {
+        Clock { opened: Instant::now(), began: millis_of(wall()), wall }
     }
 
-    pub(super) fn now(&self) -> Millis {
-        self.wall + u64::try_from(self.opened.elapsed().as_millis()).unwrap_or(0)
+    fn now(&self) -> Now {
+        let steady = self.began + u64::try_from(self.opened.elapsed().as_millis()).unwrap_or(0);
+        Now { steady, wall: millis_of((self.wall)()) }
     }
 
-    fn instant(&self, at: Millis) -> Instant {
-        self.opened + Duration::from_millis(at.saturating_sub(self.wall))
+    fn instant(&self, steady: Millis) -> Instant {
+        self.opened + Duration::from_millis(steady.saturating_sub(self.began))
     }
 }
 
@@ -152,6 +169,14 @@ pub(super) enum Bug {
     TrustsFailedSync,
     /// A write that is in doubt is denied without a look at the disk.
     DeniesWithoutLooking,
+    /// The record of a removal goes from the disk before the state that it removed.
+    RemovesTombstonesFirst,
+    /// What goes from the disk while the store is copied stays in the copy.
+    ForgetsWhatDied,
+    /// A deadline is lost when the store is opened again.
+    ForgetsDeadlines,
+    /// A compaction is acknowledged and not written.
+    ForgetsCompaction,
 }
 
 /// What a request comes to, told when the batch is durable.
@@ -221,7 +246,7 @@ impl Committer {
             let state = self.inner.state.read();
             let mut plan = Plan::new(&state.index.mvcc);
             if !resting {
-                for (key, revision) in state.index.deadlines.all_due(now, EXPIRE_PER_COMMIT) {
+                for (key, revision) in state.index.deadlines.all_due(now.steady, EXPIRE_PER_COMMIT) {
                     // A deadline is forgotten when its revision is replaced, so this finds it.
                     let _ = plan.delete(&key, revision);
                 }
@@ -233,7 +258,9 @@ impl Committer {
                         pending.push(match &full {
                             Some(fault) => Pending::Refused(answer, fault.clone()),
                             None => {
-                                let deadline = ttl.map_or(0, |ttl| ttl::deadline(now, ttl));
+                                let deadline = ttl.map_or(0, |ttl| ttl::deadline(now.wall, ttl));
+                                #[cfg(test)]
+                                let deadline = if self.planted == Some(Bug::ForgetsDeadlines) { 0 } else { deadline };
                                 Pending::Written(answer, plan.put(&key, expected, value, deadline))
                             }
                         });
@@ -354,6 +381,8 @@ impl Committer {
         };
         let dead: Vec<Revision> = self.dead.iter().take(dead).copied().collect();
         let oldest = self.inner.state.read().index.mvcc.oldest().max(compact_to);
+        #[cfg(test)]
+        let oldest = if self.planted == Some(Bug::ForgetsCompaction) { self.oldest_on_disk } else { oldest };
         let oldest = (oldest > self.oldest_on_disk && (!dead.is_empty() || !compact_to.is_zero())).then_some(oldest);
         let quick_repair = records.is_empty() && self.unrepaired.is_some_and(|at| at.elapsed() >= QUIET);
         // What a commit freed can be written to only after the next one.
@@ -377,7 +406,11 @@ impl Committer {
         }
         self.unrepaired = (!quick_repair).then(Instant::now);
         self.oldest_on_disk = self.oldest_on_disk.max(oldest.unwrap_or_default());
-        if let Some(died) = self.inner.died.lock().as_mut() {
+        #[cfg(test)]
+        let noted = self.planted != Some(Bug::ForgetsWhatDied);
+        #[cfg(not(test))]
+        let noted = true;
+        if let Some(died) = self.inner.died.lock().as_mut().filter(|_| noted) {
             died.extend(&dead);
         }
         self.dead.drain(..dead.len());
@@ -505,12 +538,13 @@ impl Committer {
 
     /// Makes durable changes visible: index, recent values, watchers. Then lets go of history that
     /// left the window.
-    fn show(&mut self, records: &[Record], compact_to: Revision, now: Millis) {
+    fn show(&mut self, records: &[Record], compact_to: Revision, now: Now) {
         let previous = self.previous_values(records);
         let mut wake = Vec::new();
         let inner = self.inner.clone();
         {
             let state = &mut *inner.state.write();
+            state.index.steady_ahead = now.steady_ahead();
             for ((revision, header, value), previous) in records.iter().zip(previous) {
                 if let Err(damaged) = state.index.apply(*revision, header) {
                     // The plan was made from this very index, so this is a bug or broken memory.
@@ -521,10 +555,10 @@ impl Committer {
                 self.inner.hub.changed(header.key.as_str(), *revision, &mut wake);
             }
             let index = &mut state.index;
-            let forget = index.keeper.forget_to(index.mvcc.current(), now).max(compact_to);
+            let forget = index.keeper.forget_to(index.mvcc.current(), now.steady).max(compact_to);
             // Neither passes the current revision.
             let _ = index.mvcc.compact(forget.min(index.mvcc.current()));
-            state.timeline.note(index.mvcc.oldest(), index.mvcc.current(), now);
+            state.timeline.note(index.mvcc.oldest(), index.mvcc.current(), now.steady);
             let limit = match records.len() {
                 0 => TRIM_WHEN_IDLE,
                 writes => DEAD_PER_COMMIT + DEAD_PER_WRITE * writes,
@@ -540,10 +574,18 @@ impl Committer {
         for _ in 0..limit {
             if let Some((revision, entry)) = mvcc.trim() {
                 keeper.dropped(cost(&entry));
+                let removal = entry.current.is_none().then_some(revision);
+                #[cfg(test)]
+                let removal = if self.planted == Some(Bug::RemovesTombstonesFirst) {
+                    self.dead.extend(removal);
+                    None
+                } else {
+                    removal
+                };
+                // In this order: a removal must not go from the disk before the state that it removed,
+                // which would come to life again after a crash between two commits.
                 self.dead.extend(entry.previous.map(|stored| stored.modified));
-                if entry.current.is_none() {
-                    self.dead.push_back(revision);
-                }
+                self.dead.extend(removal);
             } else if keeper.over_bytes() && mvcc.oldest() < mvcc.current() {
                 let _ = mvcc.compact(mvcc.oldest().next());
             } else {

@@ -79,27 +79,18 @@ impl StoreDir {
     /// Makes and locks the directory, which must hold a store or nothing but `known` files; does it
     /// hold a store?
     fn take(path: &Path, known: &[&str]) -> Result<(Self, bool), OpenError> {
-        let unusable = |source: io::Error| OpenError::Directory { path: path.to_owned(), source };
-        create_private_dir(path).map_err(unusable)?;
-        let format = match fs::read_to_string(path.join(FORMAT_FILE)) {
-            Ok(format) => Some(format.trim().to_owned()),
-            Err(error) if error.kind() == io::ErrorKind::NotFound => None,
-            Err(error) if error.kind() == io::ErrorKind::InvalidData => Some("unreadable".to_owned()),
-            Err(error) => return Err(unusable(error)),
-        };
-        if let Some(found) = &format
-            && found != FORMAT
-        {
-            return Err(OpenError::Format { path: path.to_owned(), found: found.clone() });
-        }
-        let has_store = path.join(STORE_FILE).try_exists().map_err(unusable)?;
-        if format.is_none() && !has_store {
-            // Before the lock file is made: a foreign directory is left as it is.
-            if let Some(found) = foreign_entry(path, known).map_err(unusable)? {
-                return Err(OpenError::Foreign { path: path.to_owned(), found });
-            }
-        }
+        Self::take_after(path, known, || ())
+    }
+
+    /// [`StoreDir::take`]; `meanwhile` is what others do between the first look and the lock.
+    fn take_after(path: &Path, known: &[&str], meanwhile: impl FnOnce()) -> Result<(Self, bool), OpenError> {
+        create_private_dir(path).map_err(|source| OpenError::Directory { path: path.to_owned(), source })?;
+        // Before the lock file is made: a foreign directory is left as it is.
+        inspect(path, known)?;
+        meanwhile();
         let lock = lock(path)?;
+        // Only now it stays what it is: another process may have made a store since the first look.
+        let has_store = inspect(path, known)?;
         Ok((StoreDir { path: path.to_owned(), _lock: lock }, has_store))
     }
 
@@ -126,7 +117,7 @@ impl StoreDir {
             // What an interrupted creation left behind was never used.
             create_private_file(&unfinished)?;
             Engine::create(&FileDisk::new(&unfinished), cache_bytes)?.close();
-            fs::rename(&unfinished, self.path.join(STORE_FILE))?;
+            rename(&unfinished, &self.path.join(STORE_FILE))?;
             // The name must be as durable as what it names.
             Ok(sync_directory(&self.path)?)
         };
@@ -148,7 +139,8 @@ impl StoreDir {
         let mut file = create_private_file(&unfinished)?;
         writeln!(file, "{FORMAT}")?;
         file.sync_all()?;
-        fs::rename(&unfinished, self.path.join(FORMAT_FILE))
+        rename(&unfinished, &self.path.join(FORMAT_FILE))?;
+        sync_directory(&self.path)
     }
 
     /// The engine's file.
@@ -165,7 +157,7 @@ impl StoreDir {
 
     /// The restored store is whole and synced: it takes its name.
     pub(super) fn finish(&self, unfinished: &FileDisk) -> io::Result<()> {
-        fs::rename(&unfinished.path, self.path.join(STORE_FILE))?;
+        rename(&unfinished.path, &self.path.join(STORE_FILE))?;
         sync_directory(&self.path)
     }
 
@@ -187,22 +179,97 @@ impl StoreDir {
     }
 }
 
-/// Makes a directory, and those above it that are missing, for the owner alone.
+/// Does the directory hold a store of this format, or nothing but `known` files?
+fn inspect(path: &Path, known: &[&str]) -> Result<bool, OpenError> {
+    let unusable = |source: io::Error| OpenError::Directory { path: path.to_owned(), source };
+    let format = match fs::read_to_string(path.join(FORMAT_FILE)) {
+        Ok(format) => Some(format.trim().to_owned()),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => None,
+        Err(error) if error.kind() == io::ErrorKind::InvalidData => Some("unreadable".to_owned()),
+        Err(error) => return Err(unusable(error)),
+    };
+    if let Some(found) = &format
+        && found != FORMAT
+    {
+        return Err(OpenError::Format { path: path.to_owned(), found: found.clone() });
+    }
+    let has_store = path.join(STORE_FILE).try_exists().map_err(unusable)?;
+    if format.is_none()
+        && !has_store
+        && let Some(found) = foreign_entry(path, known).map_err(unusable)?
+    {
+        return Err(OpenError::Foreign { path: path.to_owned(), found });
+    }
+    Ok(has_store)
+}
+
+/// Makes a directory, and those above it that are missing, for the owner alone. Their names are
+/// durable afterwards, as whatever is to be stored below them will be.
 fn create_private_dir(path: &Path) -> io::Result<()> {
+    let missing = path.ancestors().take_while(|directory| !directory.as_os_str().is_empty() && !directory.exists());
+    let missing: Vec<&Path> = missing.collect();
     let mut builder = fs::DirBuilder::new();
     builder.recursive(true);
     #[cfg(unix)]
     std::os::unix::fs::DirBuilderExt::mode(&mut builder, 0o700);
-    builder.create(path)
+    builder.create(path)?;
+    #[cfg(test)]
+    missing.iter().for_each(|directory| names::changed(parent(directory)));
+    missing.iter().rev().try_for_each(|directory| sync_directory(parent(directory)))
 }
 
-/// Makes what was renamed in a directory durable. Only Unix can.
+/// Where the name of a file or directory stands.
+fn parent(path: &Path) -> &Path {
+    path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."))
+}
+
+/// Gives a file another name, which is durable after [`sync_directory`].
+fn rename(from: &Path, to: &Path) -> io::Result<()> {
+    fs::rename(from, to)?;
+    #[cfg(test)]
+    names::changed(parent(to));
+    Ok(())
+}
+
+/// Makes the names in a directory durable. Only Unix can.
 fn sync_directory(path: &Path) -> io::Result<()> {
     #[cfg(unix)]
     File::open(path)?.sync_all()?;
-    #[cfg(not(unix))]
-    let _ = path;
+    #[cfg(test)]
+    names::synced(path);
     Ok(())
+}
+
+/// What a power loss would do to names.
+#[cfg(test)]
+mod names {
+    use std::collections::BTreeSet;
+    use std::path::{Path, PathBuf};
+
+    use parking_lot::Mutex;
+
+    /// Directories with a name that would be taken back.
+    static UNSYNCED: Mutex<BTreeSet<PathBuf>> = Mutex::new(BTreeSet::new());
+    /// Directories in which a later name could have survived without an earlier one.
+    static UNORDERED: Mutex<BTreeSet<PathBuf>> = Mutex::new(BTreeSet::new());
+
+    pub(super) fn changed(directory: &Path) {
+        if !UNSYNCED.lock().insert(directory.to_owned()) {
+            UNORDERED.lock().insert(directory.to_owned());
+        }
+    }
+
+    pub(super) fn synced(directory: &Path) {
+        UNSYNCED.lock().remove(directory);
+    }
+
+    /// Directories below `root` whose names are not durable, or did not become so in their order.
+    pub(super) fn doubtful_below(root: &Path) -> Vec<PathBuf> {
+        let below = |directories: &Mutex<BTreeSet<PathBuf>>| -> Vec<PathBuf> {
+            directories.lock().iter().filter(|directory| directory.starts_with(root)).cloned().collect()
+        };
+        [below(&UNSYNCED), below(&UNORDERED)].concat()
+    }
 }
 
 /// Makes or empties a file that is the owner's alone.
@@ -281,7 +348,7 @@ impl FileDisk {
     }
 
     fn directory(&self) -> &Path {
-        self.path.parent().unwrap_or(Path::new("."))
+        parent(&self.path)
     }
 
     fn copy(&self) -> PathBuf {
@@ -327,7 +394,7 @@ impl Disk for FileDisk {
 
     fn take_beside(&self) -> io::Result<()> {
         self.unsynced.store(true, Ordering::Relaxed);
-        fs::rename(self.copy(), &self.path)?;
+        rename(&self.copy(), &self.path)?;
         self.sync_name()
     }
 
@@ -338,5 +405,66 @@ impl Disk for FileDisk {
             let path = self.copy();
             tracing::warn!("{} is of no use any more and cannot be removed: {error}", path.display());
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use listwatch_meta::{Key, Revision};
+
+    use super::*;
+    use crate::{EmbeddedOptions, EmbeddedStorage, Storage};
+
+    fn key(name: &str) -> Key {
+        Key::new("pods", Some("ns"), name).unwrap()
+    }
+
+    fn options() -> EmbeddedOptions {
+        EmbeddedOptions::default()
+    }
+
+    fn doubtful(root: &tempfile::TempDir) -> Vec<PathBuf> {
+        names::doubtful_below(root.path())
+    }
+
+    #[test]
+    fn names_of_a_new_store_and_of_new_directories_above_it_are_durable() {
+        let root = tempfile::tempdir().unwrap();
+        let store = EmbeddedStorage::open(root.path().join("a/b/store"), options()).unwrap();
+        assert!(doubtful(&root).is_empty(), "promise: durable, {:?}", doubtful(&root));
+        drop(store);
+        let mut restore = EmbeddedStorage::restore(root.path().join("c/d"), options()).unwrap();
+        let (created, modified) = (Revision::new(3), Revision::new(4));
+        restore.put(crate::KeyValue { key: key("a"), value: "{}".into(), created, modified }, None).unwrap();
+        restore.finish(Revision::new(9)).unwrap();
+        assert!(doubtful(&root).is_empty(), "promise: durable, {:?}", doubtful(&root));
+    }
+
+    #[tokio::test]
+    async fn name_of_a_defragmented_store_is_durable() {
+        let root = tempfile::tempdir().unwrap();
+        let store = EmbeddedStorage::open(root.path(), options()).unwrap();
+        store.create(&key("a"), "{}".into(), None).await.unwrap();
+        store.defragment().await.unwrap();
+        assert!(doubtful(&root).is_empty(), "promise: durable, {:?}", doubtful(&root));
+    }
+
+    #[test]
+    fn store_that_another_process_makes_before_the_lock_is_taken_is_kept() {
+        let root = tempfile::tempdir().unwrap();
+        let path = root.path().join("store");
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        let another = || {
+            runtime.block_on(async {
+                let store = EmbeddedStorage::open(&path, options()).unwrap();
+                store.create(&key("a"), "{}".into(), None).await.unwrap();
+                store.close().await;
+            });
+        };
+        let (dir, has_store) = StoreDir::take_after(&path, &[LOCK_FILE, UNFINISHED_FILE], another).unwrap();
+        assert!(has_store, "durable: what was acknowledged would be replaced by a new store");
+        drop(dir);
+        let store = EmbeddedStorage::open(&path, options()).unwrap();
+        assert!(runtime.block_on(store.get(&key("a"))).unwrap().0.is_some());
     }
 }

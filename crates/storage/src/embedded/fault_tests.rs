@@ -3,7 +3,8 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::time::Duration;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant, SystemTime};
 
 use bytes::Bytes;
 use futures_util::future::join_all;
@@ -26,6 +27,12 @@ const KEYS_PER_WRITER: usize = 3;
 /// After the faults have ceased the store works again within so many tries, some milliseconds apart.
 const PATIENCE: usize = 2000;
 
+/// A key whose TTL is over goes within so many tries, two milliseconds apart.
+const EXPIRY_PATIENCE: usize = 500;
+
+/// A TTL is rounded to milliseconds, and so is the time when a store is opened again.
+const ROUNDING: Duration = Duration::from_millis(2);
+
 // ---- the stories ----
 
 /// What the disk does while the writers of a phase write.
@@ -47,6 +54,8 @@ struct Phase {
     writes: usize,
     /// A denser copy is made meanwhile, to take the store's place.
     defragment: bool,
+    /// History is compacted meanwhile, up to so many revisions before the present.
+    compact: Option<u64>,
     /// The store is closed and opened again afterwards, as it is after a power loss.
     reopen: bool,
 }
@@ -77,13 +86,15 @@ fn faults() -> impl Strategy<Value = Fault> {
 }
 
 fn stories() -> impl Strategy<Value = Story> {
-    let phase = (faults(), any::<u64>(), 1..5_usize, 1..16_usize, prop::bool::weighted(0.3), any::<bool>());
-    let phase = phase.prop_map(|(fault, seed, writers, writes, defragment, reopen)| Phase {
+    let compact = prop::option::weighted(0.3, 0..10_u64);
+    let phase = (faults(), any::<u64>(), 1..5_usize, 1..16_usize, prop::bool::weighted(0.3), compact, any::<bool>());
+    let phase = phase.prop_map(|(fault, seed, writers, writes, defragment, compact, reopen)| Phase {
         fault,
         seed,
         writers,
         writes,
         defragment,
+        compact,
         reopen,
     });
     let retained = prop_oneof![Just(8_u64), Just(10_000)];
@@ -99,6 +110,27 @@ struct Known {
     states: Vec<Option<Bytes>>,
     /// The revision that the store gave for the state, when there is one state and it was told.
     revision: Option<Revision>,
+    /// The key has a TTL, or may have one: it is not removed before this time.
+    expires: Option<Expiry>,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Expiry {
+    not_before: Instant,
+    /// The key has the TTL for certain: it has to go.
+    certain: bool,
+}
+
+impl Known {
+    fn new(states: Vec<Option<Bytes>>, revision: Option<Revision>) -> Self {
+        Known { states, revision, expires: None }
+    }
+
+    /// May the key be in this state?
+    fn allows(&self, state: &Option<Bytes>) -> bool {
+        let expired = || self.expires.is_some_and(|expiry| Instant::now() >= expiry.not_before);
+        self.states.contains(state) || state.is_none() && expired()
+    }
 }
 
 type Model = BTreeMap<Key, Known>;
@@ -120,7 +152,9 @@ struct Checker {
     model: Model,
     /// The newest revision that a writer or reader was told.
     last: Revision,
-    /// A reader's copy, and the revision it is from.
+    /// The newest revision up to which history was compacted, as was acknowledged.
+    compacted: Revision,
+    /// A reader's copy, and the revision it is from. It watches while others write.
     copy: BTreeMap<Key, Bytes>,
     place: Revision,
     writes: usize,
@@ -133,11 +167,12 @@ impl Checker {
         let retention = Retention { age: Duration::ZERO, revisions: retained, bytes: 1 << 20 };
         let options = EmbeddedOptions { retention, cache_bytes: 1 << 20, reserve_bytes: 0 };
         let (model, copy) = (Model::new(), BTreeMap::new());
-        Checker { disk, options, planted, model, last: Revision::ZERO, copy, place: Revision::new(1), writes: 0 }
+        let (last, compacted, place) = (Revision::ZERO, Revision::ZERO, Revision::new(1));
+        Checker { disk, options, planted, model, last, compacted, copy, place, writes: 0 }
     }
 
     fn open(&self) -> Result<Arc<EmbeddedStorage>, String> {
-        let opened = EmbeddedStorage::load(Arc::new(self.disk.clone()), self.options);
+        let opened = EmbeddedStorage::load(Arc::new(self.disk.clone()), self.options, SystemTime::now);
         let mut committer = opened.map_err(|error| format!("the store does not open: {error}"))?;
         committer.planted = self.planted;
         Ok(committer.start(None))
@@ -160,16 +195,37 @@ impl Checker {
                 }
                 Verdict::Ok(())
             };
+            let compact = async {
+                let Some(back) = phase.compact else { return Ok(Revision::ZERO) };
+                tokio::time::sleep(Duration::from_millis(1)).await;
+                let to = async {
+                    let to = Revision::new(store.current_revision().await?.get().saturating_sub(back));
+                    store.compact(to).await.map(|()| to)
+                };
+                match to.await {
+                    Ok(to) => Ok(to),
+                    Err(ReadError::Fault(fault)) => sound(&fault).map(|()| Revision::ZERO),
+                    Err(error) => Err(format!("compaction fails: {error}")),
+                }
+            };
             self.writes += phase.writers * phase.writes;
             let writers =
                 (0..phase.writers).map(|writer| write(&store, writer, phase.writes, self.writes, &self.model));
-            let (defragmented, written) = tokio::join!(defragment, join_all(writers));
+            let work = async { tokio::join!(defragment, compact, join_all(writers)) };
+            let (defragmented, compacted, written) = tokio::select! {
+                biased;
+                broken = live(&store, &mut self.copy, &mut self.place) => return Err(broken),
+                done = work => done,
+            };
             defragmented?;
+            self.compacted = self.compacted.max(compacted?);
             for written in written {
                 let (model, last) = written?;
                 self.model.extend(model);
                 self.last = self.last.max(last);
             }
+            // What a watch has shown is as durable as what a writer was told.
+            self.last = self.last.max(self.place);
             self.disk.set_chances(Chances::NONE, 0);
             self.disk.set_room(None);
             if matches!(phase.fault, Fault::Power(_)) || phase.reopen {
@@ -210,7 +266,7 @@ impl Checker {
         }
         for (key, known) in &mut self.model {
             let (value, modified) = found.get(key).cloned().unzip();
-            require(known.states.contains(&value), || match &known.states[..] {
+            require(known.allows(&value), || match &known.states[..] {
                 [_] => {
                     format!("an acknowledged write of {key} is lost, or one is there that was refused: {modified:?}")
                 }
@@ -219,13 +275,37 @@ impl Checker {
             if let (Some(told), Some(modified)) = (known.revision, modified) {
                 require(told == modified, || format!("{key} was written at {told} and shows {modified}"))?;
             }
-            *known = Known { states: vec![value], revision: modified };
+            let expires = known.expires.filter(|_| value.is_some());
+            *known = Known { states: vec![value], revision: modified, expires };
         }
         self.follow(store).await?;
         let copy: BTreeMap<_, _> = found.into_iter().map(|(key, (value, _))| (key, value)).collect();
         require(self.copy == copy, || "a reader's copy differs from the store".to_owned())?;
         let seen = store.verify().await.map_err(|fault| format!("a verification fails: {fault}"))?;
-        require(seen.is_clean(), || format!("what is on disk contradicts itself: {:?}", seen.findings))
+        require(seen.is_clean(), || format!("what is on disk contradicts itself: {:?}", seen.findings))?;
+        let oldest = store.embedded_stats().map_err(|fault| fault.to_string())?.oldest;
+        require(oldest >= self.compacted, || {
+            format!("history was compacted to {}, and reaches back to {oldest}", self.compacted)
+        })?;
+        self.await_expiry(store).await
+    }
+
+    /// Each key that has a TTL for certain goes.
+    async fn await_expiry(&mut self, store: &EmbeddedStorage) -> Verdict {
+        for (key, known) in &mut self.model {
+            if !known.expires.is_some_and(|expiry| expiry.certain) {
+                continue;
+            }
+            let mut tries = 0;
+            while store.get(key).await.map_err(|error| format!("a get fails: {error}"))?.0.is_some() {
+                require(tries < EXPIRY_PATIENCE, || format!("{key} outlives its TTL"))?;
+                tries += 1;
+                tokio::time::sleep(Duration::from_millis(2)).await;
+            }
+            require(known.allows(&None), || format!("{key} is removed before its TTL is over"))?;
+            *known = Known::new(vec![None], None);
+        }
+        Ok(())
     }
 
     /// Brings the reader's copy up to date from where it stands.
@@ -258,6 +338,38 @@ impl Checker {
     }
 }
 
+/// Follows the store while it is written to, and goes on where a fault ended the watch; returns only
+/// when a promise is broken.
+async fn live(store: &EmbeddedStorage, copy: &mut BTreeMap<Key, Bytes>, place: &mut Revision) -> String {
+    loop {
+        if let Ok(mut watch) = store.watch(KeyRange::resource("pods"), *place).await {
+            loop {
+                match watch.next().await {
+                    Some(WatchItem::Event(event)) => {
+                        let (at, next) = (event.revision(), place.next());
+                        if at != next {
+                            return format!("a live watch shows {at} where {next} follows");
+                        }
+                        *place = at;
+                        match event {
+                            StoreEvent::Put { current, .. } => copy.insert(current.key, current.value),
+                            StoreEvent::Delete { key, .. } => copy.remove(&key),
+                        };
+                    }
+                    Some(WatchItem::Progress(_)) => {}
+                    Some(WatchItem::Lost(fault)) => match sound(&fault) {
+                        Ok(()) => break,
+                        Err(broken) => return broken,
+                    },
+                    // It lists again when the faults have ceased; or the store is closed.
+                    Some(WatchItem::Expired { .. }) | None => return std::future::pending().await,
+                }
+            }
+        }
+        tokio::time::sleep(Duration::from_millis(1)).await;
+    }
+}
+
 /// Writes its keys until done or in doubt; what it knows then, and the newest revision it was told.
 async fn write(
     store: &EmbeddedStorage,
@@ -269,7 +381,7 @@ async fn write(
     let (mut mine, mut last) = (Model::new(), Revision::ZERO);
     for n in from..from + writes {
         let key = Key::new("pods", Some("ns"), &format!("w{writer}-{}", n % KEYS_PER_WRITER)).unwrap();
-        let nothing = || Known { states: vec![None], revision: None };
+        let nothing = || Known::new(vec![None], None);
         let known = mine.get(&key).or(model.get(&key)).cloned().unwrap_or_else(nothing);
         let found = match store.get(&key).await {
             Ok((found, _)) => found,
@@ -280,29 +392,39 @@ async fn write(
             Err(error) => return Err(format!("a get fails: {error}")),
         };
         let before = found.as_ref().map(|found| found.value.clone());
-        require(known.states.contains(&before), || format!("{key} reads as something that was not written"))?;
-        let value = Bytes::from(format!("{writer} {n} ").repeat(1 + n * 331 % 900));
+        require(known.allows(&before), || format!("{key} reads as something that was not written"))?;
+        let value = Bytes::from(format!("{writer} {n} ").repeat(if n % 11 == 5 { 30_000 } else { 1 + n * 331 % 900 }));
+        let ttl = (n % 6 == 2).then(|| Duration::from_millis(3 + n as u64 % 5));
+        let not_before = Instant::now() + ttl.unwrap_or_default() - ROUNDING;
         let (written, after) = match &found {
-            None => (store.create(&key, value.clone(), None).await.map_err(of_create), Some(value)),
+            None => (store.create(&key, value.clone(), ttl).await.map_err(of_create), Some(value)),
             Some(found) if n % 4 == 1 => (store.delete(&key, found.modified).await.map_err(of_delete), None),
             Some(found) => {
-                (store.update(&key, found.modified, value.clone(), None).await.map_err(of_update), Some(value))
+                (store.update(&key, found.modified, value.clone(), ttl).await.map_err(of_update), Some(value))
             }
         };
+        let expires = ttl.filter(|_| after.is_some()).map(|_| Expiry { not_before, certain: true });
         match written {
             Ok(revision) => {
                 require(revision > last, || format!("revision {revision} was given after {last}"))?;
                 last = revision;
-                mine.insert(key, Known { states: vec![after.clone()], revision: after.map(|_| revision) });
+                let told = after.is_some().then_some(revision);
+                mine.insert(key, Known { states: vec![after], revision: told, expires });
             }
             // This one says that nothing happened.
             Err(Ok(StoreFault::NoSpace(_))) => {
-                mine.insert(key, Known { states: vec![before], revision: None });
+                mine.insert(key, Known { states: vec![before], revision: None, expires: known.expires });
             }
             Err(Ok(fault)) => {
                 sound(&fault)?;
-                mine.insert(key, Known { states: vec![before, after], revision: None });
+                let not_before = [expires, known.expires].into_iter().flatten().map(|expiry| expiry.not_before).min();
+                let expires = not_before.map(|not_before| Expiry { not_before, certain: false });
+                mine.insert(key, Known { states: vec![before, after], revision: None, expires });
                 break;
+            }
+            // The key's TTL was over in between.
+            Err(Err(_)) if known.expires.is_some() && known.allows(&None) => {
+                mine.insert(key, Known::new(vec![None], None));
             }
             Err(Err(conflict)) => return Err(format!("nobody else writes {key}: {conflict}")),
         }
@@ -373,6 +495,10 @@ fn each_planted_bug_is_caught() {
         (Some(Bug::AnswersTooEarly), false),
         (Some(Bug::TrustsFailedSync), false),
         (Some(Bug::DeniesWithoutLooking), false),
+        (Some(Bug::RemovesTombstonesFirst), false),
+        (Some(Bug::ForgetsWhatDied), false),
+        (Some(Bug::ForgetsDeadlines), false),
+        (Some(Bug::ForgetsCompaction), false),
         (None, true),
     ] {
         let mut runner = TestRunner::deterministic();
@@ -381,6 +507,7 @@ fn each_planted_bug_is_caught() {
             let story = strategy.new_tree(&mut runner).unwrap().current();
             tell(&story, planted, sync_lies).0.err()
         });
+        println!("{planted:?}: {caught:?}");
         assert!(caught.is_some(), "{planted:?} (a disk that lies about its syncs: {sync_lies}) is not caught");
     }
 }
@@ -399,7 +526,11 @@ fn new_disk() -> SimDisk {
 }
 
 fn open(disk: &SimDisk) -> Arc<EmbeddedStorage> {
-    EmbeddedStorage::load(Arc::new(disk.clone()), options()).unwrap().start(None)
+    open_with(disk, SystemTime::now)
+}
+
+fn open_with(disk: &SimDisk, wall: fn() -> SystemTime) -> Arc<EmbeddedStorage> {
+    EmbeddedStorage::load(Arc::new(disk.clone()), options(), wall).unwrap().start(None)
 }
 
 fn key(n: u64) -> Key {
@@ -464,6 +595,38 @@ async fn a_disk_that_fails_for_a_while_comes_back() {
     assert!(matches!(watch.unwrap().next().await, Some(WatchItem::Event(event)) if event.revision() == second));
 }
 
+/// A machine that does not know the time when it starts, and learns it while the store is open.
+#[tokio::test]
+async fn ttl_that_was_set_after_the_wall_clock_was_corrected_lasts_over_a_restart() {
+    static CORRECTED: AtomicBool = AtomicBool::new(false);
+    fn wall() -> SystemTime {
+        const DAY: Duration = Duration::from_secs(86_400);
+        if CORRECTED.load(Ordering::Relaxed) { SystemTime::now() } else { SystemTime::now() - DAY }
+    }
+    const HOUR: Duration = Duration::from_secs(3600);
+    let disk = new_disk();
+    let store = open_with(&disk, wall);
+    store.create(&key(1), "1".into(), Some(HOUR)).await.unwrap();
+    CORRECTED.store(true, Ordering::Relaxed);
+    store.create(&key(2), "2".into(), Some(HOUR)).await.unwrap();
+    store.create(&key(3), "3".into(), Some(Duration::from_millis(20))).await.unwrap();
+    let mut tries = 0;
+    while store.get(&key(3)).await.unwrap().0.is_some() {
+        tries += 1;
+        assert!(tries < PATIENCE, "a TTL runs out on time whatever was done to the wall clock");
+        tokio::time::sleep(Duration::from_millis(2)).await;
+    }
+    let (one, two) = (store.get(&key(1)).await.unwrap().0, store.get(&key(2)).await.unwrap().0);
+    assert!(one.is_some() && two.is_some(), "and no other key goes early");
+    assert!(store.verify().await.unwrap().is_clean());
+    store.close().await;
+    let store = open_with(&disk, wall);
+    // The next commit removes what is due.
+    store.create(&key(4), "4".into(), None).await.unwrap();
+    store.create(&key(5), "5".into(), None).await.unwrap();
+    assert!(store.get(&key(2)).await.unwrap().0.is_some(), "a key never goes before its TTL is over");
+}
+
 /// redb's handle refuses everything after one failed read. Without a write nobody would notice.
 #[tokio::test]
 async fn one_failed_read_does_not_take_the_others_along() {
@@ -508,7 +671,7 @@ proptest! {
         });
         disk.flip(at);
         std::panic::set_hook(Box::new(|_| {}));
-        let opened = EmbeddedStorage::load(Arc::new(disk.clone()), options());
+        let opened = EmbeddedStorage::load(Arc::new(disk.clone()), options(), SystemTime::now);
         if let Ok(committer) = opened {
             let store = committer.start(None);
             runtime.block_on(async {

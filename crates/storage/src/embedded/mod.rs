@@ -294,13 +294,13 @@ impl EmbeddedStorage {
         let dir = StoreDir::prepare(path.as_ref(), options.cache_bytes)?;
         let disk = Arc::new(dir.disk());
         let failed = |error| dir.failed(error);
-        let opened = Self::load(disk, options).map_err(failed)?;
+        let opened = Self::load(disk, options, SystemTime::now).map_err(failed)?;
         dir.mark()?;
         Ok(opened.start(Some(dir)))
     }
 
-    /// Opens a store on a disk that holds one.
-    fn load(disk: Arc<dyn Disk>, options: EmbeddedOptions) -> Result<Committer, EngineError> {
+    /// Opens a store on a disk that holds one; `wall` reads the wall clock.
+    fn load(disk: Arc<dyn Disk>, options: EmbeddedOptions, wall: fn() -> SystemTime) -> Result<Committer, EngineError> {
         let engine = Engine::open(&*disk, &Arc::default(), options.cache_bytes)?;
         let oldest = engine.oldest()?;
         let mut rebuilt = Rebuild::new(oldest, Keeper::new(options.retention));
@@ -314,7 +314,7 @@ impl EmbeddedStorage {
             hub: Hub::default(),
             queue: Queue::default(),
             room: Arc::new(Semaphore::new(WAITING_KIB_MAX)),
-            clock: Clock::new(),
+            clock: Clock::new(wall),
             died: Mutex::default(),
             waiting: Mutex::default(),
         };

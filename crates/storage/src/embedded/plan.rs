@@ -109,6 +109,9 @@ pub(super) struct Index {
     pub keeper: Keeper,
     /// Bytes of the keys that exist now and of their values.
     pub live_bytes: u64,
+    /// How far the steady clock, on which deadlines fall due, is ahead of the wall clock, on which
+    /// they are stored.
+    pub steady_ahead: i64,
 }
 
 impl Index {
@@ -120,7 +123,7 @@ impl Index {
     /// The index of a store that holds nothing, whose history begins at `oldest`.
     pub(super) fn new(oldest: Revision, keeper: Keeper) -> Self {
         let mvcc = Mvcc::new(oldest, oldest.max(FIRST_REVISION));
-        Index { mvcc, deadlines: Deadlines::default(), keeper, live_bytes: 0 }
+        Index { mvcc, deadlines: Deadlines::default(), keeper, live_bytes: 0, steady_ahead: 0 }
     }
 
     /// Adds a change that is on disk.
@@ -180,7 +183,8 @@ impl Index {
         if let Some(put) = header.put {
             self.live_bytes += weight(put.length);
             if put.deadline > 0 {
-                self.deadlines.set(header.key.clone(), revision, put.deadline);
+                let due = put.deadline.saturating_add_signed(self.steady_ahead);
+                self.deadlines.set(header.key.clone(), revision, due, put.deadline);
             }
         }
     }

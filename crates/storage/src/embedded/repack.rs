@@ -27,16 +27,16 @@ use crate::error::StoreFault;
 use crate::mvcc::FIRST_REVISION;
 
 /// A chunk of the copy has about this many bytes of records, and one sync.
-const CHUNK_BYTES: usize = 4 << 20;
+const CHUNK_BYTES: usize = if cfg!(test) { 16 << 10 } else { 4 << 20 };
 
 /// A chunk has at most this many records, however small.
-const CHUNK_RECORDS: usize = 8 << 10;
+const CHUNK_RECORDS: usize = if cfg!(test) { 6 } else { 8 << 10 };
 
 /// The committer takes over when less than this is left: what it copies is what writers wait for.
-const REST_BYTES: usize = 256 << 10;
+const REST_BYTES: usize = if cfg!(test) { 4 << 10 } else { 256 << 10 };
 
 /// See [`REST_BYTES`].
-const REST_RECORDS: usize = 512;
+const REST_RECORDS: usize = if cfg!(test) { 3 } else { 512 };
 
 /// After so many chunks the committer takes over whatever is left: writers that are faster than the
 /// copy then wait for one chunk.
