@@ -90,7 +90,7 @@ pub(crate) fn tests(steps: &mut Steps, seeds: Seeds) {
         show(seeded(with_etcd(tests), seed), "")
     });
     steps.run("tests", "examples in the docs", || {
-        let examples = Run::cargo().args(["test", "--workspace", "--doc", "--no-fail-fast"]);
+        let examples = cargo_test().args(["--workspace", "--doc", "--no-fail-fast"]);
         show(seeded(with_etcd(examples), seed), "")
     });
     if seeds == Seeds::FixedAndCommit {

@@ -83,8 +83,7 @@ impl RandomTests {
             };
             match kind {
                 "src" => {
-                    let module = file.strip_suffix("/mod").unwrap_or(file).replace('/', "::");
-                    let module = if module == "lib" { String::new() } else { module };
+                    let module = tree.module_by_path(path).unwrap_or_else(|| module_of(file));
                     found.modules.insert((package.to_owned(), module));
                 }
                 "tests" => {
@@ -117,6 +116,28 @@ impl RandomTests {
     }
 }
 
+/// The module of a library's source file, given below `src` and without its suffix.
+fn module_of(file: &str) -> String {
+    let module = file.strip_suffix("/mod").unwrap_or(file).replace('/', "::");
+    if module == "lib" { String::new() } else { module }
+}
+
+impl Tree {
+    /// The module that another file of the library names with `#[path = "…"]`, if one does.
+    fn module_by_path(&self, path: &str) -> Option<String> {
+        let (folder, name) = path.rsplit_once('/')?;
+        let attribute = format!("#[path = \"{name}\"]");
+        let siblings =
+            self.files.iter().filter(|(other, _)| other.rsplit_once('/').is_some_and(|(at, _)| at == folder));
+        siblings.into_iter().find_map(|(other, text)| {
+            let mut rest = text.lines().skip_while(|line| line.trim() != attribute).skip(1);
+            let declared = rest.next()?.trim().strip_suffix(';')?.rsplit(' ').next()?;
+            let parent = module_of(other.split_once("/src/")?.1.strip_suffix(".rs")?);
+            Some(format!("{parent}::{declared}"))
+        })
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::{RandomTests, seed_of};
@@ -133,7 +154,8 @@ mod tests {
             ("crates/x/Cargo.toml", "[package]\nname = \"listwatch-x\"\n"),
             ("crates/x/src/a/mod.rs", "proptest! {}"),
             ("crates/x/src/a/b.rs", "proptest! {}"),
-            ("crates/x/src/plain.rs", "fn proptest() {}"),
+            ("crates/x/src/plain.rs", "fn proptest() {}\n#[cfg(test)]\n#[path = \"plain_tests.rs\"]\nmod tests;\n"),
+            ("crates/x/src/plain_tests.rs", "proptest! {}"),
             ("crates/x/tests/model.rs", "proptest! {}"),
             ("crates/x/tests/model/part.rs", "proptest! {}"),
             ("crates/x/tests/seeds.rs", "var(\"LISTWATCH_SIM_SEED\")"),
@@ -142,11 +164,11 @@ mod tests {
         assert_eq!(
             found.expression(),
             "(package(=listwatch-x) & kind(=lib) & test(/^a::/)) + (package(=listwatch-x) & kind(=lib) & test(/^a::b::/)) \
-             + (package(=listwatch-x) & binary(=model)) + (package(=listwatch-x) & binary(=seeds))"
+             + (package(=listwatch-x) & kind(=lib) & test(/^plain::tests::/)) + (package(=listwatch-x) & binary(=model)) + (package(=listwatch-x) & binary(=seeds))"
         );
         assert_eq!(
             found.cargo_test_arguments(),
-            [vec!["--lib", "--", "a::", "a::b::"], vec!["--test", "model", "--test", "seeds"]]
+            [vec!["--lib", "--", "a::", "a::b::", "plain::tests::"], vec!["--test", "model", "--test", "seeds"]]
         );
     }
 

@@ -97,7 +97,7 @@ mod tests {
     }
 
     #[test]
-    fn an_endless_outage_does_not_overflow() {
+    fn backoff_does_not_overflow_in_a_long_outage() {
         let mut backoff = Backoff::new(BackoffPolicy::default());
         for _ in 0..5_000 {
             assert!(backoff.next_delay(0.999, None) <= Duration::from_secs(60), "the cap was passed");

@@ -465,7 +465,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_watch_gives_what_came_whole_and_then_why_it_ended() {
+    async fn watch_yields_complete_events_then_the_cause_of_its_end() {
         async fn check(pieces: &[&'static str], cut: bool, expected: &[&str]) {
             let found = all(WatchBodyStream::new(body(pieces, cut))).await;
             let found: Vec<String> = found
@@ -503,7 +503,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_list_gives_its_type_its_items_and_its_end() {
+    async fn list_yields_its_type_then_items_then_metadata() {
         async fn check(pieces: &[&'static str], cut: bool, expected: &[&str]) {
             let found = all(ListBodyStream::new(body(pieces, cut))).await;
             let found: Vec<String> = found
@@ -556,7 +556,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn refusals_keep_the_servers_words() {
+    async fn errors_keep_status_and_retry_after_of_the_server() {
         async fn check(answer: Scripted, expected: (u16, &str, Option<u64>)) {
             let client = Client::with_transport(crate::transport::ServiceTransport::new(answer), "default");
             let problem = client.get("/api").await.unwrap_err();

@@ -1,4 +1,4 @@
-//! How a request proves who sends it: [`Credentials`], from [`crate::config::Auth`].
+//! Authentication of requests: [`Credentials`], from [`crate::config::Auth`].
 //!
 //! ```text
 //!   session() ─ still good? ─ yes ─▶ the one at hand
@@ -265,7 +265,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn fixed_credentials_are_headers() {
+    async fn static_credentials_become_authorization_headers() {
         assert_eq!(header(&credentials(Auth::None)).await, "");
         assert_eq!(header(&credentials(Auth::Token("t".to_owned()))).await, "Bearer t");
         let basic = Auth::Basic { username: "me".to_owned(), password: "pass".to_owned() };
@@ -281,7 +281,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_token_file_is_read_again_when_the_token_is_refused_or_a_minute_old() {
+    async fn token_file_is_reread_after_401_or_one_minute() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("token");
         let renewed = credentials(Auth::TokenFile(path.clone()));
@@ -324,7 +324,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_plugin_is_run_when_needed_and_once_for_all_who_wait() {
+    async fn exec_plugin_runs_once_for_concurrent_requests() {
         let folder = tempfile::tempdir().unwrap();
         let renewed = counting(folder.path(), "");
         let (one, two, three) = tokio::join!(header(&renewed), header(&renewed), header(&renewed));
@@ -338,7 +338,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_plugin_outlives_the_request_that_started_it() {
+    async fn exec_plugin_survives_cancellation_of_its_request() {
         let folder = tempfile::tempdir().unwrap();
         let slow = counting(&folder.path().join("."), "");
         std::fs::write(folder.path().join("slow"), "").unwrap();
@@ -348,7 +348,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_has_expired_is_replaced_and_failures_are_remembered_for_a_second() {
+    async fn expired_credentials_are_replaced_and_failures_cached_for_one_second() {
         let folder = tempfile::tempdir().unwrap();
         let renewed = counting(folder.path(), r#","expirationTimestamp":"2000-01-01T00:00:00Z""#);
         assert_eq!(header(&renewed).await, "Bearer run-1", "even an expired token is tried: clocks differ");
@@ -362,7 +362,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_credential_is_replaced_before_it_expires() {
+    async fn credentials_are_renewed_before_they_expire() {
         let folder = tempfile::tempdir().unwrap();
         let renewed = counting(folder.path(), r#","expirationTimestamp":"2999-01-01T00:00:00Z""#);
         assert_eq!(header(&renewed).await, "Bearer run-1");

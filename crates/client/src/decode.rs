@@ -193,7 +193,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_error_is_cut_between_characters() {
+    fn decode_error_is_truncated_at_a_character_boundary() {
         let long = "\u{e9}".repeat(DECODE_ERROR_BYTES_MAX);
         assert_eq!(DecodeError::new(&long).to_string().len(), DECODE_ERROR_BYTES_MAX);
         assert_eq!(DecodeError::new(format!("x{long}")).to_string().len(), DECODE_ERROR_BYTES_MAX - 1);

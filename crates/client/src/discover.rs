@@ -131,7 +131,7 @@ mod tests {
     }
 
     #[test]
-    fn a_plural_beats_a_short_name_and_what_cannot_be_watched_says_so() {
+    fn plural_name_precedes_short_name_and_unwatchable_resource_is_an_error() {
         let both = || vec![resource("events", "ev", &["list", "watch"]), resource("ev", "x", &["list", "watch"])];
         let wanted = ResourceName::parse("ev");
         assert_eq!(pick(&wanted, both()).unwrap().unwrap().plural, "ev");

@@ -1,9 +1,9 @@
-//! The shell around the [`Reflector`]: [`Reflection`] runs it over a [`ListWatch`], decodes what
-//! comes through a [`DeltaFifo`], and keeps the [`Store`].
+//! Runs a [`Reflector`] over a [`ListWatch`], decodes through a [`DeltaFifo`] and updates the
+//! [`Store`]: [`Reflection`].
 //!
-//! It is pulled: nothing is read from the network unless somebody waits in [`Reflection::next`],
-//! so a slow consumer slows the server's stream and no queue grows in between. Nothing is spawned;
-//! dropping it ends everything.
+//! A reflection reads from the network only while [`Reflection::next`] is polled, so a slow consumer
+//! slows the server's stream and no queue grows in between. It spawns no task; dropping it ends
+//! everything.
 
 use std::collections::VecDeque;
 use std::future::{Future, poll_fn};
@@ -23,30 +23,30 @@ use crate::indexer::{Change, Index, IndexValue, Indexer, Snapshot, Store};
 use crate::list_watch::{ListItem, ListStream, ListWatch, WatchStream, WatchedEvent};
 use crate::object::{Object, ObjectKey, RawObject};
 use crate::problem::Problem;
-use crate::reflector::{Action, Moment, Reflector, ReflectorConfig, ReflectorState, SkipReason, Verdict};
+use crate::reflector::{Action, Reflector, ReflectorConfig, ReflectorState, SkipReason, TimeAndRandom, Verdict};
 use crate::stored::Stored;
 
 /// How many deltas are applied to the store before it is published, at most. A whole state is
 /// applied at once, whatever its size.
 pub const APPLY_BATCH: usize = 1_000;
 
-/// How many objects of a resync are told at once. In between, what the server sends comes first.
+/// How many objects of a resync are reported at once. In between, events of the server come first.
 pub const RESYNC_BATCH: usize = 256;
 
-/// What [`Reflection::next`] tells.
+/// A notice of [`Reflection::next`].
 #[derive(Clone, Debug)]
 pub enum Notice<S: Stored = Object> {
-    /// The store changed, in this order; readers see it already. Never empty. As many changes as
-    /// came together; after a list, everything that differs.
+    /// Changes of the store, in order, which readers see already. Never empty. Changes that arrived
+    /// together are in one notice; after a list, all differences are.
     Changes(Vec<Change<S>>),
-    /// A whole state was put in place. The first one makes the copy synced; its changes came
-    /// before.
+    /// A whole state is in the store; the notice of its changes came before. After the first one the
+    /// copy is synced.
     Synced,
-    /// The reflector went over into another state.
+    /// The reflector changed its state.
     State(ReflectorState),
-    /// Something went wrong; what follows is told by the states.
+    /// Something went wrong. The next states show how the reflector goes on.
     Problem(Problem),
-    /// An object was passed over.
+    /// An object was skipped.
     Skipped {
         /// Why.
         reason: SkipReason,
@@ -71,13 +71,13 @@ pub struct Reflection<L, D: Decode = KeepJson> {
     fifo: DeltaFifo<D>,
     indexer: Indexer<D::Stored>,
     exchange: Exchange,
-    /// What is to be told, each with the state that belongs to it.
-    notices: VecDeque<Told<D::Stored>>,
-    /// The state as of the notice that was told last.
+    /// Notices that were not returned yet, each with the state that belongs to it.
+    notices: VecDeque<NoticeWithState<D::Stored>>,
+    /// The state of the notice that was returned last.
     told_snapshot: Arc<Snapshot<D::Stored>>,
     health: Health,
     random: StdRng,
-    /// The state that was told last.
+    /// The reflector's state that was reported last.
     told: ReflectorState,
     told_problem: Option<Problem>,
 }
@@ -98,7 +98,7 @@ impl Health {
 }
 
 /// A notice with the published state it belongs to.
-pub(crate) type Told<S> = (Notice<S>, Arc<Snapshot<S>>);
+pub(crate) type NoticeWithState<S> = (Notice<S>, Arc<Snapshot<S>>);
 
 type Asking<T> = Pin<Box<dyn Future<Output = Result<T, Problem>> + Send>>;
 
@@ -184,9 +184,9 @@ impl<L: ListWatch, D: Decode> Reflection<L, D> {
         self.indexer.add_label_index();
     }
 
-    /// Tells every object once more, as [`Change::Updated`] with [`Origin::Resync`], in key order
-    /// and in parts of [`RESYNC_BATCH`], each when the server has nothing to say; and tries to
-    /// decode what is in quarantine once more. The server is not asked anything.
+    /// Reports every object once more, as [`Change::Updated`] with [`Origin::Resync`], in key order and in
+    /// parts of [`RESYNC_BATCH`], while no events arrive from the server. Quarantined objects are decoded
+    /// once more. Sends no request.
     ///
     /// [`Origin::Resync`]: crate::Origin::Resync
     pub fn resync(&mut self) {
@@ -194,8 +194,8 @@ impl<L: ListWatch, D: Decode> Reflection<L, D> {
         self.fifo.resync();
     }
 
-    /// The state that belongs to the notice which [`Reflection::next`] returned last: what its
-    /// changes led to, and nothing that came after them. The [`Store`] may be further.
+    /// The state that belongs to the last notice of [`Reflection::next`]: with its changes, and without
+    /// later ones. The [`Store`] may be newer.
     pub fn told(&self) -> &Arc<Snapshot<D::Stored>> {
         &self.told_snapshot
     }
@@ -206,9 +206,9 @@ impl<L: ListWatch, D: Decode> Reflection<L, D> {
         self.health.clone()
     }
 
-    /// Gives up what is open towards the server, for a reflection that will not be asked for a while.
-    /// The copy stays; when [`Reflection::next`] is called again it goes on from the version it has,
-    /// after the first step of the backoff, and reports the difference if that version is gone.
+    /// Closes the open request, for a reflection that will not be polled for a while. The copy stays.
+    /// The next call of [`Reflection::next`] resumes at its version after the first step of the backoff,
+    /// and reports the differences if that version has expired.
     pub fn suspend(&mut self) {
         if self.told == ReflectorState::Starting {
             return;
@@ -222,7 +222,7 @@ impl<L: ListWatch, D: Decode> Reflection<L, D> {
     }
 
     /// Everything that would be told without asking the network for more.
-    pub(crate) fn take_notices(&mut self) -> Vec<Told<D::Stored>> {
+    pub(crate) fn take_notices(&mut self) -> Vec<NoticeWithState<D::Stored>> {
         let notices = std::mem::take(&mut self.notices);
         if let Some((_, snapshot)) = notices.back() {
             self.told_snapshot = snapshot.clone();
@@ -240,8 +240,8 @@ impl<L: ListWatch, D: Decode> Reflection<L, D> {
         &self.reflector
     }
 
-    /// What happened next. Runs for ever: a server that is away is waited for. Cancel-safe:
-    /// dropping the future loses nothing.
+    /// The next notice. Never ends: it waits for a server that cannot be reached. Cancel-safe: dropping
+    /// the future loses no notice.
     pub async fn next(&mut self) -> Notice<D::Stored> {
         loop {
             if let Some((notice, snapshot)) = self.notices.pop_front() {
@@ -286,8 +286,8 @@ impl<L: ListWatch, D: Decode> Reflection<L, D> {
         }
     }
 
-    fn moment(&mut self) -> Moment {
-        Moment { now: Instant::now().into_std(), random: self.random.random() }
+    fn moment(&mut self) -> TimeAndRandom {
+        TimeAndRandom { now: Instant::now().into_std(), random: self.random.random() }
     }
 
     fn handle(&mut self, input: Input) {
@@ -319,7 +319,7 @@ impl<L: ListWatch, D: Decode> Reflection<L, D> {
         }
     }
 
-    fn handle_list_item(&mut self, at: Moment, item: ListItem) {
+    fn handle_list_item(&mut self, at: TimeAndRandom, item: ListItem) {
         match item {
             ListItem::Type(type_name) => self.reflector.handle_list_type(&type_name),
             ListItem::Objects(objects) => {
@@ -341,7 +341,7 @@ impl<L: ListWatch, D: Decode> Reflection<L, D> {
         }
     }
 
-    fn handle_events(&mut self, at: Moment, events: Vec<WatchedEvent>) {
+    fn handle_events(&mut self, at: TimeAndRandom, events: Vec<WatchedEvent>) {
         for WatchedEvent { kind, object } in events {
             let change = match kind {
                 EventKind::Error => {
@@ -470,7 +470,7 @@ impl<L: ListWatch, D: Decode> Reflection<L, D> {
     }
 }
 
-/// A wait for another reason or of another length is news; a list that grows is not.
+/// A wait with another cause or length is reported; a list that grows is not.
 fn is_another_try(state: &ReflectorState, told: &ReflectorState) -> bool {
     matches!(state, ReflectorState::BackingOff { .. }) && state != told
 }

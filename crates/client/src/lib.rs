@@ -1,4 +1,4 @@
-//! The client half of list-watch: keep a local copy of a resource true.
+//! A Kubernetes client that keeps local copies of resources up to date by list and watch.
 //!
 //! ```text
 //!   server ══HTTP══▶ Client ──ListWatch──▶ Reflection ──Change──▶ SharedInformer ──Event──▶ your handlers
@@ -8,21 +8,27 @@
 //!                                           └─▶ Store     snapshots, for any number of readers
 //! ```
 //!
-//! In that order: [`Client`] reaches a server (any kube-apiserver, or ours, also in the same
-//! process); [`ListWatch`] is the pair of calls everything above lives on; [`Reflector`] is the
-//! state machine that lists, watches, resumes and lists again; [`DeltaFifo`] finds out what is new
-//! and decodes it ([`decode`]: bytes, some fields of them, or Rust types); [`Indexer`] keeps the
-//! copy, with indexes; [`Reflection`] runs the three. Nothing is parsed but what a decoder asks for,
-//! nothing is spawned so far, and nothing is read from the network faster than somebody asks for it.
+//! The layers, from the network to your code:
 //!
-//! Code that is alone with its copy takes the changes from the [`Reflection`]. For more than one
-//! there is the [`SharedInformer`] ([`informer`]): it runs the reflection in a task and tells any
-//! number of handlers, each at its own pace; a [`SharedInformerFactory`] makes one for each thing
-//! that is watched.
+//! | type | purpose |
+//! |---|---|
+//! | [`Client`] | sends requests to a kube-apiserver or to a listwatch server, also in the same process |
+//! | [`ListWatch`] | the two calls that all layers above depend on |
+//! | [`Reflector`] | the state machine that lists, watches, resumes and relists |
+//! | [`DeltaFifo`] | drops duplicates and decodes new versions ([`decode`]: bytes, some fields, or Rust types) |
+//! | [`Indexer`] | holds the copy, with indexes |
+//! | [`Reflection`] | runs these three; spawns no task and reads from the network only while it is polled |
+//! | [`SharedInformer`] | runs a reflection in a task, for any number of handlers ([`informer`]) |
+//! | [`SharedInformerFactory`] | shares one informer per resource, scope and projection |
 //!
-//! What is promised: after a copy is synced it is never older than it was, never misses a change
-//! without reporting the difference (deletes included, with the last known state), reports nothing
-//! twice, and says at any moment why it is not current ([`ReflectorState`]).
+//! Use a [`Reflection`] where one consumer needs the copy, and a [`SharedInformer`] for several.
+//!
+//! Guarantees, once a copy is synced:
+//!
+//! - The copy never goes back to an older state.
+//! - Each change is reported once. After a gap the differences are reported, deletions with the last
+//!   known state included.
+//! - [`ReflectorState`] names the reason whenever the copy is not current.
 //!
 //! # Example
 //! Against a cluster it is `Client::new(Config::load(None, None)?)?`, `client.discover("pods")` and

@@ -150,9 +150,9 @@ pub struct TypeName {
 
 /// An object as a cache keeps it: its own bytes, immutable, shared by every reader.
 #[derive(Clone)]
-pub struct Object(Arc<Kept>);
+pub struct Object(Arc<ObjectData>);
 
-struct Kept {
+struct ObjectData {
     bytes: Bytes,
     key: ObjectKey,
     spans: MetadataSpans,
@@ -163,7 +163,7 @@ impl Object {
     pub(crate) fn keep(raw: &RawObject, key: ObjectKey, type_name: Option<&TypeName>) -> Self {
         let metadata = raw.metadata();
         let Some(type_name) = type_name.filter(|_| metadata.kind.is_empty() && metadata.api_version.is_empty()) else {
-            return Object(Arc::new(Kept { bytes: Bytes::copy_from_slice(&raw.bytes), key, spans: raw.spans }));
+            return Object(Arc::new(ObjectData { bytes: Bytes::copy_from_slice(&raw.bytes), key, spans: raw.spans }));
         };
         let quoted = |text: &str| serde_json::to_string(text).expect("a string is JSON");
         let (kind, api_version) = (quoted(&type_name.kind), quoted(&type_name.api_version));
@@ -181,7 +181,7 @@ impl Object {
         let shift = bytes.len() as u32 - 1;
         bytes.put_slice(&raw.bytes[1..]);
         let spans = raw.spans.shifted(shift).with_type(api_version, kind);
-        Object(Arc::new(Kept { bytes: bytes.freeze(), key, spans }))
+        Object(Arc::new(ObjectData { bytes: bytes.freeze(), key, spans }))
     }
 
     /// The object's JSON.
@@ -243,7 +243,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_list_item_gets_its_type_back() {
+    fn list_item_without_a_type_gets_the_type_of_its_list() {
         fn check(item: &'static str, expected: &str) {
             let raw = RawObject::new(Bytes::from_static(item.as_bytes())).unwrap();
             let metadata = raw.metadata();
@@ -263,7 +263,7 @@ mod tests {
     }
 
     #[test]
-    fn keys_know_their_parts_and_sort_as_lists_do() {
+    fn object_keys_split_into_parts_and_sort_in_list_order() {
         let key = ObjectKey::new("default", "web");
         assert_eq!((key.as_str(), key.namespace(), key.name()), ("default/web", "default", "web"));
         let key = ObjectKey::new("", "node-1");
@@ -273,7 +273,7 @@ mod tests {
     }
 
     #[test]
-    fn versions_compare_as_numbers() {
+    fn resource_versions_compare_as_numbers() {
         assert_eq!(compare_versions("9", "10"), Some(Ordering::Less));
         assert_eq!(compare_versions("10", "10"), Some(Ordering::Equal));
         assert_eq!(compare_versions("", "10"), None);

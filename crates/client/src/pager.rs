@@ -129,7 +129,7 @@ mod tests {
     }
 
     #[test]
-    fn requests_follow_the_table() {
+    fn pager_chooses_the_parameters_of_each_request() {
         fn check(version: &str, always_paged: bool, first: &str, second: &str) {
             let mut pager = Pager::new(version, 500, always_paged);
             assert_eq!(print_list_options(&pager.options()), first, "{version:?}");
@@ -143,7 +143,7 @@ mod tests {
     }
 
     #[test]
-    fn the_first_page_names_the_version() {
+    fn list_version_is_that_of_the_first_page() {
         let mut pager = Pager::new("", 500, false);
         assert!(matches!(pager.handle_page(&meta("7", "t")), Page::More(_)));
         assert_eq!(pager.page(), 2);
@@ -152,7 +152,7 @@ mod tests {
     }
 
     #[test]
-    fn an_expired_page_becomes_one_whole_list_at_the_first_version() {
+    fn expired_page_is_replaced_by_one_unpaged_list() {
         let mut pager = Pager::new("9", 500, true);
         assert!(pager.whole_list().is_none());
         pager.handle_page(&meta("9", "t"));

@@ -111,7 +111,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn problems_are_sorted_by_what_helps() {
+    fn problems_are_classified_by_remedy() {
         fn check(status: Status, expired: bool, too_large: bool, temporary: bool) {
             let problem = Problem::refused(status);
             let found = (problem.is_expired(), problem.is_too_large_version(), problem.is_temporary());

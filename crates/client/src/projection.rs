@@ -203,7 +203,7 @@ mod tests {
     }
 
     #[test]
-    fn paths_decide_what_is_kept() {
+    fn projection_keeps_only_the_given_paths() {
         let none: [&str; 0] = [];
         check(&Projection::keep(none), "}");
         check(&Projection::keep(["metadata.labels"]), r#","labels":{"x":"1"}}"#);

@@ -1,4 +1,4 @@
-//! The reflector: the state machine that keeps a local copy true.
+//! The reflector: the state machine that keeps a local copy up to date.
 //!
 //! ```text
 //!            ┌────────────── WatchList refused, cut twice, or without its marker ──────────────┐
@@ -14,7 +14,7 @@
 //!                                                                       Checking first if in doubt
 //! ```
 //!
-//! Pure: inputs and a [`Moment`] (the time and a random number) come in through the `handle_*`
+//! Pure: inputs and a [`TimeAndRandom`] (the time and a random number) come in through the `handle_*`
 //! methods; what to do comes out of [`Reflector::poll_action`], when to come back without news out
 //! of [`Reflector::poll_timeout`]. There is no task, channel, clock or random generator in here, so
 //! an interleaving is an order of calls and a test can try them all. The recommended order is the
@@ -22,10 +22,9 @@
 //! that is open, or for the timeout.
 //!
 //! Rules that differ from client-go's, and why:
-//! - A watch that fails for any other reason than 410 is resumed, never answered with a list: a
-//!   list is what makes an outage worse. Only [`RESUME_LIMIT`] fruitless watches in a row lead to
-//!   one.
-//! - A 410 means listing again wherever it appears: HTTP status, ERROR event, page, WatchList.
+//! - A watch that fails for any other reason than 410 is resumed, because lists make an outage worse.
+//!   Only [`RESUME_LIMIT`] fruitless watches in a row cause a relist.
+//! - A 410 causes a relist wherever it appears: HTTP status, ERROR event, page, WatchList.
 //! - The wait for the end of the initial events is bounded ([`ReflectorConfig::marker_wait`]); then
 //!   this state is listed. What that says of the server is in [`ServerMemory`].
 //! - Backoffs are reset by progress: an applied event, a bookmark, or a watch that lived
@@ -34,8 +33,8 @@
 //!   it has reached the version to resume from ([`ReflectorConfig::check_server`]). A server that
 //!   came back with less history than it had (restored from a backup, or in memory) would accept
 //!   the watch and stay silent until its version happened to pass ours.
-//! - The first list asks for the most recent state unless told otherwise; a restarted client does
-//!   not begin in the past.
+//! - The first list asks for the most recent state by default, so that a restarted client does not
+//!   begin with a state older than it has seen.
 
 mod server_memory;
 mod state;
@@ -140,9 +139,9 @@ impl Default for ReflectorConfig {
     }
 }
 
-/// When something happens, and the one random number its handling may need.
+/// The time of an input, and the random number that its handling may need.
 #[derive(Clone, Copy, Debug)]
-pub struct Moment {
+pub struct TimeAndRandom {
     /// The time; never goes back.
     pub now: Instant,
     /// Uniform in `[0, 1)`.
@@ -229,12 +228,12 @@ enum Phase {
     Initial(Initial),
     Checking(Checking),
     Watching(Watching),
-    Waiting { until: Instant, then: Then },
+    Waiting { until: Instant, then: AfterWait },
 }
 
-/// What comes behind a wait.
+/// The step after a wait.
 #[derive(Debug)]
-enum Then {
+enum AfterWait {
     /// The whole state: by WatchList, or by list.
     Refresh,
     /// The same page of the same list.
@@ -359,7 +358,7 @@ impl Reflector {
     // ===== what happened =====
 
     /// To be called once, before anything else.
-    pub fn handle_start(&mut self, at: Moment) {
+    pub fn handle_start(&mut self, at: TimeAndRandom) {
         if matches!(self.phase, Phase::Starting) {
             self.refresh(at);
         }
@@ -373,7 +372,7 @@ impl Reflector {
     }
 
     /// An item of a list arrived; it is to be collected unless the verdict says otherwise.
-    pub fn handle_item(&mut self, at: Moment, metadata: &Metadata<'_>) -> Verdict {
+    pub fn handle_item(&mut self, at: TimeAndRandom, metadata: &Metadata<'_>) -> Verdict {
         let listing = match &mut self.phase {
             Phase::Listing(listing) => listing,
             Phase::Checking(_) => return Verdict::Ignore,
@@ -388,7 +387,7 @@ impl Reflector {
     }
 
     /// A list page ended; all its items were handed in.
-    pub fn handle_list_end(&mut self, at: Moment, meta: &ListMeta) {
+    pub fn handle_list_end(&mut self, at: TimeAndRandom, meta: &ListMeta) {
         let listing = match &mut self.phase {
             Phase::Listing(listing) => listing,
             Phase::Checking(_) => {
@@ -415,7 +414,7 @@ impl Reflector {
     }
 
     /// The server answered a watch request and the stream is open.
-    pub fn handle_watch_open(&mut self, at: Moment) {
+    pub fn handle_watch_open(&mut self, at: TimeAndRandom) {
         match &mut self.phase {
             Phase::Initial(initial) => {
                 initial.open = true;
@@ -431,7 +430,7 @@ impl Reflector {
     }
 
     /// An event arrived on the watch. An ERROR event goes to [`Reflector::handle_problem`].
-    pub fn handle_event(&mut self, at: Moment, kind: EventKind, metadata: &Metadata<'_>) -> Verdict {
+    pub fn handle_event(&mut self, at: TimeAndRandom, kind: EventKind, metadata: &Metadata<'_>) -> Verdict {
         let foreign = self.is_foreign(metadata);
         match &mut self.phase {
             Phase::Initial(initial) => {
@@ -490,7 +489,7 @@ impl Reflector {
     }
 
     /// The watch ended as a watch should: the server finished the response.
-    pub fn handle_stream_end(&mut self, at: Moment) {
+    pub fn handle_stream_end(&mut self, at: TimeAndRandom) {
         match &self.phase {
             Phase::Initial(initial) => {
                 let cuts = initial.cuts + 1;
@@ -516,7 +515,7 @@ impl Reflector {
     }
 
     /// The exchange that is open failed, or its stream carried an ERROR event.
-    pub fn handle_problem(&mut self, at: Moment, problem: Problem) {
+    pub fn handle_problem(&mut self, at: TimeAndRandom, problem: Problem) {
         match std::mem::replace(&mut self.phase, Phase::Starting) {
             Phase::Listing(listing) => self.fail_list(at, listing, problem),
             Phase::Initial(initial) => self.fail_initial(at, &initial, problem),
@@ -542,7 +541,7 @@ impl Reflector {
     }
 
     /// The time of [`Reflector::poll_timeout`] has come. Calling it early does nothing.
-    pub fn handle_timeout(&mut self, at: Moment) {
+    pub fn handle_timeout(&mut self, at: TimeAndRandom) {
         if self.poll_timeout().is_none_or(|due| at.now < due) {
             return;
         }
@@ -573,8 +572,8 @@ impl Reflector {
             Phase::Waiting { .. } => {
                 let Phase::Waiting { then, .. } = std::mem::replace(&mut self.phase, Phase::Starting) else { return };
                 match then {
-                    Then::Refresh => self.refresh(at),
-                    Then::Page(listing) => {
+                    AfterWait::Refresh => self.refresh(at),
+                    AfterWait::Page(listing) => {
                         let options = listing.pager.options();
                         if listing.pager.is_at_start() {
                             self.actions.push_back(Action::Begin);
@@ -582,9 +581,9 @@ impl Reflector {
                         self.actions.push_back(Action::List(options));
                         self.phase = Phase::Listing(Listing { since: at.now, heard: at.now, ..*listing });
                     }
-                    Then::InitialEvents { cuts } => self.initial_events(at, cuts),
-                    Then::Check { refusals } => self.check(at, refusals),
-                    Then::Resume => self.resume(at),
+                    AfterWait::InitialEvents { cuts } => self.initial_events(at, cuts),
+                    AfterWait::Check { refusals } => self.check(at, refusals),
+                    AfterWait::Resume => self.resume(at),
                 }
             }
         }
@@ -618,13 +617,13 @@ impl Reflector {
     // ===== transitions =====
 
     /// Gets the whole state, the best way this server knows.
-    fn refresh(&mut self, at: Moment) {
+    fn refresh(&mut self, at: TimeAndRandom) {
         self.fruitless = 0;
         let refused = self.config.server.refuses_watch_list(at.now);
         if self.config.watch_list && !refused { self.initial_events(at, 0) } else { self.list(at) }
     }
 
-    fn initial_events(&mut self, at: Moment, cuts: u32) {
+    fn initial_events(&mut self, at: TimeAndRandom, cuts: u32) {
         let version = if self.version_unavailable { "" } else { &self.version };
         let options = ListOptions {
             send_initial_events: Some(true),
@@ -644,7 +643,7 @@ impl Reflector {
         self.actions.push_back(Action::Watch(options));
     }
 
-    fn list(&mut self, at: Moment) {
+    fn list(&mut self, at: TimeAndRandom) {
         let version = match () {
             () if self.version_unavailable => "",
             () if !self.version.is_empty() => &self.version,
@@ -657,19 +656,19 @@ impl Reflector {
         self.start_list(at, pager);
     }
 
-    fn start_list(&mut self, at: Moment, pager: Pager) {
+    fn start_list(&mut self, at: TimeAndRandom, pager: Pager) {
         self.actions.push_back(Action::Begin);
         self.actions.push_back(Action::List(pager.options()));
         self.phase = Phase::Listing(Listing { pager, items: 0, since: at.now, heard: at.now });
     }
 
     /// Goes on where the last watch ended.
-    fn resume(&mut self, at: Moment) {
+    fn resume(&mut self, at: TimeAndRandom) {
         if self.doubtful && self.config.check_server { self.check(at, 0) } else { self.watch(at) }
     }
 
     /// Asks for one item, not older than the version to resume from.
-    fn check(&mut self, at: Moment, refusals: u32) {
+    fn check(&mut self, at: TimeAndRandom, refusals: u32) {
         self.actions.push_back(Action::List(ListOptions {
             resource_version: ResourceVersion::new(self.version.as_str()),
             resource_version_match: "NotOlderThan".to_owned(),
@@ -679,7 +678,7 @@ impl Reflector {
         self.phase = Phase::Checking(Checking { refusals, since: at.now, heard: at.now });
     }
 
-    fn watch(&mut self, at: Moment) {
+    fn watch(&mut self, at: TimeAndRandom) {
         let options = self.watch_options(at, &self.version);
         self.phase = Phase::Watching(Watching {
             open: false,
@@ -692,7 +691,7 @@ impl Reflector {
         self.actions.push_back(Action::Watch(options));
     }
 
-    fn watch_options(&self, at: Moment, version: &str) -> ListOptions {
+    fn watch_options(&self, at: TimeAndRandom, version: &str) -> ListOptions {
         let timeout = self.config.min_watch_timeout.mul_f64(1.0 + at.random.clamp(0.0, 0.999_999));
         ListOptions {
             watch: true,
@@ -724,14 +723,14 @@ impl Reflector {
         self.backoff.reset();
     }
 
-    fn wait(&mut self, at: Moment, problem: Problem, then: Then) {
+    fn wait(&mut self, at: TimeAndRandom, problem: Problem, then: AfterWait) {
         let delay = self.backoff.next_delay(at.random, problem.retry_after());
         self.problem = Some(problem);
         self.phase = Phase::Waiting { until: at.now + delay, then };
         self.actions.push_back(Action::Close);
     }
 
-    fn fail_list(&mut self, at: Moment, mut listing: Listing, problem: Problem) {
+    fn fail_list(&mut self, at: TimeAndRandom, mut listing: Listing, problem: Problem) {
         let unavailable = problem.is_expired() || problem.is_too_large_version();
         if problem.is_expired()
             && let Some(whole) = listing.pager.whole_list()
@@ -747,18 +746,18 @@ impl Reflector {
         } else if listing.pager.is_at_start() || (!problem.is_temporary() && problem.status().is_some()) {
             listing.pager.restart();
             listing.items = 0;
-            self.wait(at, problem, Then::Page(Box::new(listing)));
+            self.wait(at, problem, AfterWait::Page(Box::new(listing)));
         } else {
             // What was collected stays; the page is asked for again, at the same version.
-            self.wait(at, problem, Then::Page(Box::new(listing)));
+            self.wait(at, problem, AfterWait::Page(Box::new(listing)));
         }
     }
 
-    fn fail_initial(&mut self, at: Moment, initial: &Initial, problem: Problem) {
+    fn fail_initial(&mut self, at: TimeAndRandom, initial: &Initial, problem: Problem) {
         if problem.is_expired() || problem.is_too_large_version() {
             if initial.consistent {
                 // The most recent state cannot be expired; this server needs time.
-                self.wait(at, problem, Then::Refresh);
+                self.wait(at, problem, AfterWait::Refresh);
             } else {
                 self.version_unavailable = true;
                 self.problem = Some(problem);
@@ -770,7 +769,7 @@ impl Reflector {
                 self.problem = Some(problem);
                 self.list(at);
             } else {
-                self.wait(at, problem, Then::InitialEvents { cuts });
+                self.wait(at, problem, AfterWait::InitialEvents { cuts });
             }
         } else {
             // A server that does not know the parameters refuses them, in one of these ways.
@@ -782,19 +781,19 @@ impl Reflector {
         }
     }
 
-    fn fail_check(&mut self, at: Moment, checking: &Checking, problem: Problem) {
+    fn fail_check(&mut self, at: TimeAndRandom, checking: &Checking, problem: Problem) {
         if problem.is_too_large_version() {
             let refusals = checking.refusals + 1;
             if refusals < CHECK_LIMIT {
                 // A cache that is behind catches up; a server that lost its history does not.
-                self.wait(at, problem, Then::Check { refusals });
+                self.wait(at, problem, AfterWait::Check { refusals });
             } else {
                 self.version_unavailable = true;
                 self.problem = Some(problem);
                 self.refresh(at);
             }
         } else if problem.is_temporary() {
-            self.wait(at, problem, Then::Check { refusals: checking.refusals });
+            self.wait(at, problem, AfterWait::Check { refusals: checking.refusals });
         } else {
             // The question was refused, not answered: the watch will show.
             self.doubtful = false;
@@ -804,15 +803,15 @@ impl Reflector {
     }
 
     /// A watch failed: resume after a backoff, or list again if that is what the problem asks for.
-    fn fail_watch(&mut self, at: Moment, problem: Problem) {
+    fn fail_watch(&mut self, at: TimeAndRandom, problem: Problem) {
         if problem.is_expired() {
-            self.wait(at, problem, Then::Refresh);
+            self.wait(at, problem, AfterWait::Refresh);
             return;
         }
         if !problem.is_temporary() {
             self.fruitless += 1;
         }
-        let then = if self.fruitless >= RESUME_LIMIT { Then::Refresh } else { Then::Resume };
+        let then = if self.fruitless >= RESUME_LIMIT { AfterWait::Refresh } else { AfterWait::Resume };
         self.wait(at, problem, then);
     }
 

@@ -231,7 +231,7 @@ mod tests {
         {"name":"deployments/scale","singularName":"","namespaced":true,"group":"autoscaling","version":"v1","kind":"Scale","verbs":["get"]}]}"#;
 
     #[test]
-    fn resource_lists_are_read_without_subresources() {
+    fn resource_list_is_parsed_without_subresources() {
         let found = parse_resource_list(APPS.as_bytes()).unwrap();
         assert_eq!(found.len(), 1);
         let deployments = &found[0];
@@ -242,7 +242,7 @@ mod tests {
     }
 
     #[test]
-    fn names_mean_what_kubectl_takes_them_for() {
+    fn resource_names_resolve_like_kubectl() {
         let deployments = parse_resource_list(APPS.as_bytes()).unwrap().remove(0);
         fn check(name: &str, resource: &ApiResource, expected: bool) {
             assert_eq!(ResourceName::parse(name).means(resource), expected, "{name}");
@@ -263,7 +263,7 @@ mod tests {
     }
 
     #[test]
-    fn paths_are_the_servers() {
+    fn request_paths_match_the_server() {
         let mut resource = parse_resource_list(APPS.as_bytes()).unwrap().remove(0);
         let shop = Scope::Namespace("shop".to_owned());
         assert_eq!(resource.collection_path(&Scope::Cluster), "/apis/apps/v1/deployments");
@@ -275,7 +275,7 @@ mod tests {
     }
 
     #[test]
-    fn the_preferred_version_comes_first() {
+    fn preferred_version_comes_first() {
         let found = parse_group_list(
             br#"{"kind":"APIGroupList","apiVersion":"v1","groups":[{"name":"apps","versions":[{"groupVersion":"apps/v2","version":"v2"},{"groupVersion":"apps/v1","version":"v1"}],"preferredVersion":{"groupVersion":"apps/v1","version":"v1"}},{"name":"bare","versions":[{"groupVersion":"bare/v1","version":"v1"}]}]}"#,
         );

@@ -71,8 +71,8 @@ impl<L> ShardListWatch<L> {
         }
     }
 
-    fn guard(&self) -> Guard {
-        Guard { selector: self.selector.clone(), unsharded: self.unsharded, honoured: self.honoured.clone() }
+    fn filter(&self) -> ShardFilter {
+        ShardFilter { selector: self.selector.clone(), unsharded: self.unsharded, honoured: self.honoured.clone() }
     }
 }
 
@@ -81,24 +81,24 @@ impl<L: ListWatch> ListWatch for ShardListWatch<L> {
     async fn list(&self, mut options: ListOptions) -> Result<ListStream, Problem> {
         options.shard_selector = self.selector.to_string();
         let inner = self.list_watch.list(options).await?;
-        Ok(Box::pin(Guarded { inner, guard: self.guard(), failed: false }))
+        Ok(Box::pin(FilteredStream { inner, filter: self.filter(), failed: false }))
     }
 
     async fn watch(&self, mut options: ListOptions) -> Result<WatchStream, Problem> {
         options.shard_selector = self.selector.to_string();
         let inner = self.list_watch.watch(options).await?;
-        Ok(Box::pin(Guarded { inner, guard: self.guard(), failed: false }))
+        Ok(Box::pin(FilteredStream { inner, filter: self.filter(), failed: false }))
     }
 }
 
 /// Looks at what the server sends.
-struct Guard {
+struct ShardFilter {
     selector: Arc<ShardSelector>,
     unsharded: Unsharded,
     honoured: Arc<AtomicU8>,
 }
 
-impl Guard {
+impl ShardFilter {
     fn is_ours(&self, object: &RawObject) -> bool {
         let metadata = object.metadata();
         // What has no identity is for the reflector to pass over.
@@ -125,26 +125,26 @@ impl Guard {
 }
 
 /// What is looked at: a list's items, or a watch's events.
-trait Guardable: Sized {
-    fn check(self, guard: &Guard) -> Result<Self, Problem>;
+trait Filterable: Sized {
+    fn check(self, filter: &ShardFilter) -> Result<Self, Problem>;
 }
 
-impl Guardable for ListItem {
-    fn check(self, guard: &Guard) -> Result<Self, Problem> {
+impl Filterable for ListItem {
+    fn check(self, filter: &ShardFilter) -> Result<Self, Problem> {
         match self {
             ListItem::Objects(mut objects) => {
                 let sent = objects.len();
-                objects.retain(|object| guard.is_ours(object));
+                objects.retain(|object| filter.is_ours(object));
                 if objects.len() < sent {
-                    guard.ignored()?;
+                    filter.ignored()?;
                 }
                 Ok(ListItem::Objects(objects))
             }
             ListItem::End(meta) => {
                 if meta.shard_selector.is_empty() {
-                    guard.ignored()?;
+                    filter.ignored()?;
                 } else {
-                    guard.honoured.store(HONOURED, Ordering::Relaxed);
+                    filter.honoured.store(HONOURED, Ordering::Relaxed);
                 }
                 Ok(ListItem::End(meta))
             }
@@ -153,26 +153,26 @@ impl Guardable for ListItem {
     }
 }
 
-impl Guardable for Vec<WatchedEvent> {
-    fn check(mut self, guard: &Guard) -> Result<Self, Problem> {
+impl Filterable for Vec<WatchedEvent> {
+    fn check(mut self, filter: &ShardFilter) -> Result<Self, Problem> {
         let sent = self.len();
         self.retain(|event| {
-            matches!(event.kind, EventKind::Bookmark | EventKind::Error) || guard.is_ours(&event.object)
+            matches!(event.kind, EventKind::Bookmark | EventKind::Error) || filter.is_ours(&event.object)
         });
         if self.len() < sent {
-            guard.ignored()?;
+            filter.ignored()?;
         }
         Ok(self)
     }
 }
 
-struct Guarded<T> {
+struct FilteredStream<T> {
     inner: Pin<Box<dyn Stream<Item = Result<T, Problem>> + Send>>,
-    guard: Guard,
+    filter: ShardFilter,
     failed: bool,
 }
 
-impl<T: Guardable> Stream for Guarded<T> {
+impl<T: Filterable> Stream for FilteredStream<T> {
     type Item = Result<T, Problem>;
 
     fn poll_next(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Self::Item>> {
@@ -181,7 +181,7 @@ impl<T: Guardable> Stream for Guarded<T> {
             return Poll::Ready(None);
         }
         let next = ready!(this.inner.as_mut().poll_next(context));
-        let checked = next.map(|item| item.and_then(|item| item.check(&this.guard)));
+        let checked = next.map(|item| item.and_then(|item| item.check(&this.filter)));
         this.failed = matches!(checked, Some(Err(_)));
         Poll::Ready(checked)
     }

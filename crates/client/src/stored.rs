@@ -120,9 +120,9 @@ impl Stored for Object {
 /// assert_eq!((*replicas, replicas.key().as_str()), (3, "web"));
 /// assert_eq!(replicas.label("app").as_deref(), Some("shop"));
 /// ```
-pub struct Typed<T>(Arc<Kept<T>>);
+pub struct Typed<T>(Arc<TypedData<T>>);
 
-struct Kept<T> {
+struct TypedData<T> {
     key: ObjectKey,
     uid: Box<str>,
     version: Box<str>,
@@ -142,7 +142,7 @@ impl<T> Typed<T> {
 
     pub(crate) fn with_key(raw: &RawObject, key: ObjectKey, value: T) -> Self {
         let metadata = raw.metadata();
-        Typed(Arc::new(Kept {
+        Typed(Arc::new(TypedData {
             key,
             uid: metadata.uid.into(),
             version: metadata.resource_version.into(),
@@ -206,7 +206,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn labels_are_read_from_bytes_and_kept_beside_values() {
+    fn labels_are_available_for_bytes_and_typed_values() {
         fn check(json: &'static str, key: &str, expected: Option<&str>) {
             let raw = RawObject::new(Bytes::from_static(json.as_bytes())).unwrap();
             let object = Object::keep(&raw, ObjectKey::new("", "a"), None);

@@ -17,7 +17,9 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
-use listwatch_client::reflector::{Action, FirstRead, Moment, Reflector, ReflectorConfig, ReflectorState, Verdict};
+use listwatch_client::reflector::{
+    Action, FirstRead, Reflector, ReflectorConfig, ReflectorState, TimeAndRandom, Verdict,
+};
 use listwatch_client::{
     Change, Compaction, Decode, DecodeError, Delta, DeltaFifo, FifoConfig, Index, Indexer, ObjectKey, Origin, Problem,
     RawObject, Stored as _, TypeName, Typed,
@@ -200,9 +202,9 @@ impl World {
         world
     }
 
-    fn at(&mut self) -> Moment {
+    fn at(&mut self) -> TimeAndRandom {
         self.random = self.random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-        Moment { now: self.now, random: (self.random >> 11) as f64 / (1_u64 << 53) as f64 }
+        TimeAndRandom { now: self.now, random: (self.random >> 11) as f64 / (1_u64 << 53) as f64 }
     }
 
     fn act(&mut self) {
@@ -668,7 +670,7 @@ fn any_step() -> impl Strategy<Value = Step> {
 
 proptest! {
     #[test]
-    fn the_copy_converges_whatever_happens(
+    fn copy_converges_after_any_sequence_of_faults(
         steps in prop::collection::vec(any_step(), 0..120),
         initial_events in prop_oneof![Just(InitialEvents::Known), Just(InitialEvents::Refused), Just(InitialEvents::WithoutEnd)],
         any_first in any::<bool>(),
@@ -690,7 +692,7 @@ proptest! {
 /// The checker must be able to fail: a copy that misses one event is caught.
 #[test]
 #[should_panic(expected = "broke")]
-fn a_lost_event_is_noticed() {
+fn checker_detects_a_lost_event() {
     let mut world = World::new(InitialEvents::Known, FirstRead::MostRecent, true);
     run(&[Step::Deliver(8)], &mut world);
     world.server.write(1, 1, true);
@@ -713,36 +715,36 @@ fn with(plant: Plant) {
 }
 
 #[test]
-fn nothing_is_noticed_where_nothing_is_planted() {
+fn checker_accepts_a_correct_run() {
     with(Plant::None);
 }
 
 #[test]
 #[should_panic(expected = "broke converging: the changes lead elsewhere")]
-fn a_delete_that_is_not_told_is_noticed() {
+fn checker_detects_an_unreported_deletion() {
     with(Plant::LoseDeletes);
 }
 
 #[test]
 #[should_panic(expected = "broke unique")]
-fn a_change_that_is_told_twice_is_noticed() {
+fn checker_detects_a_duplicate_change() {
     with(Plant::TellTwice);
 }
 
 #[test]
 #[should_panic(expected = "broke no time travel")]
-fn a_state_that_goes_back_is_noticed() {
+fn checker_detects_time_travel() {
     with(Plant::Backwards);
 }
 
 #[test]
 #[should_panic(expected = "broke quarantined")]
-fn an_undecodable_object_that_is_dropped_is_noticed() {
+fn checker_detects_a_dropped_undecodable_object() {
     with(Plant::DropUndecodable);
 }
 
 #[test]
 #[should_panic(expected = "broke once")]
-fn an_object_that_is_decoded_twice_is_noticed() {
+fn checker_detects_an_object_decoded_twice() {
     with(Plant::DecodeTwice);
 }

@@ -218,12 +218,12 @@ async fn survives_a_restart(protocols: &[&[u8]], expected: http::Version) {
 }
 
 #[tokio::test]
-async fn a_restart_is_survived_over_http_2() {
+async fn watch_survives_server_restart_over_http_2() {
     survives_a_restart(&[b"h2", b"http/1.1"], http::Version::HTTP_2).await;
 }
 
 #[tokio::test]
-async fn a_restart_is_survived_over_http_1() {
+async fn watch_survives_server_restart_over_http_1() {
     survives_a_restart(&[b"http/1.1"], http::Version::HTTP_11).await;
 }
 

@@ -83,7 +83,7 @@ async fn settle() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn handlers_are_told_the_state_then_what_changes_whenever_they_join() {
+async fn handler_receives_the_state_then_changes_whenever_it_joins() {
     let server = Fake::new();
     server.put("n/a");
     server.put("n/b");
@@ -112,7 +112,7 @@ async fn handlers_are_told_the_state_then_what_changes_whenever_they_join() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_handler_is_synced_when_it_has_processed_the_beginning_and_not_before() {
+async fn handler_is_synced_after_it_processed_the_initial_state() {
     let server = Fake::new();
     server.put("n/a");
     server.put("n/b");
@@ -130,7 +130,7 @@ async fn a_handler_is_synced_when_it_has_processed_the_beginning_and_not_before(
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_slow_handler_costs_nobody_anything_and_sees_the_latest() {
+async fn slow_handler_sees_the_latest_state_and_delays_nobody() {
     let server = Fake::new();
     let informer = informer(&server);
     informer.start().unwrap();
@@ -153,7 +153,7 @@ async fn a_slow_handler_costs_nobody_anything_and_sees_the_latest() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_blocking_handler_is_told_each_change_and_holds_the_server_up() {
+async fn blocking_handler_receives_each_change_and_stops_reads() {
     let server = Fake::new();
     let informer = informer(&server);
     informer.start().unwrap();
@@ -186,7 +186,7 @@ async fn a_blocking_handler_is_told_each_change_and_holds_the_server_up() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_stop_waits_for_no_handler_that_blocks() {
+async fn stop_does_not_wait_for_a_blocking_handler() {
     let server = Fake::new();
     let informer = informer(&server);
     informer.start().unwrap();
@@ -206,7 +206,7 @@ async fn a_stop_waits_for_no_handler_that_blocks() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_handler_too_slow_for_its_bound_forgets_and_is_told_everything() {
+async fn handler_above_its_bound_is_reset_and_refilled() {
     let server = Fake::new();
     for name in ["a", "b", "c", "d"] {
         server.put(&format!("n/{name}"));
@@ -235,7 +235,7 @@ async fn a_handler_too_slow_for_its_bound_forgets_and_is_told_everything() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_panic_of_a_handler_concerns_no_other_and_is_told() {
+async fn panic_of_a_handler_ends_that_handler_alone() {
     let server = Fake::new();
     server.put("n/a");
     let informer = informer(&server);
@@ -260,7 +260,7 @@ async fn a_panic_of_a_handler_concerns_no_other_and_is_told() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_stopped_informer_says_so_and_goes_on_where_it_was() {
+async fn stopped_informer_reports_it_and_resumes_at_its_version() {
     let server = Fake::new();
     server.put("n/a");
     server.put("n/b");
@@ -294,7 +294,7 @@ async fn a_stopped_informer_says_so_and_goes_on_where_it_was() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_informer_that_nobody_holds_stops() {
+async fn informer_stops_when_the_last_handle_is_dropped() {
     let server = Fake::new();
     server.put("n/a");
     for started in [true, false] {
@@ -321,7 +321,7 @@ async fn an_informer_that_nobody_holds_stops() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_removed_handler_is_told_what_is_left_or_nothing() {
+async fn removed_handler_drains_or_drops_its_queue() {
     let server = Fake::new();
     let informer = informer(&server);
     informer.start().unwrap();
@@ -345,7 +345,7 @@ async fn a_removed_handler_is_told_what_is_left_or_nothing() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_informer_says_why_it_is_not_synced() {
+async fn informer_reports_why_it_is_not_synced() {
     let server = Fake::new();
     let forbidden = Status::failure(403, "Forbidden", "things is forbidden: no rights");
     server.refuse(Some(Problem::refused(forbidden)));
@@ -362,7 +362,7 @@ async fn an_informer_says_why_it_is_not_synced() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_informer_whose_task_ended_says_so() {
+async fn informer_reports_a_panic_of_its_task() {
     let server = Fake::new();
     server.put("n/a");
     let informer = informer(&server);
@@ -380,7 +380,7 @@ async fn an_informer_whose_task_ended_says_so() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn half_open_sockets_refusals_and_lost_history_end_in_the_same_state() {
+async fn informer_converges_after_half_open_sockets_refusals_and_410() {
     let server = Fake::new();
     server.put("n/a");
     let informer = informer(&server);
@@ -407,7 +407,7 @@ async fn half_open_sockets_refusals_and_lost_history_end_in_the_same_state() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn namespaces_come_and_go() {
+async fn namespaces_are_added_and_removed_while_running() {
     let server = Fake::new();
     for key in ["a/x", "b/x", "c/x"] {
         server.put(key);
@@ -444,7 +444,7 @@ async fn namespaces_come_and_go() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn shards_are_one_state_also_when_a_name_moves_between_them() {
+async fn shards_merge_into_one_state_when_a_name_changes_its_shard() {
     for known in [true, false] {
         let server = Fake::new();
         if known {
@@ -501,7 +501,7 @@ async fn shards_are_one_state_also_when_a_name_moves_between_them() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_server_that_ignores_shards_is_noticed() {
+async fn server_that_ignores_the_shard_selector_is_detected() {
     let server = Fake::new();
     for n in 0..20 {
         server.put(&format!("n/x{n}"));
@@ -540,7 +540,7 @@ struct Thing {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_cannot_be_decoded_is_told_and_the_rest_goes_on() {
+async fn undecodable_object_is_reported_and_others_are_delivered() {
     let server = Fake::new();
     server.put_with("n/a", r#","size":1"#);
     server.put_with("n/b", r#","size":"large""#);
@@ -561,7 +561,7 @@ async fn what_cannot_be_decoded_is_told_and_the_rest_goes_on() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_index_can_be_added_at_any_time() {
+async fn index_can_be_added_at_any_time() {
     let server = Fake::new();
     server.put("n/a");
     server.put("m/a");
@@ -590,7 +590,7 @@ fn factory(server: &Fake) -> SharedInformerFactory {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_factory_shares_informers_for_as_long_as_they_are_held() {
+async fn factory_shares_informers_while_they_are_held() {
     let server = Fake::new();
     for key in ["a/x", "b/x", "c/x"] {
         server.put_with(key, r#","size":1"#);
@@ -647,7 +647,7 @@ async fn a_factory_shares_informers_for_as_long_as_they_are_held() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn rule_8_a_resource_that_fails_delays_no_other() {
+async fn rule_8_failing_resource_delays_no_other() {
     let (well, broken) = (Fake::new(), Fake::new());
     well.put("n/a");
     broken.refuse(Some(Problem::refused(Status::failure(500, "InternalError", "broken"))));
@@ -670,7 +670,7 @@ async fn rule_8_a_resource_that_fails_delays_no_other() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_resync_is_told_in_the_handlers_period_alone() {
+async fn resync_period_is_per_handler() {
     let server = Fake::new();
     for name in ["a", "b", "c"] {
         server.put(&format!("n/{name}"));
@@ -746,7 +746,7 @@ fn careful(informer: &SharedInformer, policy: Policy, millis: u64) -> Arc<Mutex<
 proptest! {
     #![proptest_config(ProptestConfig { cases: 48, ..ProptestConfig::default() })]
     #[test]
-    fn when_faults_stop_every_handler_knows_what_there_is(
+    fn every_handler_converges_after_faults_stop(
         steps in prop::collection::vec(any_step(), 0..60),
         merged in any::<bool>(),
         watch_list in prop::bool::weighted(0.7),

@@ -171,7 +171,7 @@ fn pods(request: &Request<Incoming>) -> Response<Body> {
 }
 
 #[tokio::test]
-async fn a_connection_that_carries_nothing_any_more_is_given_up_within_the_stated_time() {
+async fn half_open_connection_is_closed_within_the_silence_limit() {
     let (tls, authority) = certify(None);
     let server = serve(Some(tls), Arc::new(|request: &Request<Incoming>, _| pods(request))).await;
     let forwarder = Forwarder::new(server).await;
@@ -213,7 +213,7 @@ async fn a_connection_that_carries_nothing_any_more_is_given_up_within_the_state
 }
 
 #[tokio::test]
-async fn a_full_connection_is_followed_by_another_one() {
+async fn new_connection_is_opened_when_all_streams_are_in_use() {
     let (tls, authority) = certify(None);
     let server = serve(Some(tls), Arc::new(|request: &Request<Incoming>, _| pods(request))).await;
     let forwarder = Forwarder::new(server).await;
@@ -302,7 +302,7 @@ async fn requests_go_through_proxies() {
 }
 
 #[tokio::test]
-async fn a_proxy_that_refuses_is_named() {
+async fn error_names_the_proxy_that_refused() {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let port = listener.local_addr().unwrap().port();
     tokio::spawn(async move {
@@ -325,7 +325,7 @@ async fn a_proxy_that_refuses_is_named() {
 }
 
 #[tokio::test]
-async fn lists_come_compressed_where_that_is_asked_for_and_watches_never() {
+async fn only_lists_are_compressed() {
     let (tls, authority) = certify(None);
     let asked: Arc<Mutex<Vec<String>>> = Arc::default();
     let noted = asked.clone();
@@ -369,7 +369,7 @@ async fn lists_come_compressed_where_that_is_asked_for_and_watches_never() {
 }
 
 #[tokio::test]
-async fn a_token_that_was_changed_is_read_when_the_old_one_is_refused() {
+async fn rotated_token_is_read_after_401() {
     let (tls, authority) = certify(None);
     let answer = |request: &Request<Incoming>, _| {
         let good = request.headers().get(http::header::AUTHORIZATION).is_some_and(|value| value == "Bearer new");
@@ -386,7 +386,7 @@ async fn a_token_that_was_changed_is_read_when_the_old_one_is_refused() {
 }
 
 #[tokio::test]
-async fn a_plugins_certificate_is_used_and_replaced_when_it_is_refused() {
+async fn exec_plugin_certificate_is_replaced_after_401() {
     let mut params = rcgen::CertificateParams::new(Vec::new()).unwrap();
     params.is_ca = rcgen::IsCa::Ca(rcgen::BasicConstraints::Unconstrained);
     let issuer = rcgen::CertifiedIssuer::self_signed(params, rcgen::KeyPair::generate().unwrap()).unwrap();
@@ -432,7 +432,7 @@ async fn a_plugins_certificate_is_used_and_replaced_when_it_is_refused() {
 }
 
 #[tokio::test]
-async fn a_plugin_that_is_missing_is_no_reason_to_ask_the_server() {
+async fn missing_exec_plugin_sends_no_request() {
     let asked = Arc::new(AtomicBool::new(false));
     let noted = asked.clone();
     let (tls, authority) = certify(None);

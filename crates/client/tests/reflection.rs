@@ -137,7 +137,7 @@ async fn settle(reflection: &mut Reflection<Script>) -> Vec<String> {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_restart_of_the_server_is_survived_without_a_word_twice() {
+async fn server_restart_reports_nothing_twice() {
     let refused = || Answer::Refuse(Problem::Disconnected { why: "connection refused".to_owned() });
     let (server, mut reflection) = start([
         Answer::List(vec![object("a", 1), object("b", 2)], "2"),
@@ -170,7 +170,7 @@ async fn a_restart_of_the_server_is_survived_without_a_word_twice() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_gap_is_reported_as_its_differences() {
+async fn relist_after_410_reports_the_differences() {
     let (server, mut reflection) = start([
         Answer::List(vec![object("a", 1), object("b", 2)], "2"),
         Answer::Watch(vec![vec![error(&Status::expired_watch(2, 7))]], End::Clean),
@@ -195,7 +195,7 @@ async fn a_gap_is_reported_as_its_differences() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_odd_object_is_told_and_the_rest_goes_on() {
+async fn unidentified_object_is_skipped_and_others_are_delivered() {
     let (_, mut reflection) = start([
         Answer::List(vec![object("a", 1), object("", 2)], "2"),
         Answer::Watch(
@@ -212,7 +212,7 @@ async fn an_odd_object_is_told_and_the_rest_goes_on() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_undecodable_object_is_told_and_readers_see_the_rest() {
+async fn undecodable_object_is_reported_and_others_are_readable() {
     #[derive(serde::Deserialize)]
     struct Named {
         metadata: Meta,
@@ -255,7 +255,7 @@ async fn an_undecodable_object_is_told_and_readers_see_the_rest() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_resync_is_flagged_comes_in_parts_and_lets_events_pass() {
+async fn resync_is_marked_split_and_yields_to_events() {
     let objects = (0..1_000).map(|number| object(&format!("o{number:04}"), number + 1)).collect();
     let late = vec![vec![event(EventKind::Modified, "o0999", 2_000)]];
     let (_, mut reflection) = start([Answer::List(objects, "1000"), Answer::Watch(late, End::Never)]);
@@ -283,7 +283,7 @@ async fn a_resync_is_flagged_comes_in_parts_and_lets_events_pass() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn nothing_is_read_ahead_of_a_slow_consumer() {
+async fn slow_consumer_stops_reads_from_the_network() {
     let batch = |version| vec![event(EventKind::Modified, "a", version)];
     let (server, mut reflection) =
         start([Answer::List(vec![object("a", 1)], "1"), Answer::Watch((2..100).map(batch).collect(), End::Never)]);
@@ -298,7 +298,7 @@ async fn nothing_is_read_ahead_of_a_slow_consumer() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn dropping_a_wait_loses_nothing() {
+async fn cancelled_next_loses_no_notice() {
     let batch = |version| vec![event(EventKind::Modified, "a", version)];
     let (_, mut reflection) =
         start([Answer::List(vec![object("a", 1)], "1"), Answer::Watch((2..30).map(batch).collect(), End::Never)]);
@@ -315,7 +315,7 @@ async fn dropping_a_wait_loses_nothing() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn one_says_why_it_is_not_synced() {
+async fn state_names_the_cause_when_not_synced() {
     let forbidden = Status::forbidden(
         listwatch_meta::GroupResource { group: "", resource: "pods" },
         "",

@@ -7,8 +7,8 @@ use std::time::{Duration, Instant};
 use listwatch_client::Problem;
 use listwatch_client::TypeName;
 use listwatch_client::reflector::{
-    Action, FirstRead, Moment, OVERTIME, RESUME_LIMIT, Reflector, ReflectorConfig, ReflectorState, SkipReason, Verdict,
-    WATCH_LIST_MEMORY,
+    Action, FirstRead, OVERTIME, RESUME_LIMIT, Reflector, ReflectorConfig, ReflectorState, SkipReason, TimeAndRandom,
+    Verdict, WATCH_LIST_MEMORY,
 };
 use listwatch_meta::Status;
 use listwatch_wire::{EventKind, ListMeta, Metadata, print_list_options};
@@ -40,8 +40,8 @@ impl Talk {
         talk
     }
 
-    fn at(&self) -> Moment {
-        Moment { now: self.now, random: self.random }
+    fn at(&self) -> TimeAndRandom {
+        TimeAndRandom { now: self.now, random: self.random }
     }
 
     fn expect(&mut self, input: &str, expected: &[&str]) {
@@ -139,7 +139,7 @@ fn expired() -> Problem {
 const WATCH_LIST: &str = "WATCH watch=true&allowWatchBookmarks=true&resourceVersionMatch=NotOlderThan&timeoutSeconds=300&sendInitialEvents=true";
 
 #[test]
-fn r1_the_first_list_is_paged_and_the_watch_follows_it_with_a_random_timeout() {
+fn r1_first_list_is_paged_and_the_watch_timeout_is_random() {
     let config = ReflectorConfig { first_read: FirstRead::Any, ..list_first() };
     let mut talk = Talk::start(config, &["BEGIN", "LIST resourceVersion=0&limit=500"]);
     talk.random = 0.999;
@@ -149,7 +149,7 @@ fn r1_the_first_list_is_paged_and_the_watch_follows_it_with_a_random_timeout() {
 }
 
 #[test]
-fn r2_to_r4_a_410_leads_to_a_list_at_the_last_version_then_to_the_most_recent_one() {
+fn r2_to_r4_410_relists_at_the_last_version_then_at_the_most_recent() {
     let mut talk = Talk::watching();
     talk.event(EventKind::Modified, "a", "9");
     talk.fail(expired(), &["CLOSE"]);
@@ -165,7 +165,7 @@ fn r2_to_r4_a_410_leads_to_a_list_at_the_last_version_then_to_the_most_recent_on
 }
 
 #[test]
-fn a_410_means_a_relist_wherever_it_appears() {
+fn status_410_of_a_watch_request_causes_a_relist() {
     // As the status of the watch request, with any reason.
     for reason in ["Expired", "Gone", "Whatever"] {
         let mut talk = Talk::start(list_first(), &["BEGIN", "LIST limit=500"]);
@@ -176,7 +176,7 @@ fn a_410_means_a_relist_wherever_it_appears() {
 }
 
 #[test]
-fn a_410_means_a_relist_in_a_stream_a_page_a_list_and_a_watch_list_too() {
+fn status_410_in_a_stream_page_list_or_watch_list_causes_a_relist() {
     // An ERROR event in an open stream, after it was of use.
     let mut talk = Talk::watching();
     talk.event(EventKind::Modified, "a", "8");
@@ -203,7 +203,7 @@ fn a_410_means_a_relist_in_a_stream_a_page_a_list_and_a_watch_list_too() {
 }
 
 #[test]
-fn r11_a_delete_among_the_initial_events_is_collected_like_the_rest() {
+fn r11_deletion_among_initial_events_is_collected() {
     let mut talk = Talk::start(watch_list_first(), &["BEGIN", WATCH_LIST]);
     talk.open();
     assert_eq!(talk.event(EventKind::Added, "a", "5"), Verdict::Collect);
@@ -216,7 +216,7 @@ fn r11_a_delete_among_the_initial_events_is_collected_like_the_rest() {
 }
 
 #[test]
-fn what_one_reflector_learns_of_a_server_the_next_one_knows() {
+fn reflectors_share_what_they_learn_about_a_server() {
     let config = watch_list_first();
     let mut first = Talk::start(config.clone(), &["BEGIN", WATCH_LIST]);
     first.fail(Problem::refused(Status::bad_request("sendInitialEvents?")), &["BEGIN", "LIST limit=500"]);
@@ -236,7 +236,7 @@ fn what_one_reflector_learns_of_a_server_the_next_one_knows() {
 /// Issue 14, number 28: a network that was silent for a quarter of a minute kept every reflector of the
 /// server from WatchList for half an hour.
 #[test]
-fn a_silent_watch_list_is_listed_and_the_server_is_asked_again_next_time() {
+fn silent_watch_list_falls_back_once_and_is_tried_again() {
     let config = watch_list_first();
     let mut talks: Vec<_> = (0..3).map(|_| Talk::start(config.clone(), &["BEGIN", WATCH_LIST])).collect();
     for talk in &mut talks {
@@ -262,7 +262,7 @@ fn a_silent_watch_list_is_listed_and_the_server_is_asked_again_next_time() {
 }
 
 #[test]
-fn missed_bookmarks_say_that_a_server_is_gone_sooner_than_silence_does() {
+fn missed_bookmarks_end_a_watch_before_the_idle_limit() {
     let mut talk = Talk::watching();
     let bookmark = |talk: &mut Talk, after: u64, version: &str| {
         talk.now += Duration::from_secs(after);
@@ -289,7 +289,7 @@ fn missed_bookmarks_say_that_a_server_is_gone_sooner_than_silence_does() {
 }
 
 #[test]
-fn rule_1_the_version_stands_still_where_an_event_was_not_applied() {
+fn rule_1_version_does_not_pass_an_event_that_was_not_applied() {
     let mut talk = Talk::watching();
     assert_eq!(talk.event(EventKind::Modified, "a", "8"), Verdict::Apply);
     assert_eq!(talk.event(EventKind::Modified, "", "9"), Verdict::Skip(SkipReason::Unidentified));
@@ -301,7 +301,7 @@ fn rule_1_the_version_stands_still_where_an_event_was_not_applied() {
 }
 
 #[test]
-fn rule_7_no_answer_that_helped_nobody_resets_the_backoff() {
+fn rule_7_backoff_is_reset_by_progress_only() {
     let mut talk = Talk::start(list_first(), &["BEGIN", "LIST limit=500"]);
     let mut delays = Vec::new();
     for _ in 0..5 {
@@ -323,7 +323,7 @@ fn rule_7_no_answer_that_helped_nobody_resets_the_backoff() {
 }
 
 #[test]
-fn rule_11_whatever_is_waited_for_has_a_time_and_a_state_that_says_so() {
+fn rule_11_every_wait_has_a_timeout_and_a_state() {
     let mut talk = Talk::start(ReflectorConfig::default(), &["BEGIN", WATCH_LIST]);
     let now = talk.now;
     let check = |talk: &Talk, words: &str| {
@@ -348,7 +348,7 @@ fn rule_11_whatever_is_waited_for_has_a_time_and_a_state_that_says_so() {
 }
 
 #[test]
-fn r5_a_busy_or_absent_server_is_waited_for_without_a_list() {
+fn r5_watch_is_retried_without_a_list_while_the_server_is_down() {
     let mut talk = Talk::start(list_first(), &["BEGIN", "LIST limit=500"]);
     talk.list("7", "", &["COMMIT 7", "WATCH 7"]);
     let mut delays = Vec::new();
@@ -364,7 +364,7 @@ fn r5_a_busy_or_absent_server_is_waited_for_without_a_list() {
 }
 
 #[test]
-fn r6_a_clean_end_after_an_event_is_resumed_at_once() {
+fn r6_clean_end_after_an_event_resumes_immediately() {
     let mut talk = Talk::watching();
     for version in 8..18 {
         talk.event(EventKind::Modified, "a", &version.to_string());
@@ -374,14 +374,14 @@ fn r6_a_clean_end_after_an_event_is_resumed_at_once() {
 }
 
 #[test]
-fn r7_a_bookmark_moves_the_place_to_resume_from() {
+fn r7_bookmark_moves_the_resume_version() {
     let mut talk = Talk::watching();
     assert_eq!(talk.event(EventKind::Bookmark, "", "9"), Verdict::Bookmark);
     talk.end(&["WATCH 9"]);
 }
 
 #[test]
-fn r8_r12_initial_events_move_nothing_before_their_end() {
+fn r8_r12_version_moves_only_at_the_end_marker() {
     let mut talk = Talk::start(watch_list_first(), &["BEGIN", WATCH_LIST]);
     talk.open();
     assert_eq!(talk.event(EventKind::Added, "a", "5"), Verdict::Collect);
@@ -404,7 +404,7 @@ fn r8_r12_initial_events_move_nothing_before_their_end() {
 }
 
 #[test]
-fn r9_an_expired_page_becomes_one_whole_list_with_the_first_version() {
+fn r9_expired_page_is_replaced_by_one_unpaged_list() {
     let config = ReflectorConfig { first_read: FirstRead::Any, ..list_first() };
     let mut talk = Talk::start(config, &["BEGIN", "LIST resourceVersion=0&limit=500"]);
     talk.list("7", "t1", &["LIST limit=500&continue=t1"]);
@@ -416,7 +416,7 @@ fn r9_an_expired_page_becomes_one_whole_list_with_the_first_version() {
 }
 
 #[test]
-fn r10_a_server_that_pages_from_its_cache_has_none_and_stays_paged() {
+fn r10_relists_stay_paged_when_the_server_pages_from_its_cache() {
     let config = ReflectorConfig { first_read: FirstRead::Any, ..list_first() };
     let mut talk = Talk::start(config, &["BEGIN", "LIST resourceVersion=0&limit=500"]);
     talk.list("7", "t1", &["LIST limit=500&continue=t1"]);
@@ -426,7 +426,7 @@ fn r10_a_server_that_pages_from_its_cache_has_none_and_stays_paged() {
 }
 
 #[test]
-fn r13_a_server_that_refuses_initial_events_is_listed_in_the_same_breath_and_remembered() {
+fn r13_refused_watch_list_falls_back_to_list_and_is_remembered() {
     let invalid = || Problem::refused(Status::invalid("meta.k8s.io", "ListOptions", "", &[]));
     let mut talk = Talk::start(watch_list_first(), &["BEGIN", WATCH_LIST]);
     talk.fail(invalid(), &["BEGIN", "LIST limit=500"]);
@@ -446,7 +446,7 @@ fn r13_a_server_that_refuses_initial_events_is_listed_in_the_same_breath_and_rem
 }
 
 #[test]
-fn initial_events_without_an_end_are_not_waited_for_for_ever() {
+fn wait_for_the_end_marker_is_bounded() {
     // A server or proxy that swallows the marker.
     let mut talk = Talk::start(watch_list_first(), &["BEGIN", WATCH_LIST]);
     talk.open();
@@ -464,7 +464,7 @@ fn initial_events_without_an_end_are_not_waited_for_for_ever() {
 }
 
 #[test]
-fn expired_initial_events_are_asked_for_at_the_most_recent_version() {
+fn expired_watch_list_is_retried_at_the_most_recent_version() {
     let mut talk = Talk::start(watch_list_first(), &["BEGIN", WATCH_LIST]);
     talk.open();
     talk.marker("9", &["COMMIT 9"]);
@@ -478,7 +478,7 @@ fn expired_initial_events_are_asked_for_at_the_most_recent_version() {
 }
 
 #[test]
-fn r14_a_foreign_object_moves_nothing() {
+fn r14_event_of_another_kind_is_skipped_without_moving_the_version() {
     let pod = TypeName { api_version: "v1".to_owned(), kind: "Pod".to_owned() };
     let mut talk = Talk::start(ReflectorConfig { type_name: Some(pod), ..list_first() }, &["BEGIN", "LIST limit=500"]);
     talk.list("7", "", &["COMMIT 7", "WATCH 7"]);
@@ -502,7 +502,7 @@ fn r14_a_foreign_object_moves_nothing() {
 }
 
 #[test]
-fn short_watches_are_spaced_and_only_the_fifth_leads_to_a_list() {
+fn short_watches_back_off_and_the_fifth_causes_a_relist() {
     let mut talk = Talk::watching();
     for _ in 1..RESUME_LIMIT {
         talk.end(&["CLOSE"]);
@@ -523,7 +523,7 @@ fn short_watches_are_spaced_and_only_the_fifth_leads_to_a_list() {
 }
 
 #[test]
-fn a_refused_watch_is_resumed_first() {
+fn refused_watch_is_resumed_before_a_relist() {
     let mut talk = Talk::watching();
     for _ in 1..RESUME_LIMIT {
         talk.fail(Problem::refused(Status::internal("etcd is away")), &["CLOSE"]);
@@ -535,7 +535,7 @@ fn a_refused_watch_is_resumed_first() {
 }
 
 #[test]
-fn a_cut_stream_that_worked_is_resumed_at_once() {
+fn cut_stream_that_delivered_events_resumes_immediately() {
     let mut talk = Talk::watching();
     talk.event(EventKind::Added, "a", "8");
     talk.fail(disconnected(), &["WATCH 8"]);
@@ -545,7 +545,7 @@ fn a_cut_stream_that_worked_is_resumed_at_once() {
 }
 
 #[test]
-fn a_silent_watch_is_opened_again_and_a_silent_request_given_up() {
+fn silent_watch_is_reopened_and_silent_request_is_abandoned() {
     let mut talk = Talk::watching();
     assert_eq!(talk.pass(&["WATCH 7"]), Duration::from_secs(225), "the idle limit");
     assert_eq!(talk.pass(&["CLOSE"]), Duration::from_secs(60), "the wait for an answer");
@@ -559,7 +559,7 @@ fn a_silent_watch_is_opened_again_and_a_silent_request_given_up() {
 }
 
 #[test]
-fn a_page_that_fails_is_asked_for_again_and_a_first_page_begins_anew() {
+fn failed_page_is_retried_and_failed_first_page_restarts_the_list() {
     let mut talk = Talk::start(list_first(), &["BEGIN", "LIST limit=500"]);
     talk.fail(disconnected(), &["CLOSE"]);
     talk.pass(&["BEGIN", "LIST limit=500"]);
@@ -574,7 +574,7 @@ fn a_page_that_fails_is_asked_for_again_and_a_first_page_begins_anew() {
 }
 
 #[test]
-fn the_place_to_resume_from_never_goes_back() {
+fn resume_version_never_goes_back() {
     let mut talk = Talk::watching();
     talk.event(EventKind::Modified, "a", "12");
     talk.event(EventKind::Modified, "b", "9");
@@ -582,7 +582,7 @@ fn the_place_to_resume_from_never_goes_back() {
 }
 
 #[test]
-fn an_hour_of_outage_is_less_than_two_hundred_requests() {
+fn one_hour_of_outage_costs_less_than_200_requests() {
     let mut talk = Talk::start(watch_list_first(), &["BEGIN", WATCH_LIST]);
     let begun = talk.now;
     let mut requests = 1;
@@ -630,7 +630,7 @@ fn in_doubt() -> Talk {
 }
 
 #[test]
-fn a_server_that_came_back_is_asked_whether_it_knows_our_version() {
+fn returned_server_is_asked_whether_it_knows_the_version() {
     let mut talk = in_doubt();
     assert!(matches!(talk.reflector.state(), ReflectorState::Checking { .. }));
     let item = Metadata { name: "a".into(), ..Metadata::default() };
@@ -649,7 +649,7 @@ fn a_server_that_came_back_is_asked_whether_it_knows_our_version() {
 }
 
 #[test]
-fn a_server_that_lost_its_history_is_believed_the_third_time() {
+fn server_that_lost_its_history_is_believed_the_third_time() {
     let behind = || Problem::refused(Status::too_large_resource_version(9, 2, 1));
     let mut talk = in_doubt();
     talk.fail(behind(), &["CLOSE"]);
@@ -665,7 +665,7 @@ fn a_server_that_lost_its_history_is_believed_the_third_time() {
 }
 
 #[test]
-fn a_question_that_is_refused_is_dropped() {
+fn refused_version_check_is_skipped() {
     let mut talk = in_doubt();
     talk.fail(Problem::refused(Status::bad_request("what?")), &["WATCH 9"]);
     let mut talk = in_doubt();

@@ -335,7 +335,7 @@ fn world() -> World {
 
 proptest! {
     #[test]
-    fn every_handler_sees_a_legal_history_whatever_happens(steps in prop::collection::vec(any_step(), 0..120)) {
+    fn every_handler_sees_a_legal_history_for_any_sequence_of_steps(steps in prop::collection::vec(any_step(), 0..120)) {
         let mut world = world();
         world.join(Policy::Coalesce, true);
         world.run(&steps);
@@ -346,7 +346,7 @@ proptest! {
 /// The checker must be able to fail: a view that misses a change is caught.
 #[test]
 #[should_panic(expected = "broke")]
-fn a_lost_change_is_noticed() {
+fn checker_detects_a_lost_change() {
     let mut world = world();
     world.join(Policy::Coalesce, false);
     world.run(&[Step::Whole, Step::Write(vec![(0, 2)]), Step::Take(0, 5)]);
@@ -357,7 +357,7 @@ fn a_lost_change_is_noticed() {
 }
 
 #[test]
-fn changes_of_one_object_collapse_into_what_leads_to_the_present() {
+fn changes_of_one_object_coalesce_into_one_event() {
     // Writes before the handler looks, writes while it does not, and what it is told then.
     fn check(before: &[(u8, u8)], meanwhile: &[(u8, u8)], expected: &[&str]) {
         let mut world = world();
@@ -392,7 +392,7 @@ fn changes_of_one_object_collapse_into_what_leads_to_the_present() {
 }
 
 #[test]
-fn an_object_that_changes_all_the_time_keeps_nobody_waiting() {
+fn constantly_changing_object_does_not_starve_others() {
     let mut world = world();
     world.join(Policy::Coalesce, false);
     world.run(&[Step::Whole, Step::Take(0, 5), Step::Write(vec![(0, 2), (1, 2), (2, 2)])]);
@@ -406,7 +406,7 @@ fn an_object_that_changes_all_the_time_keeps_nobody_waiting() {
 }
 
 #[test]
-fn a_resync_is_spread_over_its_period() {
+fn resync_is_spread_over_its_period() {
     let mut world = world();
     world.write(&(0..NAMES).map(|name| (name, 2)).collect::<Vec<_>>());
     world.join(Policy::Coalesce, true);
@@ -425,7 +425,7 @@ fn a_resync_is_spread_over_its_period() {
 }
 
 #[test]
-fn a_resync_is_told_although_something_always_waits() {
+fn resync_is_not_starved_by_waiting_changes() {
     let mut world = world();
     world.write(&[(0, 2), (1, 2)]);
     world.join(Policy::Coalesce, true);
@@ -438,7 +438,7 @@ fn a_resync_is_told_although_something_always_waits() {
 }
 
 #[test]
-fn a_walk_through_many_objects_and_live_changes_take_turns() {
+fn replay_and_live_changes_alternate() {
     let mut world = world();
     world.write(&(0..NAMES).map(|name| (name, 2)).collect::<Vec<_>>());
     world.join(Policy::Coalesce, false);

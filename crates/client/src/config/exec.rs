@@ -172,14 +172,14 @@ fn after(text: &str) -> String {
 
 #[derive(Serialize)]
 #[serde(rename_all = "camelCase")]
-struct Asked<'a> {
+struct ExecCredentialRequest<'a> {
     kind: &'a str,
     api_version: &'a str,
-    spec: AskedSpec<'a>,
+    spec: ExecCredentialSpec<'a>,
 }
 
 #[derive(Serialize)]
-struct AskedSpec<'a> {
+struct ExecCredentialSpec<'a> {
     interactive: bool,
     #[serde(skip_serializing_if = "Option::is_none")]
     cluster: Option<&'a serde_json::Value>,
@@ -187,17 +187,17 @@ struct AskedSpec<'a> {
 
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase")]
-struct Answered {
+struct ExecCredentialResponse {
     #[serde(default)]
     kind: String,
     #[serde(default)]
     api_version: String,
-    status: Option<AnsweredStatus>,
+    status: Option<ExecCredentialStatus>,
 }
 
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase")]
-struct AnsweredStatus {
+struct ExecCredentialStatus {
     token: Option<String>,
     client_certificate_data: Option<String>,
     client_key_data: Option<String>,
@@ -241,10 +241,10 @@ impl ExecPlugin {
     }
 
     fn spawn(&self, interactive: bool) -> Result<tokio::process::Child, ExecError> {
-        let asked = Asked {
+        let asked = ExecCredentialRequest {
             kind: "ExecCredential",
             api_version: self.version.as_str(),
-            spec: AskedSpec { interactive, cluster: self.cluster.as_ref() },
+            spec: ExecCredentialSpec { interactive, cluster: self.cluster.as_ref() },
         };
         let asked = serde_json::to_string(&asked).expect("text and flags are JSON");
         let mut command = Command::new(&self.command);
@@ -265,7 +265,7 @@ impl ExecPlugin {
 
     /// Reads an `ExecCredential`.
     fn read(&self, out: &[u8], now: SystemTime) -> Result<ExecCredentials, String> {
-        let answered: Answered =
+        let answered: ExecCredentialResponse =
             serde_json::from_slice(out).map_err(|error| format!("no ExecCredential in JSON: {error}"))?;
         if answered.kind != "ExecCredential" {
             return Err(format!("its kind is {:?} and not ExecCredential", answered.kind));
@@ -380,7 +380,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_plugin_hands_out_tokens_and_certificates() {
+    async fn exec_plugin_returns_tokens_and_certificates() {
         check(&answer(r#"{"token":"abc"}"#), Ok("abc")).await;
         check(&answer(r#"{"token":"abc","expirationTimestamp":"2000-01-01T00:00:00Z"}"#), Ok("abc+0h")).await;
         check(&answer(r#"{"token":"'$REGION-$1'"}"#), Ok("north-login")).await;
@@ -394,7 +394,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_plugin_is_told_what_it_may_do() {
+    async fn exec_plugin_receives_interactivity_and_cluster_info() {
         let told = "echo \"$KUBERNETES_EXEC_INFO\" >&2; exit 3";
         check(
             told,
@@ -433,7 +433,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_plugin_that_is_not_there_says_how_to_get_it() {
+    async fn missing_exec_plugin_error_contains_the_install_hint() {
         let folder = tempfile::tempdir().unwrap();
         let mut plugin = plugin(folder.path(), "");
         plugin.command = PathBuf::from("no-such-plugin-anywhere");
@@ -445,7 +445,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_plugin_that_hangs_is_killed() {
+    async fn hanging_exec_plugin_is_killed() {
         let folder = tempfile::tempdir().unwrap();
         let mut plugin = plugin(folder.path(), "exec sleep 1000");
         plugin.command = PathBuf::from("sleep");
@@ -455,7 +455,7 @@ mod tests {
     }
 
     #[test]
-    fn secrets_do_not_print() {
+    fn debug_output_hides_secrets() {
         let credentials = ExecCredentials { token: Some(Secret("hush".to_owned())), identity: None, lasts: None };
         assert!(!format!("{credentials:?}").contains("hush"));
     }

@@ -510,7 +510,7 @@ contexts:
     }
 
     #[test]
-    fn the_current_context_is_the_default() {
+    fn current_context_is_used_by_default() {
         let config = parse(&sample()).unwrap().config(None).unwrap();
         assert_eq!(config.server.to_string(), "https://127.0.0.1:6443/");
         assert_eq!(config.namespace, "shop");
@@ -520,7 +520,7 @@ contexts:
     }
 
     #[test]
-    fn client_certificates_are_read() {
+    fn client_certificates_are_loaded() {
         let config = parse(&sample()).unwrap().config(Some("cert")).unwrap();
         assert!(config.tls.identity.is_some());
         assert!(config.tls.insecure_skip_verify);
@@ -528,7 +528,7 @@ contexts:
     }
 
     #[test]
-    fn plugins_are_read_with_what_they_are_told() {
+    fn exec_plugins_are_loaded_with_their_arguments() {
         let Auth::Exec(plugin) = parse(&sample()).unwrap().config(Some("cloud")).unwrap().auth else {
             panic!("the user has a plugin")
         };
@@ -551,7 +551,7 @@ contexts:
     }
 
     #[test]
-    fn proxies_and_compression_are_read() {
+    fn proxy_url_and_disable_compression_are_loaded() {
         let config = parse(&sample()).unwrap().config(Some("proxied")).unwrap();
         assert_eq!(config.transport.proxy, Some(ProxyUrl::parse("http://p:3128").unwrap()));
         assert!(!config.compression);
@@ -591,7 +591,7 @@ contexts:
     }
 
     #[test]
-    fn files_merge_and_the_first_one_counts() {
+    fn first_of_several_kubeconfig_files_wins() {
         let folder = tempfile::tempdir().unwrap();
         let path = |name: &str| folder.path().join(name);
         std::fs::write(path("a"), "current-context: one\ncontexts: [{name: one, context: {cluster: c, user: ''}}]\n")

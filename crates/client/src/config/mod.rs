@@ -302,7 +302,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_pod_finds_its_credentials() {
+    fn in_cluster_config_uses_the_service_account() {
         let folder = tempfile::tempdir().unwrap();
         let write = |name: &str, text: &str| std::fs::write(folder.path().join(name), text).unwrap();
         assert!(Config::from_service_account(folder.path(), "10.0.0.1", "443").is_err(), "there is no token");
@@ -316,14 +316,14 @@ mod tests {
     }
 
     #[test]
-    fn credentials_do_not_print() {
+    fn debug_output_hides_credentials() {
         let auth = Auth::Basic { username: "u".to_owned(), password: "secret".to_owned() };
         assert!(!format!("{auth:?}").contains("secret"));
         assert!(!format!("{:?}", Auth::Token("secret".to_owned())).contains("secret"));
     }
 
     #[test]
-    fn a_server_is_a_url() {
+    fn server_address_must_be_a_url() {
         assert!(parse_server("https://host:6443/prefix/").is_ok());
         for bad in ["host:6443", "", "ftp://x", "https://"] {
             assert!(parse_server(bad).is_err(), "{bad}");

@@ -89,7 +89,7 @@ mod tests {
     }
 
     #[test]
-    fn the_environment_names_a_proxy_for_each_scheme() {
+    fn proxy_is_taken_from_the_environment_per_scheme() {
         check("https://far:6443", &[], false);
         check("https://far:6443", &[("HTTPS_PROXY", "http://p:1")], true);
         check("https://far:6443", &[("https_proxy", "p:1")], true);
@@ -107,7 +107,7 @@ mod tests {
     }
 
     #[test]
-    fn some_servers_are_excepted() {
+    fn no_proxy_exempts_listed_servers() {
         let not = |server: &str, list: &str, excepted: bool| {
             check(server, &[("HTTPS_PROXY", "http://p:1"), ("NO_PROXY", list)], !excepted);
         };

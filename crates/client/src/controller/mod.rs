@@ -1,4 +1,4 @@
-//! From changes to work: a [`Controller`] ties event sources, a [`WorkQueue`] and workers together.
+//! Controllers: a [`Controller`] connects event sources, a [`WorkQueue`] and workers.
 //!
 //! ```text
 //!   own objects   ─ their key ───────────────┐
@@ -12,17 +12,18 @@
 //! [`SharedInformer`](crate::SharedInformer) that others use as well, or anything that implements
 //! [`EventSource`].
 //!
-//! What is promised:
+//! Guarantees:
 //! - No key is reconciled before every source has loaded its whole state.
 //! - A key is never reconciled twice at once, and always once after the last change that maps to it.
-//! - An update maps by what the object was and by what it is: the owner that lost it hears of it.
-//! - What is not news (the initial state, a relist) never delays what is.
+//! - An update is mapped by the old and by the new object, so that an owner that lost a dependent is
+//!   reconciled too.
+//! - The initial state and a relist have a lower priority than live changes.
 //! - An error, a panic and a timeout are all failures: counted, logged, and tried again with
 //!   back-off. None ends the controller.
 //! - After [`Request::wrote`] the same key is not reconciled with a cache that does not show the
 //!   write, for as long as [`ControllerConfig::write_wait`].
-//! - When the controller is told to stop, what is ready is still worked on, for as long as
-//!   [`ControllerConfig::drain_wait`]; then what still runs is dropped at its next await.
+//! - When the controller is stopped, ready keys are still reconciled for at most
+//!   [`ControllerConfig::drain_wait`]; then running reconciles are dropped at their next await.
 
 mod informer;
 mod metrics;

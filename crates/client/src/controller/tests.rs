@@ -156,7 +156,7 @@ fn take(log: &Log) -> Vec<String> {
 }
 
 #[tokio::test(start_paused = true)]
-async fn nothing_is_reconciled_before_every_source_is_synced() {
+async fn reconcile_starts_after_every_source_is_synced() {
     let (mut own, source) = Feed::new(&["a", "b"]);
     let (mut other, other_source) = Feed::new(&[]);
     let mut controller = Controller::new(ControllerConfig::new("test"), source);
@@ -179,7 +179,7 @@ async fn nothing_is_reconciled_before_every_source_is_synced() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn owners_hear_of_what_they_own_and_of_what_they_lost() {
+async fn owner_is_reconciled_for_gained_and_lost_dependents() {
     let (mut own, source) = Feed::new(&[]);
     let (mut owned, owned_source) = Feed::new(&[]);
     let mut controller = Controller::new(ControllerConfig::new("test"), source);
@@ -206,7 +206,7 @@ async fn owners_hear_of_what_they_own_and_of_what_they_lost() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn objects_map_to_any_keys() {
+async fn mapped_source_enqueues_the_mapped_keys() {
     let (mut own, source) = Feed::new(&[]);
     let (mut other, other_source) = Feed::new(&["settings"]);
     let mut controller = Controller::new(ControllerConfig::new("test"), source);
@@ -227,7 +227,7 @@ async fn objects_map_to_any_keys() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn errors_panics_and_timeouts_are_failures_and_are_tried_again() {
+async fn reconcile_is_retried_after_error_panic_and_timeout() {
     let (mut own, source) = Feed::new(&["errs", "hangs", "panics", "panics-at-once"]);
     let mut config = ControllerConfig::new("test");
     config.timeout = Some(millis(500));
@@ -267,7 +267,7 @@ async fn errors_panics_and_timeouts_are_failures_and_are_tried_again() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_key_is_reconciled_again_when_it_asked_for_that() {
+async fn requeue_after_reconciles_the_key_again() {
     let (mut own, source) = Feed::new(&["a"]);
     let times = Arc::new(AtomicU64::new(0));
     let counting = times.clone();
@@ -284,7 +284,7 @@ async fn a_key_is_reconciled_again_when_it_asked_for_that() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_key_is_reconciled_by_one_worker_and_keys_by_many() {
+async fn key_has_one_worker_while_different_keys_run_in_parallel() {
     let names: Vec<String> = (0..20).map(|n| format!("k{n}")).collect();
     let (mut own, source) = Feed::new(&names.iter().map(String::as_str).collect::<Vec<_>>());
     let mut config = ControllerConfig::new("test");
@@ -321,7 +321,7 @@ async fn a_key_is_reconciled_by_one_worker_and_keys_by_many() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_reconcile_reads_what_the_one_before_it_wrote() {
+async fn reconcile_reads_its_own_previous_writes() {
     let (mut own, source) = Feed::new(&["a"]);
     let log = Log::default();
     let noted = log.clone();
@@ -355,7 +355,7 @@ async fn a_reconcile_reads_what_the_one_before_it_wrote() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_write_that_never_shows_is_not_waited_for_for_ever() {
+async fn wait_for_an_own_write_is_bounded() {
     let (mut own, source) = Feed::new(&["a"]);
     let log = Log::default();
     let noted = log.clone();
@@ -377,7 +377,7 @@ async fn a_write_that_never_shows_is_not_waited_for_for_ever() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_stopped_controller_finishes_its_work_in_bounded_time() {
+async fn stopped_controller_finishes_within_its_deadline() {
     let (mut own, source) = Feed::new(&["a", "b", "c"]);
     let log = Log::default();
     let noted = log.clone();
@@ -407,7 +407,7 @@ async fn a_stopped_controller_finishes_its_work_in_bounded_time() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_controller_that_lost_a_source_says_so() {
+async fn controller_reports_a_lost_source() {
     let (mut own, source) = Feed::new(&["a"]);
     let (other, other_source) = Feed::new(&[]);
     let mut controller = Controller::new(ControllerConfig::new("test"), source);
@@ -431,7 +431,7 @@ async fn a_controller_that_lost_a_source_says_so() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn controllers_share_an_informer() {
+async fn two_controllers_share_one_informer() {
     let (mut feed, scripted, _ended) = Feed::scripted(&["a", "b"]);
     let config = InformerConfig { reflector: patient(), ..InformerConfig::named("shared") };
     let informer = SharedInformer::new(scripted, config);

@@ -110,7 +110,7 @@ fn numbers() -> (Pair<impl Decode<Stored = Typed<u64>>>, Arc<AtomicU64>) {
 }
 
 #[test]
-fn q1_a_first_state_is_told_as_initial_and_synced_only_when_applied() {
+fn q1_first_state_is_reported_as_initial_and_synced_after_it_is_applied() {
     let mut pair = keep_every();
     pair.replace(&[raw("a", "1", 1), raw("b", "2", 2)], "2");
     assert!(!pair.indexer.current().is_synced(), "synced before the store has it");
@@ -120,7 +120,7 @@ fn q1_a_first_state_is_told_as_initial_and_synced_only_when_applied() {
 }
 
 #[test]
-fn q2_what_vanished_in_a_gap_is_deleted_before_what_changed_is_told() {
+fn q2_relist_reports_deletions_before_changes() {
     let mut pair = keep_every();
     pair.replace(&[raw("a", "1", 1), raw("b", "2", 2)], "2");
     pair.drain();
@@ -129,7 +129,7 @@ fn q2_what_vanished_in_a_gap_is_deleted_before_what_changed_is_told() {
 }
 
 #[test]
-fn q3_what_is_queued_and_not_applied_is_known_to_a_whole_state() {
+fn q3_relist_is_compared_with_queued_changes_too() {
     let mut pair = keep_every();
     pair.push(Added, &raw("a", "1", 1));
     pair.replace(&[], "2");
@@ -149,7 +149,7 @@ fn q3_what_is_queued_and_not_applied_is_known_to_a_whole_state() {
 }
 
 #[test]
-fn q4_another_uid_is_a_delete_and_an_add_whether_the_delete_was_seen_or_not() {
+fn q4_changed_uid_is_a_delete_and_an_add() {
     let mut pair = keep_every();
     pair.replace(&[raw("a", "1", 1)], "1");
     pair.drain();
@@ -164,7 +164,7 @@ fn q4_another_uid_is_a_delete_and_an_add_whether_the_delete_was_seen_or_not() {
 }
 
 #[test]
-fn q5_a_resync_never_tells_an_old_state() {
+fn q5_resync_never_reports_an_old_state() {
     let mut pair = keep_every();
     pair.replace(&[raw("a", "1", 1), raw("b", "2", 2), raw("c", "3", 3)], "3");
     pair.drain();
@@ -189,7 +189,7 @@ fn q5_a_resync_never_tells_an_old_state() {
 }
 
 #[test]
-fn q6_a_batch_can_be_asked_to_hold_no_key_twice() {
+fn q6_distinct_keys_allows_each_key_once_per_batch() {
     let events = |pair: &mut Pair<KeepJson>| {
         pair.push(Added, &raw("a", "1", 1));
         pair.push(Added, &raw("b", "2", 2));
@@ -207,7 +207,7 @@ fn q6_a_batch_can_be_asked_to_hold_no_key_twice() {
 }
 
 #[test]
-fn q7_a_whole_state_shares_no_batch_and_an_empty_one_is_synced() {
+fn q7_replacement_is_a_batch_of_its_own_and_may_be_empty() {
     let mut pair = keep_every();
     pair.push(Added, &raw("z", "9", 1));
     pair.replace(&[raw("a", "1", 2), raw("b", "2", 3), raw("c", "3", 4)], "4");
@@ -233,7 +233,7 @@ fn order_across_objects_is_kept() {
 }
 
 #[test]
-fn nothing_is_told_twice_and_nothing_older() {
+fn duplicate_and_older_events_are_dropped() {
     let mut pair = keep_every();
     assert_eq!(pair.push(Deleted, &raw("a", "1", 1)), Pushed::Unchanged, "a delete of what never was");
     assert_eq!(pair.push(Added, &raw("a", "1", 2)), Pushed::Queued);
@@ -248,7 +248,7 @@ fn nothing_is_told_twice_and_nothing_older() {
 }
 
 #[test]
-fn the_latest_state_per_key_is_told_in_its_own_place() {
+fn latest_per_key_keeps_the_position_of_the_newest_state() {
     let mut pair = latest();
     pair.replace(&[raw("a", "1", 1)], "1");
     pair.drain();
@@ -272,7 +272,7 @@ fn the_latest_state_per_key_is_told_in_its_own_place() {
 }
 
 #[test]
-fn a_full_queue_stops_its_producer_and_drops_nothing() {
+fn full_queue_stops_its_producer_and_drops_nothing() {
     let config = FifoConfig { bytes_max: 5 * (DELTA_BYTES + 80), ..FifoConfig::default() };
     let mut pair = Pair::new(KeepJson, config);
     let mut version = 0;
@@ -307,7 +307,7 @@ fn a_full_queue_stops_its_producer_and_drops_nothing() {
 }
 
 #[test]
-fn versions_are_joined_where_nothing_is_between_them() {
+fn adjacent_version_deltas_are_merged() {
     let mut pair = keep_every();
     pair.replace(&[], "1");
     for version in 2..100 {
@@ -319,7 +319,7 @@ fn versions_are_joined_where_nothing_is_between_them() {
 }
 
 #[test]
-fn a_transform_runs_once_for_each_version_of_each_object() {
+fn transform_runs_once_per_version_of_an_object() {
     let (mut pair, calls) = numbers();
     let calls = || calls.load(Ordering::Relaxed);
     pair.replace(&[raw("a", "1", 1), raw("b", "2", 2)], "2");
@@ -341,7 +341,7 @@ fn a_transform_runs_once_for_each_version_of_each_object() {
 }
 
 #[test]
-fn an_undecodable_object_is_set_aside_and_the_rest_goes_on() {
+fn undecodable_object_is_quarantined_and_others_are_delivered() {
     let (mut pair, calls) = numbers();
     pair.replace(&[raw("a", "1", 1), bad("b", "2", 2), raw("c", "3", 3)], "3");
     assert_eq!(pair.drain(), ["+a@1 Initial", "+c@3 Initial"]);
@@ -383,7 +383,7 @@ fn an_undecodable_object_is_set_aside_and_the_rest_goes_on() {
 }
 
 #[test]
-fn the_last_good_state_of_another_uid_does_not_stay() {
+fn undecodable_object_with_a_new_uid_removes_the_old_state() {
     let (mut pair, _) = numbers();
     pair.replace(&[raw("a", "1", 1), raw("b", "2", 2)], "2");
     pair.drain();
@@ -397,7 +397,7 @@ fn the_last_good_state_of_another_uid_does_not_stay() {
 }
 
 #[test]
-fn what_is_set_aside_is_forgotten_in_every_order_of_events() {
+fn quarantine_is_released_in_every_order_of_events() {
     for compaction in [Compaction::KeepEvery, Compaction::LatestPerKey] {
         for applied in [false, true] {
             let (mut numbers, _) = numbers();
@@ -425,7 +425,7 @@ fn what_is_set_aside_is_forgotten_in_every_order_of_events() {
 }
 
 #[test]
-fn a_transform_that_learns_is_tried_again_when_asked() {
+fn quarantined_objects_are_decoded_again_on_request() {
     let ready = Arc::new(AtomicU64::new(0));
     let seen = ready.clone();
     let decoder = decode_with(move |_| match seen.load(Ordering::Relaxed) {
@@ -443,7 +443,7 @@ fn a_transform_that_learns_is_tried_again_when_asked() {
 }
 
 #[test]
-fn the_bytes_of_what_is_set_aside_are_bounded() {
+fn quarantined_bytes_are_bounded() {
     let mut pair = Pair::new(decode_with(|_| Err::<(), _>(DecodeError::new("no"))), FifoConfig::default());
     let filler = "x".repeat(QUARANTINE_BYTES_MAX / 3);
     for name in ["a", "b", "c", "d"] {
@@ -457,7 +457,7 @@ fn the_bytes_of_what_is_set_aside_are_bounded() {
 }
 
 #[test]
-fn initial_events_can_take_an_object_back_and_bring_it_again() {
+fn initial_events_may_delete_and_recreate_an_object() {
     let mut pair = keep_every();
     pair.replace(&[raw("a", "1", 1), raw("b", "2", 2)], "2");
     pair.drain();
@@ -480,7 +480,7 @@ fn initial_events_can_take_an_object_back_and_bring_it_again() {
 }
 
 #[test]
-fn a_server_that_lost_its_history_is_believed() {
+fn relist_of_a_server_that_lost_its_history_is_accepted() {
     let mut pair = keep_every();
     pair.replace(&[raw("a", "1", 90)], "90");
     pair.drain();
@@ -490,7 +490,7 @@ fn a_server_that_lost_its_history_is_believed() {
 }
 
 #[test]
-fn a_key_costs_the_queue_nothing_once_it_is_applied() {
+fn applied_keys_use_no_memory_in_the_queue() {
     let mut pair = latest();
     pair.replace(&[raw("a", "1", 1)], "1");
     for version in 2..50 {
@@ -530,7 +530,7 @@ proptest! {
     /// The consumer works at its own pace, on any policy; the changes it is told are a legal
     /// history, and lead to what the server has.
     #[test]
-    fn every_history_is_legal_and_leads_to_the_servers_state(
+    fn every_history_is_legal_and_ends_in_the_servers_state(
         steps in prop::collection::vec(any_step(), 0..120),
         latest in any::<bool>(),
         distinct_keys in any::<bool>(),

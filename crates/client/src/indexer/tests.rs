@@ -80,7 +80,7 @@ impl Copy {
 }
 
 #[test]
-fn a_relist_reports_exactly_what_happened_in_the_gap() {
+fn relist_reports_exactly_the_differences() {
     let mut copy = Copy::new();
     let first = [raw("a", "1", 1), raw("b", "2", 3), raw("c", "3", 4)];
     assert_eq!(show(&copy.replace(&first, "4")), ["+a@1 Initial", "+b@3 Initial", "+c@4 Initial"]);
@@ -92,7 +92,7 @@ fn a_relist_reports_exactly_what_happened_in_the_gap() {
 }
 
 #[test]
-fn live_events_give_typed_changes() {
+fn watch_events_become_added_updated_and_deleted() {
     use EventChange::{Added, Deleted, Modified};
     fn check(stored: Option<RawObject>, change: EventChange, object: RawObject, expected: &[&str]) {
         let mut copy = Copy::new();
@@ -114,7 +114,7 @@ fn live_events_give_typed_changes() {
 }
 
 #[test]
-fn the_store_itself_takes_nothing_older() {
+fn indexer_rejects_older_versions() {
     let mut indexer = Indexer::new();
     let mut changes = Vec::new();
     let mut apply = |version| indexer.apply(Delta::Upsert(object(&raw("a", "1", version))), &mut changes);
@@ -125,7 +125,7 @@ fn the_store_itself_takes_nothing_older() {
 }
 
 #[test]
-fn an_unchanged_object_keeps_its_allocation_over_a_relist() {
+fn unchanged_object_keeps_its_allocation_across_a_relist() {
     let mut copy = Copy::new();
     copy.replace(&[raw("a", "1", 1)], "1");
     let before = copy.indexer.current().get("n/a").unwrap().clone();
@@ -134,7 +134,7 @@ fn an_unchanged_object_keeps_its_allocation_over_a_relist() {
 }
 
 #[test]
-fn readers_see_whole_batches_and_keep_their_snapshot() {
+fn readers_see_whole_batches_and_snapshots_stay_unchanged() {
     let mut copy = Copy::new();
     let reader = copy.indexer.reader();
     copy.replace(&[raw("a", "1", 1), raw("b", "2", 2)], "2");
@@ -152,7 +152,7 @@ fn readers_see_whole_batches_and_keep_their_snapshot() {
 }
 
 #[test]
-fn an_index_follows_its_objects_and_can_come_late() {
+fn index_follows_changes_and_may_be_added_later() {
     let mut copy = Copy::new();
     // Two values for each object: the first letter, and the version's parity.
     let values = |object: &Object| {
@@ -187,7 +187,7 @@ fn an_index_follows_its_objects_and_can_come_late() {
 }
 
 #[test]
-fn selectors_find_the_same_with_and_without_the_label_index() {
+fn label_index_does_not_change_selector_results() {
     let objects = [
         labelled("a", "1", 1, r#"{"app":"web","tier":"1"}"#),
         labelled("b", "2", 2, r#"{"app":"db","tier":"5"}"#),
@@ -223,7 +223,7 @@ fn selectors_find_the_same_with_and_without_the_label_index() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_version_is_waited_for_and_bookmarks_move_it() {
+async fn wait_for_version_ends_at_a_bookmark() {
     let mut copy = Copy::new();
     let store = copy.indexer.reader();
     let second = Duration::from_secs(1);
@@ -254,7 +254,7 @@ async fn a_version_is_waited_for_and_bookmarks_move_it() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_wait_for_a_change_misses_none() {
+async fn wait_for_a_change_misses_no_change() {
     let mut copy = Copy::new();
     let store = copy.indexer.reader();
     let seen = store.snapshot();
@@ -268,7 +268,7 @@ async fn a_wait_for_a_change_misses_none() {
 }
 
 #[test]
-fn own_writes_lie_over_the_store_until_it_shows_them() {
+fn own_writes_overlay_the_store_until_it_catches_up() {
     let mut copy = Copy::new();
     let mut writes = OwnWrites::new(copy.indexer.reader());
     let read = |writes: &mut OwnWrites| writes.get("n/a").map(|object| object.resource_version().into_owned());
@@ -296,7 +296,7 @@ fn own_writes_lie_over_the_store_until_it_shows_them() {
 }
 
 #[test]
-fn own_deletions_hide_what_the_store_still_shows() {
+fn own_deletions_hide_objects_until_the_store_catches_up() {
     let mut copy = Copy::new();
     let mut writes = OwnWrites::new(copy.indexer.reader());
     let key = ObjectKey::new("n", "a");
@@ -327,7 +327,7 @@ fn own_deletions_hide_what_the_store_still_shows() {
 }
 
 #[test]
-fn writes_that_nobody_sees_are_bounded() {
+fn unseen_own_writes_are_bounded() {
     let copy = Copy::new();
     let mut writes = OwnWrites::new(copy.indexer.reader());
     for number in 0..OWN_WRITES_MAX {

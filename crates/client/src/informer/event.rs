@@ -1,4 +1,4 @@
-//! What a handler is told: [`Event`], with its [`Reason`].
+//! The events of handlers: [`Event`], with its [`Reason`].
 
 use std::fmt;
 use std::sync::Arc;
@@ -8,20 +8,20 @@ use crate::indexer::{Change, Origin};
 use crate::object::{Object, ObjectKey};
 use crate::stored::Stored;
 
-/// Why something is told.
+/// Why a handler receives an event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Reason {
-    /// Part of the state that was there when the handler began, or when a namespace was taken in.
+    /// Part of the initial state of the handler, or of a namespace or shard that was added.
     Initial,
     /// A watch event.
     Live,
-    /// The difference found by listing again after a gap; states in between were not seen.
+    /// A difference found by a relist after a gap; states in between were not seen.
     Relist,
     /// Nothing changed; the handler's resync is due. Always [`Event::Updated`] with the same state twice.
     Resync,
     /// Part of the state that follows an [`Event::Reset`].
     Refill,
-    /// The object may well be there still; its namespace (or shard) is no longer watched.
+    /// Its namespace or shard is no longer watched; the object may still exist.
     Unwatched,
 }
 
@@ -36,26 +36,26 @@ impl From<Origin> for Reason {
     }
 }
 
-/// What a handler is told, in an order that is a legal history of each object: it is added before
-/// it is updated or deleted, an update's `old` is the state this handler saw last, and a name that
-/// belongs to another object now (another uid) is deleted and added.
+/// An event of a handler. The order is a legal history of each object: it is added before it is updated
+/// or deleted, an update's `old` is the state that this handler received last, and a name that belongs to
+/// another object now (another uid) is deleted, then added.
 #[derive(Clone, Debug)]
 pub enum Event<S = Object> {
-    /// The object was not there before, as far as this handler knew.
+    /// The object is new to this handler.
     Added {
         /// The object.
         object: S,
-        /// Why it is told.
+        /// The cause of the event.
         reason: Reason,
     },
     /// The same object (same uid) in another state.
     Updated {
-        /// The state that this handler saw last.
+        /// The state that this handler received last.
         old: S,
         /// The state now. States in between may have been left out, see
         /// [`Policy`](super::Policy).
         new: S,
-        /// Why it is told.
+        /// The cause of the event.
         reason: Reason,
     },
     /// The object is gone.
@@ -64,30 +64,28 @@ pub enum Event<S = Object> {
         last: S,
         /// True when `last` is the state at the deletion, false when it may be older.
         last_is_final: bool,
-        /// Why it is told.
+        /// The cause of the event.
         reason: Reason,
     },
-    /// The newest version of an object could not be decoded. The last good state, if there was one,
-    /// stands in the store and is what the handler goes on with; a version that can be decoded, or
-    /// the deletion, is told as the next change.
+    /// The newest version of an object could not be decoded. The store keeps the last good state, if
+    /// there was one. The next version that can be decoded, or the deletion, is the next change.
     Quarantined {
         /// Which one.
         key: ObjectKey,
         /// Which version, and why.
         entry: Arc<Quarantined>,
     },
-    /// Everything there was when the handler began, or at the last reset, was told and processed.
+    /// The handler has processed the whole initial state, or the whole state after a reset.
     Synced,
-    /// The handler was too slow for its bound ([`Policy::DropAndResync`](super::Policy)): it has
-    /// to forget every object it knows. What there is now follows as [`Reason::Refill`], then
-    /// [`Event::Synced`].
+    /// The handler was too slow for its bound ([`Policy::DropAndResync`](super::Policy)) and must forget
+    /// every object. The current state follows as [`Reason::Refill`], then [`Event::Synced`].
     Reset,
-    /// Nothing more will come, unless the informer is started again.
+    /// The informer stopped. No event follows unless it is started again.
     Stopped(Stop),
 }
 
 impl<S: Stored> Event<S> {
-    /// The key of the object that this is about.
+    /// The key of the event's object.
     pub fn key(&self) -> Option<&ObjectKey> {
         match self {
             Event::Quarantined { key, .. } => Some(key),
@@ -95,7 +93,7 @@ impl<S: Stored> Event<S> {
         }
     }
 
-    /// The object that this is about in its newest state: for a delete the last one.
+    /// The event's object in its newest state; for a deletion, the last state.
     pub fn object(&self) -> Option<&S> {
         match self {
             Event::Added { object, .. } => Some(object),
@@ -105,7 +103,7 @@ impl<S: Stored> Event<S> {
         }
     }
 
-    /// Why it is told, for an event about an object.
+    /// The cause of an event about an object.
     pub fn reason(&self) -> Option<Reason> {
         match self {
             Event::Added { reason, .. } | Event::Updated { reason, .. } | Event::Deleted { reason, .. } => {
@@ -129,12 +127,12 @@ impl<S> From<Change<S>> for Event<S> {
     }
 }
 
-/// Why an informer stands still.
+/// Why an informer stopped.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Stop {
     /// It was stopped; it can be started again.
     Asked,
-    /// Nobody held it any more.
+    /// Its last handle was dropped.
     Unused,
     /// Its task panicked, in a `ListWatch` or a decoder. It cannot be started again.
     Panicked {

@@ -49,7 +49,7 @@ pub enum Shards {
     Split(u32),
 }
 
-/// What is watched: two that ask a factory for the same get the same informer.
+/// Identifies an informer of a factory: equal keys get the same informer.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct InformerKey {
     /// The resource.
@@ -152,8 +152,8 @@ impl InformerKey {
 /// Makes the list and watch of a key in one scope.
 type MakeListWatch = dyn Fn(&InformerKey, &Scope) -> Arc<dyn ListWatch> + Send + Sync;
 
-/// Hands out informers, one for each [`InformerKey`] and type, for as long as somebody holds it: an
-/// informer that nobody holds any more stops, and the next one who asks gets a fresh one.
+/// Shares one informer per [`InformerKey`] and type. An informer stops when its last handle is dropped;
+/// the next request for its key gets a new one.
 ///
 /// Cheap to clone; all clones are one factory.
 #[derive(Clone)]
@@ -276,7 +276,7 @@ impl SharedInformerFactory {
         }
     }
 
-    /// Starts every informer that somebody holds and that is not running.
+    /// Starts every informer that has a handle and is not running.
     ///
     /// # Errors
     /// The first [`StartError`]; the others are started all the same.

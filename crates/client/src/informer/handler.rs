@@ -95,7 +95,7 @@ pub enum Remaining {
 }
 
 /// A registered callback. Dropping this changes nothing for the callback, but it no longer keeps the
-/// informer running: an informer that nobody holds is stopped.
+/// informer running: an informer without handles is stopped.
 #[derive(Clone)]
 pub struct Handler<S: Stored = Object> {
     pub(super) slot: Arc<Slot<S>>,

@@ -141,12 +141,12 @@ impl<S: Stored> Hub<S> {
         Pushed { changes, why, behind }
     }
 
-    /// Waits for all handlers that are behind, at the same time: one that takes nothing delays the
-    /// others no longer if there are several of its kind. The time counts against the patience with
-    /// each handler that has something to take meanwhile, also with those that have room left. So
-    /// handlers that are stuck delay the others by one patience in sum, however their queues fill.
+    /// Waits for all handlers that are behind, at the same time. The wait counts against the patience of
+    /// every handler that takes nothing during it although it could, including handlers that still have
+    /// room. Stuck handlers therefore delay the others by one patience in total, in whatever order their
+    /// queues fill up.
     ///
-    /// When this is dropped before its end, [`Pushed::finish_now`] is due.
+    /// If this future is dropped before it ends, call [`Pushed::finish_now`].
     pub(crate) async fn feed(&self, pushed: &mut Pushed<S>) {
         let Pushed { changes, why, behind } = pushed;
         if behind.is_empty() {

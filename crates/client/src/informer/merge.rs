@@ -17,11 +17,11 @@ use crate::object::{ObjectKey, compare_versions};
 use crate::stored::Stored;
 
 /// At which versions names were deleted, for as long as a part may still tell of what was there
-/// before. Bounded by the deletions between the slowest part and the quickest: see [`Floors::forget`].
+/// before. Bounded by the deletions between the slowest part and the quickest: see [`DeletedVersions::forget`].
 #[derive(Debug, Default)]
-pub(crate) struct Floors(HashMap<ObjectKey, u64>);
+pub(crate) struct DeletedVersions(HashMap<ObjectKey, u64>);
 
-impl Floors {
+impl DeletedVersions {
     /// Notes a deletion whose version is known.
     pub(crate) fn note<S: Stored>(&mut self, change: &Change<S>) {
         if let Change::Deleted { last, last_is_final: true, .. } = change
@@ -47,7 +47,7 @@ impl Floors {
 pub(crate) fn fold<'o, S: Stored>(
     merged: &Snapshot<S>,
     change: &Change<S>,
-    floors: &Floors,
+    floors: &DeletedVersions,
     others: impl IntoIterator<Item = &'o Snapshot<S>>,
 ) -> Vec<Delta<S>> {
     let key = change.key();
@@ -94,7 +94,7 @@ pub(crate) fn fold<'o, S: Stored>(
 /// What takes a part out of the merged state: everything it shows there, as it was known last.
 pub(crate) fn take_out<S: Stored>(merged: &Snapshot<S>, part: &Snapshot<S>) -> Vec<Delta<S>> {
     let gone = |object: &S| Change::Deleted { last: object.clone(), last_is_final: false, origin: Origin::Live };
-    part.iter().flat_map(|object| fold(merged, &gone(object), &Floors::default(), [])).collect()
+    part.iter().flat_map(|object| fold(merged, &gone(object), &DeletedVersions::default(), [])).collect()
 }
 
 #[cfg(test)]
@@ -125,7 +125,7 @@ mod tests {
         merged: Indexer<Item>,
         told: BTreeMap<ObjectKey, Item>,
         newest: BTreeMap<ObjectKey, u64>,
-        floors: Floors,
+        floors: DeletedVersions,
     }
 
     impl World {
@@ -192,7 +192,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn shards_that_are_not_in_step_give_their_union_in_the_end(
+        fn merged_shards_converge_to_their_union(
             steps in prop::collection::vec((0_u8..4, 0_u8..3, prop::option::of(0_usize..3)), 0..120),
             removed in prop::option::of(0_usize..3),
         ) {
@@ -204,7 +204,7 @@ mod tests {
                 merged: Indexer::new(),
                 told: BTreeMap::new(),
                 newest: BTreeMap::new(),
-                floors: Floors::default(),
+                floors: DeletedVersions::default(),
             };
             for (name, operation, deliver) in steps {
                 match deliver {

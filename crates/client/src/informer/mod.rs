@@ -1,4 +1,4 @@
-//! Shared informers: one cache of a resource, and any number of handlers that are told its changes.
+//! Shared informers: one cache of a resource, whose changes any number of handlers receive.
 //!
 //! ```text
 //!   Reflection ──▶ SharedInformer ──▶ store: snapshots, indexes
@@ -8,16 +8,16 @@
 //!                       └──▶ view ──▶ stream
 //! ```
 //!
-//! - A handler sees a legal history of each object, however slow it is: [`view`] has the rules.
-//! - What happens when it is slow is its [`Policy`]. By default it costs nobody else anything.
-//! - A handler may join at any time; it is told the state that is there, then what follows.
-//! - An event says what and why: [`Event`], [`Reason`].
-//! - An informer says why it is not synced ([`SharedInformer::wait_until_synced`],
-//!   [`SharedInformer::status`]), and never stops in silence ([`Event::Stopped`], [`Stop`]).
-//! - An informer can be stopped and started again; its handlers stay and are told what happened
-//!   meanwhile.
-//! - [`SharedInformerFactory`] hands out one informer for each resource, scope and projection, for
-//!   as long as somebody holds it.
+//! - A handler receives a legal history of each object, however slow it is: [`view`] has the rules.
+//! - Its [`Policy`] decides what happens when it is slow. By default a slow handler delays no other.
+//! - A handler may join at any time. It receives the current state first, then the changes.
+//! - Each [`Event`] carries a [`Reason`].
+//! - [`SharedInformer::wait_until_synced`] and [`SharedInformer::status`] name the reason when an
+//!   informer is not synced. Every handler receives [`Event::Stopped`] when the informer stops.
+//! - An informer can be stopped and started again. Its handlers stay registered, and receive the
+//!   changes of the time between.
+//! - [`SharedInformerFactory`] shares one informer per resource, scope and projection while at least
+//!   one handle to it exists.
 //!
 //! # Example
 //! ```no_run

@@ -25,11 +25,11 @@ use tokio::time::MissedTickBehavior;
 use super::event::{Reason, Stop};
 use super::handler::panic_message;
 use super::hub::{Hub, Pushed};
-use super::merge::{self, Floors};
+use super::merge::{self, DeletedVersions};
 use super::status::{PartStatus, Phase};
 use crate::decode::Decode;
 use crate::delta_fifo::Delta;
-use crate::driver::{Health, Notice, Reflection, Told};
+use crate::driver::{Health, Notice, NoticeWithState, Reflection};
 use crate::indexer::{Change, Indexer, Snapshot, Store};
 use crate::list_watch::ListWatch;
 use crate::problem::Problem;
@@ -40,7 +40,7 @@ use crate::stored::Stored;
 /// waits here is no more than what one chunk of the network brought.
 const PART_BATCHES_MAX: usize = 1;
 
-/// Commands that may wait for the worker; who gives more waits.
+/// Commands that may wait for the worker. A sender waits while there are more.
 const COMMANDS_MAX: usize = 16;
 
 /// How often the version of a merged state is brought up to the oldest of its parts.
@@ -55,7 +55,7 @@ pub(super) trait Source<S: Stored>: Send {
     fn health(&self) -> Health;
     fn indexer(&mut self) -> &mut Indexer<S>;
     /// Gives up the connection, and returns what is known and was not told.
-    fn suspend(&mut self) -> Vec<Told<S>>;
+    fn suspend(&mut self) -> Vec<NoticeWithState<S>>;
 }
 
 #[async_trait]
@@ -80,7 +80,7 @@ impl<L: ListWatch, D: Decode> Source<D::Stored> for Reflection<L, D> {
         self.indexer_mut()
     }
 
-    fn suspend(&mut self) -> Vec<Told<D::Stored>> {
+    fn suspend(&mut self) -> Vec<NoticeWithState<D::Stored>> {
         let left = self.take_notices();
         Reflection::suspend(self);
         // That it was suspended is no news to who suspends it.
@@ -113,19 +113,19 @@ pub(super) enum Command<S: Stored> {
 
 /// The way to a running worker. A stop has a way of its own, so that it never waits behind commands that
 /// the worker defers while it waits for a handler.
-pub(super) struct Commands<S: Stored> {
+pub(super) struct CommandSender<S: Stored> {
     pub(super) queue: mpsc::Sender<Command<S>>,
     pub(super) stop: mpsc::Sender<()>,
 }
 
-impl<S: Stored> Clone for Commands<S> {
+impl<S: Stored> Clone for CommandSender<S> {
     fn clone(&self) -> Self {
-        Commands { queue: self.queue.clone(), stop: self.stop.clone() }
+        CommandSender { queue: self.queue.clone(), stop: self.stop.clone() }
     }
 }
 
-/// The worker's end of [`Commands`].
-struct Asked<S: Stored> {
+/// The worker's end of [`CommandSender`].
+struct CommandReceiver<S: Stored> {
     queue: mpsc::Receiver<Command<S>>,
     stop: mpsc::Receiver<()>,
 }
@@ -215,14 +215,14 @@ impl<S: Stored> Shared<S> {
 }
 
 /// One part of an informer while it does not run.
-struct Parked<S: Stored> {
+struct ParkedPart<S: Stored> {
     source: Box<dyn Source<S>>,
     told: Arc<Snapshot<S>>,
     synced: bool,
 }
 
 /// One part of an informer that runs.
-struct Running<S: Stored> {
+struct RunningPart<S: Stored> {
     /// Tells this part from an earlier one of the same name.
     number: u64,
     /// Dropping it ends the part's task.
@@ -233,7 +233,7 @@ struct Running<S: Stored> {
 }
 
 /// What a part says.
-struct Message<S: Stored> {
+struct PartMessage<S: Stored> {
     part: Arc<str>,
     number: u64,
     notice: Notice<S>,
@@ -241,16 +241,16 @@ struct Message<S: Stored> {
 }
 
 /// A part whose task has ended.
-struct Ended<S: Stored> {
+struct EndedPart<S: Stored> {
     part: Arc<str>,
     number: u64,
     source: Box<dyn Source<S>>,
     /// What it knew and had not said.
-    left: Vec<Told<S>>,
+    left: Vec<NoticeWithState<S>>,
 }
 
 /// What changed in a part, to be pushed batch by batch.
-struct Batches<S: Stored> {
+struct PartChanges<S: Stored> {
     part: Arc<str>,
     changes: Vec<Vec<Change<S>>>,
     /// The part's state behind the last batch.
@@ -259,8 +259,8 @@ struct Batches<S: Stored> {
 
 /// Everything an informer is made of, but its handlers. See the [module](self).
 pub(super) struct Worker<S: Stored> {
-    parked: BTreeMap<Arc<str>, Parked<S>>,
-    running: BTreeMap<Arc<str>, Running<S>>,
+    parked: BTreeMap<Arc<str>, ParkedPart<S>>,
+    running: BTreeMap<Arc<str>, RunningPart<S>>,
     next_number: u64,
     merged: Option<Merged<S>>,
     make: Option<MakeSource<S>>,
@@ -271,7 +271,7 @@ pub(super) struct Worker<S: Stored> {
 struct Merged<S: Stored> {
     kind: PartKind,
     indexer: Indexer<S>,
-    floors: Floors,
+    floors: DeletedVersions,
 }
 
 impl<S: Stored> Worker<S> {
@@ -301,7 +301,7 @@ impl<S: Stored> Worker<S> {
             parked: BTreeMap::new(),
             running: BTreeMap::new(),
             next_number: 0,
-            merged: Some(Merged { kind, indexer, floors: Floors::default() }),
+            merged: Some(Merged { kind, indexer, floors: DeletedVersions::default() }),
             make: Some(make),
             deferred: VecDeque::new(),
         };
@@ -315,7 +315,7 @@ impl<S: Stored> Worker<S> {
         let record = PartRecord { health: source.health(), synced: false, problem: None, skipped: 0, quarantined: 0 };
         shared.parts().insert(name.clone(), record);
         let told = source.told();
-        self.parked.insert(name, Parked { source, told, synced: false });
+        self.parked.insert(name, ParkedPart { source, told, synced: false });
     }
 
     /// Takes a part in while nothing runs; false when it is there already.
@@ -348,7 +348,7 @@ impl<S: Stored> Worker<S> {
     }
 
     /// Runs in a task until it is told to stop, and parks the worker then.
-    pub(super) fn spawn(self, shared: Arc<Shared<S>>) -> Commands<S> {
+    pub(super) fn spawn(self, shared: Arc<Shared<S>>) -> CommandSender<S> {
         // Says so if the runtime drops the task.
         struct Guard<S: Stored>(Option<Arc<Shared<S>>>);
         impl<S: Stored> Drop for Guard<S> {
@@ -361,7 +361,7 @@ impl<S: Stored> Worker<S> {
         let (queue, queued) = mpsc::channel(COMMANDS_MAX);
         // Whoever asks for a stop after the first one waits for the same.
         let (stop, stops) = mpsc::channel(1);
-        let asked = Asked { queue: queued, stop: stops };
+        let asked = CommandReceiver { queue: queued, stop: stops };
         shared.set_phase(Phase::Running);
         shared.hub.restart();
         tokio::spawn(async move {
@@ -379,10 +379,10 @@ impl<S: Stored> Worker<S> {
                 *parked = Some(worker);
             }
         });
-        Commands { queue, stop }
+        CommandSender { queue, stop }
     }
 
-    async fn run(&mut self, shared: &Shared<S>, mut asked: Asked<S>) -> Stop {
+    async fn run(&mut self, shared: &Shared<S>, mut asked: CommandReceiver<S>) -> Stop {
         let (out, mut messages) = mpsc::channel(PART_BATCHES_MAX);
         let mut tasks = JoinSet::new();
         for (name, part) in std::mem::take(&mut self.parked) {
@@ -451,16 +451,16 @@ impl<S: Stored> Worker<S> {
     fn start_part(
         &mut self,
         name: Arc<str>,
-        part: Parked<S>,
-        out: &mpsc::Sender<Message<S>>,
-        tasks: &mut JoinSet<Ended<S>>,
+        part: ParkedPart<S>,
+        out: &mpsc::Sender<PartMessage<S>>,
+        tasks: &mut JoinSet<EndedPart<S>>,
     ) {
         let (commands, receiver) = mpsc::channel(COMMANDS_MAX);
         let number = self.next_number;
         self.next_number += 1;
-        let Parked { source, told, synced } = part;
+        let ParkedPart { source, told, synced } = part;
         let store = source.store();
-        self.running.insert(name.clone(), Running { number, commands, told, store, synced });
+        self.running.insert(name.clone(), RunningPart { number, commands, told, store, synced });
         tasks.spawn(run_part(name, number, source, out.clone(), receiver));
     }
 
@@ -468,8 +468,8 @@ impl<S: Stored> Worker<S> {
     async fn stop_parts(
         &mut self,
         shared: &Shared<S>,
-        mut messages: mpsc::Receiver<Message<S>>,
-        mut tasks: JoinSet<Ended<S>>,
+        mut messages: mpsc::Receiver<PartMessage<S>>,
+        mut tasks: JoinSet<EndedPart<S>>,
     ) {
         let mut stopped = BTreeMap::new();
         for (name, part) in std::mem::take(&mut self.running) {
@@ -486,9 +486,9 @@ impl<S: Stored> Worker<S> {
         while let Ok(message) = messages.try_recv() {
             last.push(message);
         }
-        for Ended { part, number, left, .. } in &mut ended {
+        for EndedPart { part, number, left, .. } in &mut ended {
             let left = left.drain(..);
-            last.extend(left.map(|(notice, told)| Message { part: part.clone(), number: *number, notice, told }));
+            last.extend(left.map(|(notice, told)| PartMessage { part: part.clone(), number: *number, notice, told }));
         }
         for message in last {
             let known = stopped.get_mut(&message.part).filter(|(number, ..)| *number == message.number);
@@ -502,14 +502,19 @@ impl<S: Stored> Worker<S> {
                 }
             }
         }
-        for Ended { part, number, source, .. } in ended {
+        for EndedPart { part, number, source, .. } in ended {
             if let Some((_, told, synced)) = stopped.remove(&part).filter(|(known, ..)| *known == number) {
-                self.parked.insert(part, Parked { source, told, synced });
+                self.parked.insert(part, ParkedPart { source, told, synced });
             }
         }
     }
 
-    async fn handle(&mut self, message: Message<S>, shared: &Shared<S>, asked: &mut Asked<S>) -> Result<(), Stop> {
+    async fn handle(
+        &mut self,
+        message: PartMessage<S>,
+        shared: &Shared<S>,
+        asked: &mut CommandReceiver<S>,
+    ) -> Result<(), Stop> {
         let known = self.running.get_mut(&message.part).filter(|part| part.number == message.number);
         // A part that was taken out has nothing to say.
         let Some(part) = known else { return Ok(()) };
@@ -533,7 +538,12 @@ impl<S: Stored> Worker<S> {
     }
 
     /// Waits for the handlers that are behind, but not once the informer is stopped.
-    async fn feed(&mut self, mut pushed: Pushed<S>, shared: &Shared<S>, asked: &mut Asked<S>) -> Result<(), Stop> {
+    async fn feed(
+        &mut self,
+        mut pushed: Pushed<S>,
+        shared: &Shared<S>,
+        asked: &mut CommandReceiver<S>,
+    ) -> Result<(), Stop> {
         let stop = {
             let mut feed = pin!(shared.hub.feed(&mut pushed));
             loop {
@@ -555,8 +565,8 @@ impl<S: Stored> Worker<S> {
     }
 
     /// Notes what a part said. What changed is to be pushed, batch by batch, with [`Worker::push`].
-    fn tell(&mut self, message: Message<S>, shared: &Shared<S>) -> Option<Batches<S>> {
-        let Message { part: name, notice, told, .. } = message;
+    fn tell(&mut self, message: PartMessage<S>, shared: &Shared<S>) -> Option<PartChanges<S>> {
+        let PartMessage { part: name, notice, told, .. } = message;
         let mut parts = shared.parts();
         let record = parts.get_mut(&name)?;
         match notice {
@@ -566,7 +576,7 @@ impl<S: Stored> Worker<S> {
                     Some(_) => split_by_origin(changes),
                     None => vec![changes],
                 };
-                return Some(Batches { part: name.clone(), changes, told });
+                return Some(PartChanges { part: name.clone(), changes, told });
             }
             Notice::Synced => {
                 record.synced = true;
@@ -721,12 +731,12 @@ async fn run_part<S: Stored>(
     part: Arc<str>,
     number: u64,
     mut source: Box<dyn Source<S>>,
-    out: mpsc::Sender<Message<S>>,
+    out: mpsc::Sender<PartMessage<S>>,
     mut commands: mpsc::Receiver<WithIndexer<S>>,
-) -> Ended<S> {
+) -> EndedPart<S> {
     // What was taken from the source and has no place with the worker yet. A part that waits for
     // news holds no place: it is the parts that have some that share the few there are.
-    let mut unsent: Option<Told<S>> = None;
+    let mut unsent: Option<NoticeWithState<S>> = None;
     loop {
         let next = async {
             if unsent.is_none() {
@@ -735,7 +745,7 @@ async fn run_part<S: Stored>(
             }
             let place = out.reserve().await.ok()?;
             if let Some((notice, told)) = unsent.take() {
-                place.send(Message { part: part.clone(), number, notice, told });
+                place.send(PartMessage { part: part.clone(), number, notice, told });
             }
             Some(())
         };
@@ -750,7 +760,7 @@ async fn run_part<S: Stored>(
     }
     let mut left: Vec<_> = unsent.into_iter().collect();
     left.extend(source.suspend());
-    Ended { part, number, source, left }
+    EndedPart { part, number, source, left }
 }
 
 #[cfg(test)]

@@ -11,7 +11,7 @@ use tokio::time::Instant;
 
 use super::event::{Event, Stop};
 use super::handler::{EventStream, Handler, HandlerOptions, run_handler};
-use super::run::{Command, Commands, PartKind, Shared, Source, Worker};
+use super::run::{Command, CommandSender, PartKind, Shared, Source, Worker};
 use super::slot::{Slot, Timer};
 use super::status::{HandlerStatus, InformerStatus, NotSynced, Phase, StartError, StillBusy};
 use crate::decode::{Decode, DecodeError, KeepJson};
@@ -38,11 +38,10 @@ impl InformerConfig {
     }
 }
 
-/// A cache of one resource, and any number of handlers that are told its changes. Cheap to clone.
+/// A cache of one resource, whose changes any number of handlers receive. Cheap to clone.
 ///
-/// It lives as long as somebody holds it: a clone, a [`Handler`], or an [`EventStream`]. When the
-/// last of them is dropped it stops, and callbacks that nobody holds end when they have processed
-/// what they have. See the [module](super) for the whole picture.
+/// The informer stops when its last handle is dropped: a clone, a [`Handler`], or an [`EventStream`].
+/// Callbacks without a handle then end when they have processed their queue. See the [module](super).
 pub struct SharedInformer<S: Stored = Object> {
     inner: Arc<Inner<S>>,
 }
@@ -51,12 +50,12 @@ struct Inner<S: Stored> {
     shared: Arc<Shared<S>>,
     store: Store<S>,
     /// Reaches the worker while it runs; dropping it ends it.
-    commands: Mutex<Option<Commands<S>>>,
+    commands: Mutex<Option<CommandSender<S>>>,
     next_handler: Mutex<u64>,
 }
 
 impl<S: Stored> Inner<S> {
-    fn commands(&self) -> MutexGuard<'_, Option<Commands<S>>> {
+    fn commands(&self) -> MutexGuard<'_, Option<CommandSender<S>>> {
         self.commands.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -350,7 +349,7 @@ impl<S: Stored> SharedInformer<S> {
 
     // ===== parts =====
 
-    /// Takes in a namespace or shard; its objects are added for everybody. False when it is there
+    /// Adds a namespace or shard; all handlers receive its objects as added. False when it is there
     /// already, when this informer is not made of parts, or has ended for good.
     pub async fn add_part(&self, name: &str) -> bool {
         if let Some(worker) = &mut *self.inner.shared.parked() {
@@ -359,7 +358,7 @@ impl<S: Stored> SharedInformer<S> {
         self.command(|done| Command::AddPart { name: name.to_owned(), done }).await
     }
 
-    /// Takes out a namespace or shard; its objects are deleted for everybody, with
+    /// Removes a namespace or shard; all handlers receive its objects as deleted, with
     /// [`Reason::Unwatched`](super::Reason::Unwatched). False when it is not there.
     pub async fn remove_part(&self, name: &str) -> bool {
         if let Some(worker) = &mut *self.inner.shared.parked() {

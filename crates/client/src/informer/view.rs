@@ -1,4 +1,4 @@
-//! What one handler is still to be told: [`View`], the pure core of handlers.
+//! The events that one handler has not received yet: [`View`], a state machine without I/O.
 //!
 //! ```text
 //!   informer ── push ──▶ ┌ entries, oldest first ───────────────┐
@@ -11,9 +11,9 @@
 //!                        └──────────────────────────────────────┘
 //! ```
 //!
-//! A view holds what the handler has not seen, one entry for each object however often that
-//! changes, so its memory is bounded by the number of objects. Several changes of one object
-//! collapse into what leads from the state that the handler saw last to the one that is true now:
+//! A view has at most one entry per object, however often the object changes, so its memory is
+//! bounded by the number of objects. Several changes of one object coalesce into the events that lead
+//! from the state that the handler saw last to the current one:
 //!
 //! | saw it | then | told |
 //! |---|---|---|
@@ -25,21 +25,19 @@
 //! | yes | deleted, added with another uid | deleted, and added |
 //! | yes | deleted, added, deleted | deleted, once |
 //!
-//! An entry keeps its place while it changes: objects are told in the order in which each of them
-//! first changed, so none waits for ever behind one that changes all the time.
+//! An entry keeps its position while it changes: objects are delivered in the order of their first
+//! change, so a constantly changing object does not starve the others.
 //!
-//! **The state that is there when a handler begins** is not queued. The view walks through the
-//! newest snapshot in key order; a change behind the walk is an entry, a change ahead of it is left
-//! to the walk, which will find it. So a handler that joins late costs a pointer, stalls nobody,
-//! misses nothing and sees nothing twice.
+//! **The initial state** is not queued. The view walks through the newest snapshot in key order. A
+//! change behind the walk becomes an entry; a change ahead of it is left to the walk. A handler that
+//! joins late therefore costs one pointer, and receives each object exactly once.
 //!
-//! **Resync** walks through the snapshot too, spread over the period, and stands back behind
-//! entries ([`RESYNC_TURN`]); an object with an entry is passed over, as something newer is about to
-//! be told.
+//! **Resync** also walks through the snapshot, spread over the period, and yields to entries
+//! ([`RESYNC_TURN`]). It skips an object with an entry, because a newer state of it follows.
 //!
-//! Pure: the time comes in with each call, and [`View::poll_timeout`] says when to come back. The
-//! order of calls: [`View::begin`] when there is a state, then [`View::push`] for everything that
-//! changes after it, and [`View::end_initial`] when the state is whole; [`View::take`] at any time.
+//! The caller passes the time with each call, and [`View::poll_timeout`] returns when to call again.
+//! Order of calls: [`View::begin`] with the first state, then [`View::push`] for each change after it,
+//! and [`View::end_initial`] when the initial state is complete; [`View::take`] at any time.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
@@ -55,8 +53,8 @@ use crate::stored::Stored;
 /// it, unless its policy says otherwise.
 pub const BLOCK_CHANGES_MAX: usize = 1024;
 
-/// How long the informer waits, in sum, for handlers that want each change and take none, unless a
-/// policy says otherwise. Other handlers wait this long at most, however many handlers are stuck.
+/// How long the informer waits in total for handlers under [`Policy::Block`] that take nothing, unless
+/// a policy says otherwise. Other handlers wait this long at most, however many handlers are stuck.
 pub const BLOCK_PATIENCE: Duration = Duration::from_secs(10);
 
 /// Of how many objects a handler under [`Policy::DropAndResync`] may have changes to see, unless its
@@ -76,28 +74,30 @@ pub const RESYNC_PERIOD_MIN: Duration = Duration::from_secs(1);
 /// What happens when a handler is slower than the changes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Policy {
-    /// It is told the latest state of each object, and states in between are left out. It holds
-    /// nobody up, and what waits for it is bounded by the number of objects.
+    /// The handler receives the latest state of each object; states in between are left out. It delays
+    /// no other handler, and its queue is bounded by the number of objects.
     #[default]
     Coalesce,
-    /// It is told each change. When `changes_max` wait for it the informer reads no further from the
-    /// server: everybody waits for this handler, up to `patience` without it taking anything. Then
-    /// what follows is coalesced for it until it has caught up half way, and the others go on.
-    /// The informer waits for several such handlers at the same time, and what it has waited for one
-    /// counts for all that take nothing meanwhile: those that are stuck delay the others by one
-    /// patience, the longest of theirs.
+    /// The handler receives each change. While `changes_max` changes wait for it, the informer reads
+    /// nothing from the server, which delays all its handlers. After `patience` in which the handler
+    /// took nothing, its changes are coalesced until half of the queue is processed, and the informer
+    /// goes on.
     ///
-    /// The state at the beginning is told as it is at the time, not with its history.
+    /// The informer waits for all such handlers at the same time, and each wait counts against the
+    /// patience of every handler that takes nothing during it. Stuck handlers therefore delay the
+    /// others by one patience in total, the longest of theirs.
+    ///
+    /// The initial state is delivered as it is at the time, without its history.
     Block {
         /// How many changes may wait; at least one.
         changes_max: usize,
-        /// How long everybody waits for a handler that takes nothing, in sum since it last took
+        /// How long the informer waits for a handler that takes nothing, in total since it last took
         /// something.
         patience: Duration,
     },
-    /// As `Coalesce`, but when changes of more than `objects_max` objects wait for it, all are
-    /// dropped: it is told [`Event::Reset`], then the whole state at its own pace. What waits for it
-    /// is bounded whatever the number of objects. For handlers that mirror the state.
+    /// As `Coalesce`, but when changes of more than `objects_max` objects wait, all of them are
+    /// dropped: the handler receives [`Event::Reset`], then the whole state at its own pace. Its queue
+    /// is bounded by `objects_max`. For handlers that mirror the state.
     DropAndResync {
         /// Of how many objects changes may wait; at least one.
         objects_max: usize,

@@ -1,4 +1,4 @@
-//! What the reflectors of one server have learned of it: [`ServerMemory`].
+//! Knowledge about one server that its reflectors share: [`ServerMemory`].
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
@@ -6,17 +6,17 @@ use std::time::{Duration, Instant};
 /// How long a server is remembered not to know WatchList.
 pub const WATCH_LIST_MEMORY: Duration = Duration::from_secs(30 * 60);
 
-/// WatchLists, one after the other, that went silent before their end marker, after which a server that
-/// never sent one is remembered not to know WatchList.
+/// Number of silent WatchLists in a row, streams at the same time counted as one, after which a server
+/// that never sent an end marker is remembered not to know WatchList.
 pub const SILENT_WATCH_LISTS: u32 = 2;
 
-/// What is known of one server, by everybody who watches it. Clones share it, and so do the clones
-/// of a [`ReflectorConfig`](super::ReflectorConfig): what one reflector learns, the next one need not ask.
+/// Knowledge about one server that its reflectors share. Clones share it, also the clones of a
+/// [`ReflectorConfig`](super::ReflectorConfig).
 ///
-/// A server is remembered not to know WatchList when it refuses one, or when it leaves out the end marker
-/// again and again. One stream that goes silent says nothing of the server: the network between may have
-/// lost it, and all other streams at the same time. So streams that were open at the same time count as
-/// one silence, and none counts once the server has sent a marker.
+/// A server is remembered not to know WatchList when it refuses one, or when it omits the end marker
+/// [`SILENT_WATCH_LISTS`] times in a row. One silent stream is no evidence against the server, because a
+/// broken network silences all streams at the same time. Streams that overlap in time therefore count
+/// once, and none counts after the server has sent an end marker.
 #[derive(Clone, Debug, Default)]
 pub struct ServerMemory(Arc<Mutex<Memory>>);
 
@@ -40,7 +40,7 @@ impl ServerMemory {
         self.lock().refused_until.is_some_and(|until| now < until)
     }
 
-    /// The server refused a WatchList: for [`WATCH_LIST_MEMORY`] nobody asks again.
+    /// The server refused a WatchList: no reflector tries another one for [`WATCH_LIST_MEMORY`].
     pub fn remember_refusal(&self, now: Instant) {
         *self.lock() = Memory { refused_until: Some(now + WATCH_LIST_MEMORY), ..Memory::default() };
     }
@@ -50,7 +50,7 @@ impl ServerMemory {
         *self.lock() = Memory { knows_watch_list: true, ..Memory::default() };
     }
 
-    /// A WatchList that was asked for at `asked` brought nothing any more, and no end marker, by `now`.
+    /// A WatchList that was requested at `asked` went silent before its end marker; noticed at `now`.
     pub fn remember_silence(&self, asked: Instant, now: Instant) {
         let mut memory = self.lock();
         let overlaps = memory.last_silence.is_some_and(|last| asked <= last);

@@ -335,7 +335,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn proxies_are_urls() {
+    fn proxy_address_must_be_a_url() {
         fn check(url: &str, expected: Result<&str, &str>) {
             let found = ProxyUrl::parse(url).map(|proxy| {
                 let login = proxy.login.map(|(user, password)| format!(" as {user} with {password}"));

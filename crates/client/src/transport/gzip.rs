@@ -114,7 +114,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_compressed_body_reads_as_it_was_meant_however_it_is_cut() {
+    async fn compressed_body_is_decoded_for_any_chunking() {
         let text: Vec<u8> = (0..200_000_u32).flat_map(|n| (n % 977).to_string().into_bytes()).collect();
         let packed = packed(&text);
         for size in [1, 7, 1_000, packed.len()] {
@@ -125,13 +125,13 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn several_members_are_one_body() {
+    async fn several_gzip_members_form_one_body() {
         let chunks = vec![[packed(b"one "), packed(b"two")].concat()];
         assert_eq!(unpack("GZIP", chunks).await.as_deref(), Ok(&b"one two"[..]));
     }
 
     #[tokio::test]
-    async fn what_is_cut_or_no_gzip_is_an_error() {
+    async fn truncated_or_invalid_gzip_is_an_error() {
         let whole = packed(&[b'x'; 100_000]);
         assert!(
             unpack("gzip", vec![whole[..whole.len() - 9].to_vec()]).await.is_err(),
@@ -141,7 +141,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_was_sent_so_far_is_shown_at_once() {
+    async fn flushed_data_is_decoded_immediately() {
         let mut encoder = GzEncoder::new(Vec::new(), Compression::default());
         encoder.write_all(b"event\n").unwrap();
         encoder.flush().unwrap();

@@ -4,10 +4,10 @@
 //! HTTP/2 where the server speaks it (ALPN), with pings, so that a dead connection is noticed in
 //! seconds instead of at the next timeout; HTTP/1.1 otherwise, one connection per watch.
 //!
-//! A server takes a limited number of streams per HTTP/2 connection (kube-apiserver: 100 unless told
-//! otherwise). What is above that waits inside the client until another stream ends, which a watch
-//! does not do for minutes. So requests are spread: a connection gets at most
-//! [`TransportOptions::streams_max`], then another one is made.
+//! A server limits the streams per HTTP/2 connection (kube-apiserver: 100 by default). A request above
+//! the limit would wait in the client until another stream ends, which takes minutes for a watch.
+//! Requests are therefore spread: a connection carries at most [`TransportOptions::streams_max`]
+//! streams, then another connection is opened.
 
 mod connect;
 mod gzip;

@@ -98,7 +98,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_keys_delay_doubles_from_5_ms_to_1000_s() {
+    fn delay_of_a_failing_key_doubles_from_5_ms_to_1000_s() {
         let policy = RetryPolicy::default();
         let found: Vec<u128> = [0, 1, 2, 10, 17, 18, 31, 32, u32::MAX].map(|n| policy.delay(n).as_millis()).to_vec();
         assert_eq!(found, [5, 10, 20, 5_120, 655_360, 1_000_000, 1_000_000, 1_000_000, 1_000_000]);
@@ -107,7 +107,7 @@ mod tests {
     }
 
     #[test]
-    fn a_full_bucket_gives_its_burst_and_then_one_token_per_interval() {
+    fn full_token_bucket_allows_its_burst_then_one_token_per_interval() {
         let start = Instant::now();
         let mut bucket = TokenBucket::default();
         for n in 0..100 {
@@ -125,7 +125,7 @@ mod tests {
     }
 
     #[test]
-    fn no_wait_is_longer_than_asked_for() {
+    fn no_wait_exceeds_the_configured_maximum() {
         let start = Instant::now();
         let mut bucket = TokenBucket::new(1.0, 1, Duration::from_secs(3));
         let waits: Vec<u64> = (0..8).map(|_| bucket.reserve(start).as_secs()).collect();

@@ -121,7 +121,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn durations_fall_into_their_buckets() {
+    fn durations_are_counted_in_their_histogram_bucket() {
         let mut histogram = Histogram::default();
         for millis in [0, 1, 2, 1_000, 2_000_000] {
             histogram.observe(Duration::from_millis(millis));
@@ -135,7 +135,7 @@ mod tests {
     }
 
     #[test]
-    fn the_names_are_client_gos() {
+    fn metric_names_are_those_of_client_go() {
         let mut metrics = QueueMetrics { depth: 3, adds: 7, ..QueueMetrics::default() };
         metrics.work_duration.observe(Duration::from_millis(5));
         let text = metrics.to_prometheus("pods");

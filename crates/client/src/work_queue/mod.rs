@@ -10,11 +10,11 @@
 //!     └ ready: no-op └──────────── done of a dirty key ◀──────────┘───┘ ready again at done
 //! ```
 //!
-//! A key stands in the queue once, however often it was added, and no two workers ever hold the
-//! same key: client-go's rules. So memory is bounded by the number of distinct keys and a worker
-//! that is slow sees one later state instead of a backlog of earlier ones.
+//! As in client-go, a key is in the queue once, however often it is added, and no two workers hold the
+//! same key. Memory is therefore bounded by the number of distinct keys, and a slow worker sees the
+//! latest state instead of a backlog.
 //!
-//! What is promised:
+//! Guarantees:
 //! - A key that was added is handed out at least once after its last add, unless the queue was shut
 //!   down before that add.
 //! - No key is held by two workers at once.
@@ -22,9 +22,9 @@
 //! - No key starves: see [`QueueConfig::overdue_after`].
 //! - A queue that is shut down hands out all that was ready, and what became dirty before.
 //!
-//! Beyond client-go: priorities with ageing, turns between namespaces, failure counts that fade
-//! (in client-go they stay for ever where nobody calls `Forget`), and a [`WorkItem`] that gives its
-//! key back when it is dropped, so that a panic never leaves a key held for ever.
+//! Beyond client-go: priorities with aging, turns between namespaces, failure counts that expire
+//! (client-go keeps them until `Forget` is called), and a [`WorkItem`] that returns its key when it is
+//! dropped, so that a panicking worker does not hold its key for ever.
 
 mod core;
 mod limiter;
@@ -39,9 +39,8 @@ pub use self::limiter::{RetryPolicy, TokenBucket};
 pub use self::metrics::{Histogram, QueueMetrics};
 pub use self::queue::{WorkItem, WorkQueue};
 
-/// The priority of what nobody gave another one. Higher ones come first.
+/// The default priority. Higher ones come first.
 pub const PRIORITY_NORMAL: i32 = 0;
 
-/// The priority of what is not news: the initial state, a relist, a resync. controller-runtime's
-/// value.
+/// The priority of the initial state, a relist and a resync. The value is controller-runtime's.
 pub const PRIORITY_LOW: i32 = -100;

@@ -76,7 +76,7 @@ fn check(promise: &str, words: &str, expected: &str) {
 }
 
 #[test]
-fn the_basic_queue_is_client_gos() {
+fn queue_deduplicates_and_requeues_like_client_go() {
     check("keys come in the order they were added", "+a +b +c > > > >", "a b c -");
     check("a key that is ready is not added again", "+a +b +a > > >", "a b -");
     check("no two workers hold one key", "+a > +a >", "a -");
@@ -86,7 +86,7 @@ fn the_basic_queue_is_client_gos() {
 }
 
 #[test]
-fn delays_are_client_gos() {
+fn delayed_adds_behave_like_client_go() {
     check("a delayed key waits for its time", "+a~10 > *9 > *1 >", "-10ms -1ms a");
     check("the earlier of two times wins, whichever came first", "+a~10 +a~5 > *5 > .a *5 >", "-5ms a -");
     check("the earlier of two times wins, whichever came first", "+a~5 +a~10 > *5 > .a *5 >", "-5ms a -");
@@ -97,7 +97,7 @@ fn delays_are_client_gos() {
 }
 
 #[test]
-fn failures_are_client_gos() {
+fn rate_limited_adds_behave_like_client_go() {
     check("a key's delay doubles with each failure", "!a *5 > .a !a *10 > .a !a", "5ms a 10ms a 20ms");
     check("forgetting begins anew", "!a *5 > !a .a ?a *10 > .a !a", "5ms a 10ms a 5ms");
     check("keys fail on their own", "!a !a !b", "5ms 10ms 5ms");
@@ -108,7 +108,7 @@ fn failures_are_client_gos() {
 }
 
 #[test]
-fn shutdown_is_client_gos() {
+fn shutdown_behaves_like_client_go() {
     check("a shut queue takes nothing", "# +a +b~5 !c *10 >", "0ms closed");
     check("what is ready is still handed out", "+a +b # > > >", "a b closed");
     check("what is delayed is lost", "+a~5 # *10 >", "closed");
@@ -122,7 +122,7 @@ fn shutdown_is_client_gos() {
 }
 
 #[test]
-fn priorities_come_first_and_nobody_starves() {
+fn higher_priorities_come_first_without_starving_lower_ones() {
     check("a higher priority comes first", "+a@-100 +b +c@7 > > >", "c b a");
     check("a higher priority moves a ready key up", "+a@-100 +b@-100 +b@5 > > >", "b a -");
     check("a lower one does not move it down", "+a@5 +b@4 +a@1 > >", "a b");
@@ -136,7 +136,7 @@ fn priorities_come_first_and_nobody_starves() {
 }
 
 #[test]
-fn groups_take_turns() {
+fn groups_are_served_in_turn() {
     let by_namespace = || QueueConfig::default().fair_by(|key: &String| key.chars().next());
     let mut script = Script::new(by_namespace());
     assert_eq!(
@@ -149,7 +149,7 @@ fn groups_take_turns() {
 }
 
 #[test]
-fn memory_is_bounded_by_keys_and_failures_fade() {
+fn memory_is_bounded_by_keys_and_unused_failure_counts_expire() {
     let mut script = Script::new(QueueConfig::default());
     for _ in 0..1_000 {
         script.run("+a +b~50 +b~30 !c");
@@ -165,7 +165,7 @@ fn memory_is_bounded_by_keys_and_failures_fade() {
 }
 
 #[test]
-fn metrics_say_what_happened() {
+fn metrics_count_adds_retries_and_latencies() {
     let mut script = Script::new(QueueConfig::default());
     script.run("+a +a +b *7 > *30 > *10 .a !c +d~9");
     let metrics = script.core.metrics(script.at());
@@ -177,7 +177,7 @@ fn metrics_say_what_happened() {
 }
 
 #[test]
-fn delays_beyond_all_reason_do_not_overflow() {
+fn huge_delays_do_not_overflow() {
     let mut script = Script::new(QueueConfig::default());
     let at = script.at();
     script.core.handle_add_after(at, "a".to_owned(), Duration::MAX, 0);
@@ -475,7 +475,7 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 600, ..ProptestConfig::default() })]
 
     #[test]
-    fn the_queue_is_the_slow_model(ops in prop::collection::vec(op(), 1..160)) {
+    fn queue_behaves_like_a_simple_model(ops in prop::collection::vec(op(), 1..160)) {
         run(&ops, Plant::None)?;
     }
 }
@@ -648,14 +648,14 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 500, ..ProptestConfig::default() })]
 
     #[test]
-    fn no_wake_up_is_lost_in_any_order(acts in prop::collection::vec(act(), 1..60)) {
+    fn no_worker_sleeps_while_a_key_is_ready(acts in prop::collection::vec(act(), 1..60)) {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_time().start_paused(true).build().unwrap();
         runtime.block_on(interleave(acts))?;
     }
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_key_is_given_back_when_its_worker_panics() {
+async fn key_is_requeued_when_its_worker_panics() {
     let queue: WorkQueue<&str> = WorkQueue::default();
     queue.add("a");
     let taken = queue.clone();
@@ -669,7 +669,7 @@ async fn a_key_is_given_back_when_its_worker_panics() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn draining_waits_for_the_last_worker() {
+async fn shutdown_with_drain_waits_for_the_last_worker() {
     let queue: WorkQueue<&str> = WorkQueue::default();
     queue.add("a");
     queue.add("b");
@@ -699,7 +699,7 @@ async fn draining_waits_for_the_last_worker() {
 }
 
 #[tokio::test]
-async fn many_workers_and_many_producers_lose_nothing() {
+async fn concurrent_workers_and_producers_lose_no_key() {
     const KEYS: u64 = 40;
     const ROUNDS: u64 = 50;
     let queue: WorkQueue<u64> = WorkQueue::default();

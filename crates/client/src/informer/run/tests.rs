@@ -85,7 +85,7 @@ impl Source<Item> for Script {
         &mut self.indexer
     }
 
-    fn suspend(&mut self) -> Vec<Told<Item>> {
+    fn suspend(&mut self) -> Vec<NoticeWithState<Item>> {
         Vec::new()
     }
 }
@@ -104,7 +104,7 @@ async fn next(slot: &Slot<Item>) -> String {
 }
 
 /// What a test holds of an informer: a handler, the commands, and what handles share.
-type Started = (Arc<Slot<Item>>, Commands<Item>, Arc<Shared<Item>>);
+type Started = (Arc<Slot<Item>>, CommandSender<Item>, Arc<Shared<Item>>);
 
 /// A merged informer over one part, and a handler with room for one change.
 fn start(notices: Vec<Notice<Item>>) -> Started {
