@@ -59,7 +59,7 @@ impl BodyBudget {
 
     /// A body of which nothing has been received.
     pub(crate) fn begin(self: &Arc<Self>, connection: Option<ConnectionBodies>) -> BodyCharge {
-        BodyCharge { budget: Arc::clone(self), connection: connection.unwrap_or_default(), bytes: 0, incomplete: None }
+        BodyCharge { budget: Arc::clone(self), connection, bytes: 0, incomplete: None }
     }
 
     /// Bytes charged.
@@ -97,7 +97,7 @@ impl State {
 /// What one body takes, given back when it is dropped.
 pub(crate) struct BodyCharge {
     budget: Arc<BodyBudget>,
-    connection: ConnectionBodies,
+    connection: Option<ConnectionBodies>,
     bytes: usize,
     incomplete: Option<(u64, Arc<Incomplete>)>,
 }
@@ -107,8 +107,9 @@ impl BodyCharge {
     ///
     /// # Errors
     /// [`Exhausted`] when there is no room for them.
-    pub(crate) fn add(&mut self, bytes: usize, now: Instant) -> Result<(), Exhausted> {
-        if self.connection.0.load(Relaxed) + bytes > CONNECTION_BODIES_BYTES_MAX {
+    pub(crate) fn add(&mut self, bytes: usize, now: impl FnOnce() -> Instant) -> Result<(), Exhausted> {
+        let of_connection = self.connection.as_ref().map_or(0, |connection| connection.0.load(Relaxed));
+        if of_connection + bytes > CONNECTION_BODIES_BYTES_MAX {
             return Err(Exhausted);
         }
         let mut state = self.budget.state.lock();
@@ -118,14 +119,16 @@ impl BodyCharge {
         }
         let excess = (state.bytes + bytes).saturating_sub(self.budget.bytes_max);
         if excess > 0 {
-            state.reclaim(excess, own.map(|(id, _)| *id), now);
+            state.reclaim(excess, own.map(|(id, _)| *id), now());
         }
         if state.bytes + bytes > self.budget.bytes_max {
             return Err(Exhausted);
         }
         state.bytes += bytes;
         self.bytes += bytes;
-        self.connection.0.fetch_add(bytes, Relaxed);
+        if let Some(connection) = &self.connection {
+            connection.0.fetch_add(bytes, Relaxed);
+        }
         if let Some((_, own)) = own {
             own.bytes.store(self.bytes, Relaxed);
         }
@@ -175,7 +178,9 @@ impl BodyCharge {
 
 impl Drop for BodyCharge {
     fn drop(&mut self) {
-        self.connection.0.fetch_sub(self.bytes, Relaxed);
+        if let Some(connection) = &self.connection {
+            connection.0.fetch_sub(self.bytes, Relaxed);
+        }
         let mut state = self.budget.state.lock();
         // The bytes of a body that was given up are no longer charged.
         if self.incomplete.as_ref().is_none_or(|(id, _)| state.incomplete.remove(id).is_some()) {
@@ -194,23 +199,23 @@ mod tests {
     fn oldest_incomplete_body_is_given_up_when_the_budget_is_used_up() {
         let (budget, start) = (BodyBudget::new(100), Instant::now());
         let mut complete = budget.begin(None);
-        complete.add(20, start).unwrap();
+        complete.add(20, || start).unwrap();
         complete.complete().unwrap();
         let [mut oldest, mut older, mut young] = [0, 1, 2].map(|_| budget.begin(None));
         for body in [&mut oldest, &mut older] {
-            body.add(30, start).unwrap();
+            body.add(30, || start).unwrap();
             body.wait(start);
         }
-        assert_eq!(young.add(30, start + RECEIVING_GRACE / 2), Err(Exhausted), "none is old enough");
-        assert_eq!(oldest.add(50, start + RECEIVING_GRACE), Ok(()), "the next oldest makes room for the oldest");
+        assert_eq!(young.add(30, || start + RECEIVING_GRACE / 2), Err(Exhausted), "none is old enough");
+        assert_eq!(oldest.add(50, || start + RECEIVING_GRACE), Ok(()), "the next oldest makes room for the oldest");
         assert!(older.reclaimed().now_or_never().is_some());
-        assert_eq!((older.add(1, start), older.complete()), (Err(Exhausted), Err(Exhausted)));
+        assert_eq!((older.add(1, || start), older.complete()), (Err(Exhausted), Err(Exhausted)));
         assert_eq!(budget.bytes(), 100);
-        assert_eq!(young.add(30, start + RECEIVING_GRACE), Ok(()));
+        assert_eq!(young.add(30, || start + RECEIVING_GRACE), Ok(()));
         assert!(oldest.reclaimed().now_or_never().is_some());
         drop((oldest, older));
         assert_eq!(budget.bytes(), 50, "bytes are given back once");
-        assert_eq!(young.add(51, start + RECEIVING_GRACE), Err(Exhausted), "complete bodies are never given up");
+        assert_eq!(young.add(51, || start + RECEIVING_GRACE), Err(Exhausted), "complete bodies are never given up");
         drop((complete, young));
         assert_eq!(budget.bytes(), 0);
     }
@@ -220,11 +225,11 @@ mod tests {
         let (budget, now) = (BodyBudget::new(usize::MAX / 2), Instant::now());
         let connection = ConnectionBodies::default();
         let mut first = budget.begin(Some(connection.clone()));
-        first.add(CONNECTION_BODIES_BYTES_MAX, now).unwrap();
+        first.add(CONNECTION_BODIES_BYTES_MAX, || now).unwrap();
         let mut second = budget.begin(Some(connection));
-        assert_eq!(second.add(1, now), Err(Exhausted));
-        assert_eq!(budget.begin(Some(ConnectionBodies::default())).add(1, now), Ok(()), "another connection");
+        assert_eq!(second.add(1, || now), Err(Exhausted));
+        assert_eq!(budget.begin(Some(ConnectionBodies::default())).add(1, || now), Ok(()), "another connection");
         drop(first);
-        assert_eq!(second.add(1, now), Ok(()));
+        assert_eq!(second.add(1, || now), Ok(()));
     }
 }

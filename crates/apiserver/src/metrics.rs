@@ -177,6 +177,21 @@ struct Served {
     seconds: f64,
 }
 
+impl Served {
+    fn add(&mut self, code: u16, took: Duration) {
+        match self.codes.iter_mut().find(|(known, _)| *known == code) {
+            Some((_, count)) => *count += 1,
+            None => self.codes.push((code, 1)),
+        }
+        let seconds = took.as_secs_f64();
+        if let Some(bucket) = BUCKETS.iter().position(|bound| seconds <= *bound) {
+            self.buckets[bucket] += 1;
+        }
+        self.count += 1;
+        self.seconds += seconds;
+    }
+}
+
 /// What is counted while the server runs; the rest is looked up when it is asked for.
 #[derive(Debug, Default)]
 pub(crate) struct Metrics(Mutex<Requests>);
@@ -204,24 +219,13 @@ impl Metrics {
         let mut requests = self.0.lock();
         requests.follow(registry);
         let key: &dyn Keyed = labels;
-        if !requests.served.contains_key(key) {
-            let series = labels.series();
-            if !series.is_served(registry) {
-                return;
-            }
-            requests.served.insert(series, Served::default());
+        if let Some(served) = requests.served.get_mut(key) {
+            return served.add(code, took);
         }
-        let Some(served) = requests.served.get_mut(key) else { return };
-        match served.codes.iter_mut().find(|(known, _)| *known == code) {
-            Some((_, count)) => *count += 1,
-            None => served.codes.push((code, 1)),
+        let series = labels.series();
+        if series.is_served(registry) {
+            requests.served.entry(series).or_default().add(code, took);
         }
-        let seconds = took.as_secs_f64();
-        if let Some(bucket) = BUCKETS.iter().position(|bound| seconds <= *bound) {
-            served.buckets[bucket] += 1;
-        }
-        served.count += 1;
-        served.seconds += seconds;
     }
 }
 

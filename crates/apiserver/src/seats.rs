@@ -85,12 +85,12 @@ impl Seats {
     }
 
     /// A seat: a free one, or that of the slowest answer.
-    pub(crate) fn take(self: &Arc<Self>, now: Instant) -> Option<Seat> {
+    pub(crate) fn take(self: &Arc<Self>, now: impl FnOnce() -> Instant) -> Option<Seat> {
         let mut table = self.table.lock();
         if table.taken < self.max {
             table.taken += 1;
         } else {
-            let slowest = table.slowest(now)?;
+            let slowest = table.slowest(now())?;
             drop(table);
             slowest.cut();
         }
@@ -186,7 +186,7 @@ mod tests {
     }
 
     fn sending(seats: &Arc<Seats>, now: Instant, seconds: u64) -> (Seat, Arc<Answer>) {
-        let (mut seat, answer) = (seats.take(now).expect("a free seat"), Arc::new(Answer::default()));
+        let (mut seat, answer) = (seats.take(|| now).expect("a free seat"), Arc::new(Answer::default()));
         let cut: Weak<Answer> = Arc::downgrade(&answer);
         seat.send(now, now + Duration::from_secs(seconds), cut);
         (seat, answer)
@@ -198,13 +198,13 @@ mod tests {
         let (fast, unread, slow) = (sending(&seats, start, 60), sending(&seats, start, 60), sending(&seats, start, 60));
         fast.0.sent(10 << 20);
         slow.0.sent(1);
-        assert!(seats.take(start + SENDING_GRACE / 2).is_none(), "no answer is slow yet");
+        assert!(seats.take(|| start + SENDING_GRACE / 2).is_none(), "no answer is slow yet");
         let later = start + SENDING_GRACE;
-        let _first = seats.take(later).expect("the seat of the unread answer");
+        let _first = seats.take(|| later).expect("the seat of the unread answer");
         assert!(unread.1.is_cut() && !slow.1.is_cut());
-        let _second = seats.take(later).expect("the seat of the slow answer");
+        let _second = seats.take(|| later).expect("the seat of the slow answer");
         assert!(slow.1.is_cut() && !fast.1.is_cut());
-        assert!(seats.take(later).is_none(), "a fast answer and two requests at work keep their seats");
+        assert!(seats.take(|| later).is_none(), "a fast answer and two requests at work keep their seats");
         drop((unread, slow));
         assert_eq!(seats.taken(), 3, "a seat that was given away is not given back again");
         drop(fast);
@@ -228,10 +228,10 @@ mod tests {
     #[test]
     fn request_at_work_is_never_cut() {
         let (seats, start) = (Seats::new(1), Instant::now());
-        let _working = seats.take(start);
+        let _working = seats.take(|| start);
         let later = start + Duration::from_secs(3600);
         seats.sweep(later);
         seats.reclaim(later);
-        assert!(seats.take(later).is_none());
+        assert!(seats.take(|| later).is_none());
     }
 }

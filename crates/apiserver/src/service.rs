@@ -246,7 +246,7 @@ impl ApiService {
             Ok(Route::Health { endpoint, check }) => self.health(endpoint, check.as_deref(), &query).await,
             Ok(route) => {
                 let now = Instant::now();
-                let Some(seat) = self.shared.reads.take(now) else { return too_many_requests() };
+                let Some(seat) = self.shared.reads.take(|| now) else { return too_many_requests() };
                 let mut response = match route {
                     Route::Metrics => {
                         let mut response = text(StatusCode::OK, self.shared.metrics_text().await);
@@ -355,7 +355,7 @@ impl ApiService {
                 Err(status) => return asker.status(&status),
             },
         };
-        let Some(seat) = seats.take(Instant::now()) else {
+        let Some(seat) = seats.take(Instant::now) else {
             return too_many_requests();
         };
         let mut room = None;
@@ -413,7 +413,7 @@ impl ApiService {
     {
         let deadline = Instant::now() + request_timeout(query)?;
         let received = in_time(deadline, upload.collect(&self.shared.bodies)).await?;
-        let Some(seat) = self.shared.writes.take(Instant::now()) else { return Ok(too_many_requests()) };
+        let Some(seat) = self.shared.writes.take(Instant::now) else { return Ok(too_many_requests()) };
         let body = received.bytes.clone();
         let room = in_time(deadline, async { Ok(self.room_for(&body).await) }).await?;
         let content_type = header(headers, &CONTENT_TYPE);

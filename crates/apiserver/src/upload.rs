@@ -78,15 +78,17 @@ where
             return Err(too_large());
         }
         let mut charge = budget.begin(self.connection.clone());
-        let mut rate = Rate::new(Instant::now());
+        let mut rate = None;
         let (mut first, mut joined) = (Bytes::new(), BytesMut::new());
         while let Some(mut data) = self.next_in_time(&mut charge, &mut rate).await? {
             let bytes = data.remaining();
             if first.len() + joined.len() + bytes > REQUEST_BODY_BYTES_MAX {
                 return Err(too_large());
             }
-            charge.add(bytes, Instant::now()).map_err(no_room)?;
-            rate.bytes += bytes;
+            charge.add(bytes, Instant::now).map_err(no_room)?;
+            if let Some(rate) = &mut rate {
+                rate.bytes += bytes;
+            }
             if first.is_empty() && joined.is_empty() {
                 // Most bodies come in one piece and are not copied.
                 first = data.copy_to_bytes(bytes);
@@ -104,12 +106,18 @@ where
     }
 
     /// The next piece, if it comes at the minimum rate and the body is not given up for others.
-    async fn next_in_time(&mut self, charge: &mut BodyCharge, rate: &mut Rate) -> Result<Option<B::Data>, Status> {
+    async fn next_in_time(
+        &mut self,
+        charge: &mut BodyCharge,
+        rate: &mut Option<Rate>,
+    ) -> Result<Option<B::Data>, Status> {
         // Most bodies have arrived whole when they are asked for.
         if let Some(ready) = self.next().now_or_never() {
             return ready;
         }
         charge.wait(Instant::now());
+        // Measured from the first wait on.
+        let rate = rate.get_or_insert_with(|| Rate::new(Instant::now()));
         loop {
             tokio::select! {
                 biased;
