@@ -2,6 +2,7 @@
 
 mod serve;
 mod storage;
+mod trim;
 mod watch;
 
 use std::process::ExitCode;

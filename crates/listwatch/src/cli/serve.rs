@@ -123,6 +123,7 @@ impl Serve {
 
     async fn serve(self) -> Result<(), Failure> {
         allow_many_connections();
+        super::trim::start();
         // First what fails fastest: a taken port is told before any store is opened.
         let listener = TcpListener::bind(self.bind)
             .map_err(|error| format!("cannot listen on {}: {error} (choose another with --bind)", self.bind))?;

@@ -1,0 +1,143 @@
+//! Gives memory back to the system after a peak: [`start`].
+//!
+//! glibc keeps what was freed for the next allocation, and returns on its own only what lies at the end
+//! of a heap. `malloc_trim` returns every free page. It walks the free chunks of each heap under that
+//! heap's lock, so it is called when memory has grown and a few times after that, and never in a server
+//! whose memory is steady. Figures are in `docs/decisions/0009-memory-after-a-peak.md`.
+
+/// Starts a thread that watches this process's memory. Does nothing where the allocator is not glibc's.
+pub(crate) fn start() {
+    #[cfg(all(target_os = "linux", target_env = "gnu"))]
+    glibc::start();
+}
+
+#[cfg(all(target_os = "linux", target_env = "gnu"))]
+mod glibc {
+    use std::time::{Duration, Instant};
+
+    /// How often memory is looked at.
+    const CHECK_INTERVAL: Duration = Duration::from_secs(15);
+    /// Bytes that resident memory has to grow since the last trim for the next one.
+    const GROWTH_BYTES: u64 = 32 * 1024 * 1024;
+    /// A trim in the middle of a peak returns little. It is repeated after [`CHECK_INTERVAL`], and after
+    /// twice the time each, up to this: answers are cut after 60 s, and histories forget after 75 s.
+    const LAST_REPEAT: Duration = Duration::from_secs(240);
+
+    /// When to trim: a plain value over readings of resident memory.
+    pub(super) struct Schedule {
+        /// Resident bytes after the last trim, or fewer that were seen since.
+        floor: u64,
+        repeat: Option<(Instant, Duration)>,
+    }
+
+    impl Schedule {
+        pub(super) fn new(resident: u64) -> Self {
+            Schedule { floor: resident, repeat: None }
+        }
+
+        /// Is a trim due?
+        pub(super) fn handle_resident(&mut self, now: Instant, resident: u64) -> bool {
+            self.floor = self.floor.min(resident);
+            if resident >= self.floor + GROWTH_BYTES {
+                self.repeat = Some((now + CHECK_INTERVAL, CHECK_INTERVAL));
+                return true;
+            }
+            let Some((due, gap)) = self.repeat.filter(|(due, _)| *due <= now) else { return false };
+            self.repeat = (gap < LAST_REPEAT).then_some((due + 2 * gap, 2 * gap));
+            true
+        }
+
+        /// A trim has left so much.
+        pub(super) fn handle_trimmed(&mut self, resident: u64) {
+            self.floor = resident;
+        }
+    }
+
+    pub(super) fn start() {
+        let thread = std::thread::Builder::new().name("trim".to_owned());
+        if let Err(error) = thread.spawn(watch) {
+            tracing::warn!(%error, "memory will not be given back after a peak");
+        }
+    }
+
+    fn watch() {
+        let Some(resident) = resident() else { return };
+        let mut schedule = Schedule::new(resident);
+        loop {
+            std::thread::sleep(CHECK_INTERVAL);
+            let Some(before) = self::resident() else { return };
+            let now = Instant::now();
+            if schedule.handle_resident(now, before) {
+                trim();
+                let after = self::resident().unwrap_or(before);
+                schedule.handle_trimmed(after);
+                tracing::debug!(before, after, took = ?now.elapsed(), "free memory was given back");
+            }
+        }
+    }
+
+    /// Bytes of this process that are in memory.
+    fn resident() -> Option<u64> {
+        let status = std::fs::read_to_string("/proc/self/status").ok()?;
+        let kib = status.lines().find_map(|line| line.strip_prefix("VmRSS:"))?;
+        Some(kib.trim().strip_suffix(" kB")?.parse::<u64>().ok()? * 1024)
+    }
+
+    #[allow(unsafe_code)] // the only way to glibc's heap; docs/decisions/0009-memory-after-a-peak.md measures it
+    fn trim() {
+        // SAFETY: `malloc_trim` takes no pointer and has no precondition. It is thread-safe (`MT-Safe` in
+        // malloc_trim(3)): it takes the lock of each heap, and touches free chunks alone. The global
+        // allocator of this binary is the system's, glibc's as `cfg` says; with another one the call
+        // would have nothing to return.
+        unsafe {
+            libc::malloc_trim(0);
+        }
+    }
+
+    #[cfg(test)]
+    mod tests {
+        use super::*;
+
+        #[test]
+        fn trim_is_due_after_growth_and_repeated_until_the_peak_is_over() {
+            let start = Instant::now();
+            let at = |seconds: u64| start + Duration::from_secs(seconds);
+            let mut schedule = Schedule::new(20 << 20);
+            assert!(!schedule.handle_resident(at(15), (52 << 20) - 1), "too little growth");
+            assert!(schedule.handle_resident(at(30), 400 << 20));
+            schedule.handle_trimmed(390 << 20);
+            let mut trims = Vec::new();
+            for seconds in (45..3_600).step_by(15) {
+                // Freed one minute later, which returns nothing by itself.
+                let resident = if trims.last().is_some_and(|last| *last > 90) { 30 << 20 } else { 390 << 20 };
+                if schedule.handle_resident(at(seconds), resident) {
+                    trims.push(seconds);
+                    schedule.handle_trimmed(if seconds > 90 { 30 << 20 } else { 390 << 20 });
+                }
+            }
+            assert_eq!(trims, [45, 75, 135, 255, 495]);
+        }
+
+        #[test]
+        fn steady_memory_is_never_trimmed() {
+            let start = Instant::now();
+            let mut schedule = Schedule::new(500 << 20);
+            for minutes in 0..600 {
+                let resident = (500 + minutes % 30) << 20;
+                assert!(!schedule.handle_resident(start + Duration::from_secs(60 * minutes), resident));
+            }
+        }
+
+        #[test]
+        fn freed_memory_goes_back_to_the_system() {
+            // Small blocks with a survivor among them: nothing lies free at the end of the heap alone.
+            let blocks: Vec<Vec<u8>> = (0..6_400).map(|_| vec![1; 16 * 1024]).collect();
+            let peak = resident().expect("a figure");
+            let survivors: Vec<Vec<u8>> = blocks.into_iter().step_by(64).collect();
+            trim();
+            let after = resident().expect("a figure");
+            assert!(after + (64 << 20) < peak, "{peak} bytes before, {after} after");
+            drop(survivors);
+        }
+    }
+}
