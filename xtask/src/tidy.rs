@@ -1,6 +1,8 @@
 //! The house rules that no compiler checks. Each rule says what it wants and why; each is a plain
 //! function from text to complaints, tried on small texts below.
 
+mod limits;
+
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
@@ -15,6 +17,7 @@ Checks what no compiler does:
   paths     no file names a folder of somebody's machine
   cited     a path, link, crate or `cargo xtask` verb that a document names exists
   promises  every promise in docs/guarantees.md names a test, and the test exists
+  limits    each number in docs/limits.md equals the constant that its row names; no bound is missing there
   walls     no crate depends on what ARCHITECTURE.md keeps from it
 It reads only, takes well under a second, and is part of `check`, `test` and of xtask's own tests.
 
@@ -51,9 +54,15 @@ pub(crate) fn check() -> Outcome<String> {
         if path == "docs/guarantees.md" {
             complaints.extend(promises(text, &tree).into_iter().map(told));
         }
+        if path == limits::PAGE {
+            complaints.extend(limits::check(text, &tree.files).into_iter().map(told));
+        }
         if path.ends_with("Cargo.toml") {
             complaints.extend(walls(text).into_iter().map(told));
         }
+    }
+    if tree.text(limits::PAGE).is_none() {
+        complaints.push(format!("{} does not exist", limits::PAGE));
     }
     if complaints.is_empty() {
         return Ok(format!("{} files keep the house rules", tree.files.len()));
