@@ -11,6 +11,7 @@ use parking_lot::Mutex;
 use tokio::time::Instant;
 
 use crate::cache_budget::{CacheBudget, Change, Weight};
+use crate::controllers::Problems;
 use crate::crd::{CustomKind, Definitions};
 use crate::registry::{Registry, Resource};
 use crate::tokens::Tokens;
@@ -22,6 +23,7 @@ pub(crate) struct Backend {
     registry: ArcSwap<Registry>,
     definitions: Definitions,
     tokens: Tokens,
+    problems: Problems,
     cachers: Mutex<HashMap<String, Kept>>,
     /// How many creations are under way in a namespace, by its name; one for each write in flight at
     /// most.
@@ -73,6 +75,7 @@ impl Backend {
             storage,
             definitions: Definitions::new(builtin.resources()),
             tokens: Tokens::default(),
+            problems: Problems::default(),
             registry: ArcSwap::new(Arc::clone(&builtin)),
             builtin,
             cachers: Mutex::new(HashMap::new()),
@@ -227,6 +230,11 @@ impl Backend {
     /// Who signs and judges service accounts' tokens.
     pub(crate) fn tokens(&self) -> &Tokens {
         &self.tokens
+    }
+
+    /// What keeps built-in loops from their work.
+    pub(crate) fn problems(&self) -> &Problems {
+        &self.problems
     }
 
     /// What is known of the definitions of custom resources.

@@ -1,11 +1,13 @@
 //! Which built-in loops a server runs, and how their jobs survive a panic.
 
+use std::collections::BTreeMap;
 use std::fmt;
 use std::future::Future;
 use std::panic::AssertUnwindSafe;
 use std::str::FromStr;
 
 use futures_util::FutureExt as _;
+use parking_lot::Mutex;
 
 /// The built-in loops (what kube-controller-manager does in a cluster, as far as clients of the API
 /// rest on it). All run by default; several servers on one store may all run them.
@@ -62,6 +64,38 @@ impl fmt::Display for Controllers {
         let names = [("namespace", self.namespace), ("gc", self.gc)];
         let on: Vec<&str> = names.iter().filter(|(_, on)| *on).map(|(name, _)| *name).collect();
         f.write_str(&on.join(","))
+    }
+}
+
+/// Why built-in loops cannot do their work, by the loop's name. `/readyz` and the log say it.
+#[derive(Debug, Default)]
+pub(crate) struct Problems(Mutex<BTreeMap<&'static str, String>>);
+
+impl Problems {
+    /// Says what keeps a loop from its work, or that nothing does. A change is logged.
+    pub(crate) fn set(&self, controller: &'static str, problem: Option<String>) {
+        let mut problems = self.0.lock();
+        if problems.get(controller) == problem.as_ref() {
+            return;
+        }
+        match problem {
+            Some(problem) => {
+                tracing::error!(controller, problem, "a built-in loop cannot do its work");
+                problems.insert(controller, problem);
+            }
+            None => {
+                tracing::info!(controller, "a built-in loop does its work again");
+                problems.remove(controller);
+            }
+        }
+    }
+
+    /// All of them in one line; `None` when there are none.
+    pub(crate) fn text(&self) -> Option<String> {
+        let problems = self.0.lock();
+        let lines: Vec<String> =
+            problems.iter().map(|(controller, problem)| format!("{controller}: {problem}")).collect();
+        (!lines.is_empty()).then(|| lines.join("; "))
     }
 }
 

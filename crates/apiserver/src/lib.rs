@@ -467,6 +467,7 @@ impl Shared {
                 name: "informer-sync",
                 problem: unready.map(|(prefix, _)| format!("the cache of {prefix} is not filled")),
             });
+            findings.push(Finding { name: "controllers-sync", problem: self.backend.problems().text() });
             findings
                 .push(Finding { name: "shutdown", problem: stopping.then(|| "process is shutting down".to_owned()) });
         }

@@ -22,6 +22,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use listwatch_cacher::{Cacher, Delivery, Scope, Watcher};
+use listwatch_meta::status::reason;
 use listwatch_meta::{Change, FieldSelector, Key, LabelSelector, Object, ReadAt, Status, WatchFrom, WatchRequest};
 use listwatch_storage::ListQuery;
 use listwatch_wire::query::Query;
@@ -40,6 +41,8 @@ use crate::write::{self, Amendment, Removal, WriteRequest, WriteVerb};
 /// The namespaces that every cluster has.
 const SYSTEM_NAMESPACES: [&str; 4] = ["default", "kube-system", "kube-public", "kube-node-lease"];
 
+/// The name of this loop in what `/readyz` says.
+const NAME: &str = "namespaces";
 /// A watch of the namespaces is renewed after this time; any value does.
 const WATCH_TIME: Duration = Duration::from_secs(3600);
 /// After a failed watch the next one begins so much later.
@@ -100,6 +103,8 @@ pub(crate) async fn run(backend: Arc<Backend>) {
     let cacher = backend.cacher(&resource);
     let mut agenda = Agenda::default();
     let mut passes: JoinSet<(String, Pass)> = JoinSet::new();
+    // What cannot be read, by namespace; the namespaces themselves have the name "".
+    let mut unreadable: BTreeMap<String, String> = BTreeMap::new();
     loop {
         let mut watcher = match watch(&cacher).await {
             Ok(watcher) => watcher,
@@ -123,25 +128,47 @@ pub(crate) async fn run(backend: Arc<Backend>) {
             let due = agenda.due().filter(|_| passes.len() < NAMESPACES_AT_ONCE);
             tokio::select! {
                 delivery = watcher.next() => match delivery {
-                    Some(Delivery::Event(event)) => agenda.see(event.object(), event.change(), Instant::now()),
+                    Some(Delivery::Event(event)) => {
+                        unreadable.remove("");
+                        agenda.see(event.object(), event.change(), Instant::now());
+                    }
                     Some(Delivery::Bookmark { .. }) => {}
                     Some(Delivery::Error(status)) => {
                         // Without the pause a store that fails at once would make this loop spin.
                         tracing::warn!(%status, "the watch of namespaces ended");
+                        if status.reason == reason::STORAGE_READ_ERROR {
+                            unreadable.insert(String::new(), status.message);
+                            tell_unreadable(&backend, &unreadable);
+                        }
                         tokio::time::sleep(WATCH_RETRY).await;
                         break;
                     }
                     None => break,
                 },
                 Some(ended) = passes.join_next() => match ended {
-                    Ok((name, pass)) => agenda.finish(&name, pass, Instant::now()),
+                    Ok((name, pass)) => {
+                        match &pass {
+                            Pass::Unreadable(why) => unreadable.insert(name.clone(), why.clone()),
+                            _ => unreadable.remove(&name),
+                        };
+                        agenda.finish(&name, pass, Instant::now());
+                    }
                     // Nobody cancels a pass, and its panics are caught.
                     Err(error) => tracing::error!(%error, "emptying a namespace broke off"),
                 },
                 () = sleep_until(due) => {}
             }
+            tell_unreadable(&backend, &unreadable);
         }
     }
+}
+
+fn tell_unreadable(backend: &Backend, unreadable: &BTreeMap<String, String>) {
+    let problem = unreadable.first_key_value().map(|(namespace, why)| match namespace.as_str() {
+        "" => format!("none is emptied: {why}"),
+        namespace => format!("cannot empty {} of them, the first is {namespace}: {why}", unreadable.len()),
+    });
+    backend.problems().set(NAME, problem);
 }
 
 async fn sleep_until(due: Option<Instant>) {
@@ -164,12 +191,14 @@ async fn watch(cacher: &Cacher) -> Result<Watcher, String> {
 }
 
 /// What one attempt to empty a namespace came to.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 enum Pass {
     /// Nothing is left to do for it.
     Done,
     /// Something holds it up, or something failed.
     Again,
+    /// Some of what is in it cannot be read, and of that kind nothing was asked to go.
+    Unreadable(String),
     /// It is empty, but was not looked at before.
     Settle,
 }
@@ -267,7 +296,9 @@ async fn try_empty(backend: &Backend, namespaces: &Resource, name: &str, settled
     let key = namespaces.key(None, name)?;
     let (found, _) = backend.storage().get(&key).await.map_err(Status::internal)?;
     let Some(found) = found else { return Ok(Pass::Done) };
-    let namespace: Value = serde_json::from_slice(&found.value).map_err(Status::internal)?;
+    let Ok(namespace) = serde_json::from_slice::<Value>(&found.value) else {
+        return Ok(Pass::Unreadable(format!("the namespace {name} itself cannot be read")));
+    };
     if namespace.pointer("/metadata/deletionTimestamp").is_none_or(Value::is_null) {
         return Ok(Pass::Done);
     }
@@ -279,6 +310,9 @@ async fn try_empty(backend: &Backend, namespaces: &Resource, name: &str, settled
         }
         let findings = remove_content(backend, name).await?;
         report(backend, namespaces, &key, &findings).await?;
+        if let Some(why) = findings.unreadable {
+            return Ok(Pass::Unreadable(why));
+        }
         if !findings.is_clear() {
             return Ok(Pass::Again);
         }
@@ -319,6 +353,8 @@ struct Findings {
     finalizers: BTreeMap<String, usize>,
     /// What could not be deleted, and why.
     failures: Vec<String>,
+    /// The first failure that was a value that cannot be read.
+    unreadable: Option<String>,
 }
 
 impl Findings {
@@ -339,6 +375,9 @@ async fn remove_content(backend: &Backend, namespace: &str) -> Result<Findings, 
         }
         if let Err(status) = remove_objects(backend, resource, namespace, &mut findings).await {
             findings.failures.push(format!("{}: {}", resource.gr(), status.message));
+            if status.reason == reason::STORAGE_READ_ERROR {
+                findings.unreadable.get_or_insert(status.message);
+            }
         }
     }
     Ok(findings)
@@ -351,6 +390,8 @@ async fn remove_objects(
     findings: &mut Findings,
 ) -> Result<(), Status> {
     let mut range = resource.range(Some(namespace));
+    // A kind whose list would fail for a client is left alone as a whole.
+    write::check_readable(backend, resource, &range).await?;
     loop {
         let query = ListQuery { range: range.clone(), at: None, limit: PAGE_ITEMS };
         let page = backend.storage().list(query).await.map_err(Status::internal)?;
@@ -404,7 +445,7 @@ async fn report(backend: &Backend, namespaces: &Resource, key: &Key, findings: &
 struct Condition(&'static str, bool, &'static str, String);
 
 fn conditions_of(findings: &Findings) -> [Condition; 5] {
-    let Findings { remaining, finalizers, failures } = findings;
+    let Findings { remaining, finalizers, failures, .. } = findings;
     let listed = |counts: &BTreeMap<String, usize>, link: &str| {
         let items = counts.iter().map(|(name, count)| format!("{name} {link} {count} resource instances"));
         items.collect::<Vec<_>>().join(", ")

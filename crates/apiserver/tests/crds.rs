@@ -8,7 +8,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use listwatch_apiserver::ApiServer;
-use listwatch_storage::MemoryStorage;
+use listwatch_meta::Key;
+use listwatch_storage::{MemoryStorage, Storage as _};
 use serde_json::{Value, json};
 
 use crate::world::{CRDS, WIDGETS, World, condition, definition, names, widget};
@@ -384,6 +385,54 @@ async fn a_definition_takes_its_objects_with_it() {
     world.define(&definition()).await;
     assert_eq!(names_of(&world.get(WIDGETS).await.1), [""; 0]);
     assert_eq!(world.post(WIDGETS, &widget("a")).await.0, 201);
+}
+
+/// Puts a value in the place of another one, past the server. Returns what was there.
+async fn overwrite(storage: &MemoryStorage, path: &str, value: bytes::Bytes) -> bytes::Bytes {
+    let key = Key::from_path(path).expect("a key");
+    let (found, _) = storage.get(&key).await.expect("read");
+    let found = found.expect("something is there");
+    storage.update(&key, found.modified, value, None).await.expect("updated");
+    found.value
+}
+
+#[tokio::test]
+async fn a_definition_with_unreadable_objects_deletes_none_of_them() {
+    let storage = MemoryStorage::new();
+    let world = World::over(storage.clone()).await;
+    world.define(&definition()).await;
+    for name in ["a", "b"] {
+        assert_eq!(world.post(WIDGETS, &widget(name)).await.0, 201);
+    }
+    let path = "/example.com/widgets/default/b";
+    let value = overwrite(&storage, path, "k8s:enc:x".into()).await;
+    let definition = format!("{CRDS}/widgets.example.com");
+    world.delete(&definition).await;
+    // Its job has failed a few times by then.
+    tokio::time::sleep(Duration::from_secs(2)).await;
+    let key = Key::from_path("/example.com/widgets/default/a").expect("a key");
+    assert!(storage.get(&key).await.expect("read").0.is_some(), "an object beside an unreadable one was deleted");
+    assert_eq!(world.get(&definition).await.0, 200);
+    overwrite(&storage, path, value).await;
+    world.gone(&definition).await;
+}
+
+#[tokio::test]
+async fn an_unreadable_definition_is_served_on_and_told_of() {
+    let storage = MemoryStorage::new();
+    let world = World::over(storage.clone()).await;
+    world.define(&definition()).await;
+    world.established("widgets.example.com").await;
+    assert_eq!(world.post(WIDGETS, &widget("a")).await.0, 201);
+    let path = "/apiextensions.k8s.io/customresourcedefinitions/widgets.example.com";
+    let value = overwrite(&storage, path, "k8s\0".into()).await;
+    let check = "/readyz/controllers-sync";
+    world.until(check, |body| body.to_string().contains("definitions: failed to read one or more")).await;
+    let item = format!("{WIDGETS}/a");
+    assert_eq!(world.get(&item).await.0, 200, "a definition that cannot be read is not gone");
+    overwrite(&storage, path, value).await;
+    world.until(check, |body| body == "ok").await;
+    assert_eq!(world.get(&item).await.0, 200);
 }
 
 #[tokio::test(start_paused = true)]

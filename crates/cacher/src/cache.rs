@@ -15,6 +15,13 @@
 //! its client lists again, which the new state answers.
 //!
 //! Only when the list shows that nothing at all was written since, the cache and its watches go on.
+//!
+//! # When a value is no object
+//!
+//! Such an object exists, and nobody can say what it is. A DELETED event would be a lie on which clients
+//! act: a garbage collector that watches here would delete what the object owns. So the history ends
+//! there, as kube-apiserver's cache does: every watch is told `410 Expired`, and the lists and initial
+//! states that follow are refused where they cover the key, until somebody mends or deletes the value.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -187,7 +194,10 @@ impl Cache {
     // --------------------------------------------------------------------------------- inputs
 
     /// The store's watch handed something out. What watchers have to be told is added to `told`.
-    pub(crate) fn handle_input(&mut self, now: Instant, input: Input, told: &mut Vec<Arc<SharedEvent>>) {
+    /// Takes in what the store handed out, and adds to `told` what watchers are to be told. True when
+    /// no watch can go on: the history ended, and what `told` held from before went with it.
+    #[must_use]
+    pub(crate) fn handle_input(&mut self, now: Instant, input: Input, told: &mut Vec<Arc<SharedEvent>>) -> bool {
         match input {
             Input::Put(object) => {
                 if self.admit(object.key(), object.revision()) {
@@ -196,8 +206,15 @@ impl Cache {
             }
             Input::Undecodable(key, revision, why) => {
                 if self.admit(&key, revision) {
-                    told.extend(self.remove(now, &key, revision));
+                    // Who is shown this key was told already, and gets no list that covers it.
+                    let known = self.undecodable.contains_key(&key);
+                    if !known {
+                        self.forget(&key);
+                        drop(self.history.clear(revision));
+                        told.clear();
+                    }
                     self.note_undecodable(key, revision, why);
+                    return !known;
                 }
             }
             Input::Delete(key, revision) => {
@@ -207,6 +224,7 @@ impl Cache {
             }
             Input::Progress(revision) => self.revision = self.revision.max(revision),
         }
+        false
     }
 
     /// Works out what a list of the store means. Separate from [`Cache::handle_list`] because it
@@ -343,19 +361,25 @@ impl Cache {
     }
 
     fn remove(&mut self, now: Instant, key: &Key, revision: Revision) -> Option<Arc<SharedEvent>> {
-        self.undecodable.remove(key);
-        let previous = self.snapshot.remove(key.as_str(), &self.shape)?;
-        self.object_bytes -= previous.heap_size();
+        let previous = self.forget(key)?;
         let object = previous.at_change(revision, Change::Deleted, &self.shape);
         let event = Event { change: Change::Deleted, object, previous: Some(previous) };
         Some(self.history.append(now, event, &self.limits).clone())
+    }
+
+    /// Takes a key out of the state.
+    fn forget(&mut self, key: &Key) -> Option<Object> {
+        self.undecodable.remove(key);
+        let previous = self.snapshot.remove(key.as_str(), &self.shape)?;
+        self.object_bytes -= previous.heap_size();
+        Some(previous)
     }
 
     fn note_undecodable(&mut self, key: Key, revision: Revision, why: NoObject) {
         // A store that somebody else has filled may hold a hundred thousand of them.
         match self.undecodable.len() {
             0..UNDECODABLE_LOGGED_MAX => {
-                tracing::error!(%key, %revision, "the stored value is no object, and lists that cover it fail: {why}");
+                tracing::error!(%key, %revision, "the stored value is no object, and lists that cover it fail and watches are told to list anew: {why}");
             }
             UNDECODABLE_LOGGED_MAX => {
                 tracing::error!(%key, %revision, "and more such values of this resource, which are not logged: {why}");

@@ -28,7 +28,7 @@ use crate::delivery::{Delivered, Delivery, SharedEvent};
 use crate::encodings::Encodings;
 use crate::error::ReadError;
 use crate::filter::{Filter, LookedAt, Scope};
-use crate::handle::{List, ResourceConfig};
+use crate::handle::{List, ResourceConfig, refuse_undecodable};
 use crate::limits::Limits;
 use crate::shared::now;
 use crate::snapshot::ListItems;
@@ -140,6 +140,7 @@ impl Direct {
                     shard: None,
                 };
                 let list = self.list_filtered(&filter, &all).await?;
+                refuse_undecodable(list.undecodable)?;
                 initial = Some(list.items);
                 end = (mark_end && request.bookmarks).then_some(list.revision);
                 list.revision
@@ -246,6 +247,14 @@ impl fmt::Debug for DirectWatch {
     }
 }
 
+/// Why an event of the store cannot be handed out.
+enum Unreadable {
+    /// The store no longer knows what was deleted.
+    Deleted(Key),
+    /// What was written is no object. The object exists: DELETED would be a lie.
+    Stored,
+}
+
 impl DirectWatch {
     pub(crate) fn poll(&mut self, cx: &mut Context<'_>) -> Poll<Option<Delivery>> {
         if matches!(self.state, State::Running) {
@@ -339,14 +348,15 @@ impl DirectWatch {
         let revision = event.revision();
         let event = match self.read(event) {
             Ok(event) => event?,
-            // A reader that saw a part of this revision would resume behind all of it: it has to list.
-            Err(_) if revision == self.handed_out => {
-                self.counters.expired.fetch_add(1, Relaxed);
-                return Some(self.goodbye(Status::compacted_watch()));
-            }
-            Err(key) => {
+            Err(Unreadable::Deleted(key)) if revision != self.handed_out => {
                 let message = format!("saw a DELETED event, but object data is corrupt - {key} is no longer known");
                 return Some(self.goodbye(Status::failure(500, "StorageReadError", message)));
+            }
+            // A reader that saw a part of this revision would resume behind all of it: it has to list. So has
+            // one of an object that cannot be read, as behind the cache, which ends its history there.
+            Err(Unreadable::Deleted(_) | Unreadable::Stored) => {
+                self.counters.expired.fetch_add(1, Relaxed);
+                return Some(self.goodbye(Status::compacted_watch()));
             }
         };
         let change = self.filter.view(&LookedAt::new(&event, &self.shape))?;
@@ -357,13 +367,12 @@ impl DirectWatch {
         Some(Delivery::Event(Delivered::new(Arc::new(event), change, &self.shape)))
     }
 
-    /// The event as the cache would record it: a state that is no object is no state. `Err` when
-    /// the store no longer knows what was deleted.
-    fn read(&self, event: StoreEvent) -> Result<Option<Event>, Key> {
+    /// The event as the cache would record it. A former state that is no object was shown to nobody.
+    fn read(&self, event: StoreEvent) -> Result<Option<Event>, Unreadable> {
         let state = |entry: KeyValue, change| match decode(&entry, change, &self.shape) {
             Ok(object) => Some(object),
             Err(malformed) => {
-                tracing::error!(key = %entry.key, "the stored value is no object and is left out: {malformed}");
+                tracing::error!(key = %entry.key, "the stored value is no object: {malformed}");
                 None
             }
         };
@@ -371,9 +380,16 @@ impl DirectWatch {
             StoreEvent::Put { current, previous } => {
                 let revision = current.modified;
                 let change = if previous.is_some() { Change::Modified } else { Change::Added };
-                (state(current, change), previous.and_then(|entry| state(entry, Change::Added)), revision)
+                let created = previous.is_none();
+                let previous = previous.and_then(|entry| state(entry, Change::Added));
+                match state(current, change) {
+                    Some(object) => (Some(object), previous, revision),
+                    None if created || previous.is_some() => return Err(Unreadable::Stored),
+                    // It was no object before either.
+                    None => return Ok(None),
+                }
             }
-            StoreEvent::Delete { key, previous: None, .. } => return Err(key),
+            StoreEvent::Delete { key, previous: None, .. } => return Err(Unreadable::Deleted(key)),
             StoreEvent::Delete { revision, previous: Some(entry), .. } => (None, state(entry, Change::Added), revision),
         };
         Ok(match (now, previous) {

@@ -354,10 +354,16 @@ impl Driver {
             self.retry = RETRY_MIN;
             let now = now();
             let mut cache = self.shared.cache.write();
+            let mut ended = false;
             for input in inputs {
-                cache.handle_input(now, input, &mut self.told);
+                ended |= cache.handle_input(now, input, &mut self.told);
             }
+            let floor = cache.history().floor();
             drop(cache);
+            if ended {
+                // Before anyone is told what came later.
+                self.shared.close_watchers(|mailbox| Some(self.shared.expired(mailbox.last(), floor)));
+            }
             self.tell();
             self.poll_refilled();
         }

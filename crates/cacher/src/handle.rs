@@ -10,6 +10,7 @@ use listwatch_meta::{
 };
 use listwatch_storage::{Storage, StoreFault};
 
+use crate::cache::Cache;
 use crate::direct::Direct;
 use crate::driver;
 use crate::error::ReadError;
@@ -361,11 +362,7 @@ impl Handle {
 
     fn page(&self, snapshot: Snapshot, revision: Revision, filter: Arc<Filter>, request: &ListRequest) -> List {
         let shared = &self.shared;
-        let undecodable = {
-            let cache = shared.cache.read();
-            let keys = cache.undecodable().filter(|key| filter.covers(key));
-            keys.take(UNDECODABLE_KEYS_MAX).cloned().collect()
-        };
+        let undecodable = undecodable_in(&shared.cache.read(), &filter);
         let start = store_read::start_key(&filter, request);
         let mut items = ListItems::walk(snapshot.clone(), filter.clone(), shared.config.shape.clone(), &start);
         let Some(limit) = request.limit else {
@@ -448,10 +445,14 @@ impl Handle {
     }
 
     /// The current state of the cache, which is to be at `required` or later, as initial events.
+    ///
+    /// # Errors
+    /// [`ReadError::Undecodable`]: a client would take what is left out for deleted.
     fn replay_cache(&self, filter: &Arc<Filter>, required: Revision, mark_end: bool) -> Result<Mailbox, ReadError> {
         let shared = &self.shared;
         let (snapshot, revision, place) = {
             let cache = shared.cache.read();
+            refuse_undecodable(undecodable_in(&cache, filter))?;
             (cache.snapshot().clone(), cache.revision(), cache.history().end())
         };
         Shared::check_reached(required, revision)?;
@@ -473,7 +474,8 @@ impl Handle {
             fields: listwatch_meta::FieldSelector::default(),
             shard: None,
         };
-        let List { revision, items, .. } = self.list_store(filter, &request).await?;
+        let List { revision, items, undecodable, .. } = self.list_store(filter, &request).await?;
+        refuse_undecodable(undecodable)?;
         let cache = shared.cache.read();
         match cache.history().place_after(revision) {
             Ok(place) => {
@@ -507,6 +509,16 @@ impl Handle {
         shared.kick.notify_one();
         Watcher::cached(self.clone(), id, cell, filter)
     }
+}
+
+/// The keys in the scope of a filter whose values are no objects, at most [`UNDECODABLE_KEYS_MAX`].
+fn undecodable_in(cache: &Cache, filter: &Filter) -> Vec<Key> {
+    cache.undecodable().filter(|key| filter.covers(key)).take(UNDECODABLE_KEYS_MAX).cloned().collect()
+}
+
+/// Refuses an initial state that would leave something out.
+pub(crate) fn refuse_undecodable(keys: Vec<Key>) -> Result<(), ReadError> {
+    if keys.is_empty() { Ok(()) } else { Err(ReadError::Undecodable { keys }) }
 }
 
 impl Readiness {

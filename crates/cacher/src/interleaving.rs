@@ -114,7 +114,7 @@ impl World {
                     let json = format!(r#"{{"metadata":{{"labels":{{"app":"{app}"}}}}}}"#);
                     let revision = Revision::new(self.revision);
                     let object = Object::from_stored(key, revision, Change::Added, json.as_bytes(), &self.shape);
-                    self.cache.handle_input(self.now, Input::Put(object.unwrap()), &mut told);
+                    assert!(!self.cache.handle_input(self.now, Input::Put(object.unwrap()), &mut told));
                 }
                 self.log.extend(told.iter().cloned());
                 self.told.extend(told);

@@ -150,9 +150,10 @@ fn stored_resource(backend: &Backend, definition: &Definition) -> Option<Arc<Res
     resources::of(&stored, &spec.names, &kind).into_iter().next()
 }
 
-/// Asks every object to go, and counts those that stay.
+/// Asks every object to go, and counts those that stay. Asks none while one of them cannot be read.
 async fn pass(backend: &Backend, objects: &Resource) -> Result<usize, Status> {
     let mut range = objects.range(None);
+    write::check_readable(backend, objects, &range).await?;
     let mut held = 0;
     loop {
         let query = ListQuery { range: range.clone(), at: None, limit: PAGE_ITEMS };

@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use futures_util::FutureExt as _;
 use listwatch_cacher::{Cacher, Delivery, Scope, Watcher};
+use listwatch_meta::status::reason;
 use listwatch_meta::{
     Change, FieldSelector, LabelSelector, ListRequest, ReadAt, Revision, Status, WatchFrom, WatchRequest,
 };
@@ -24,6 +25,8 @@ use crate::controllers::survive;
 use crate::registry::Resource;
 use crate::write::{self, Amendment};
 
+/// The name of this loop in what `/readyz` says.
+const NAME: &str = "definitions";
 /// A watch of the definitions is renewed after this time; any value does.
 const WATCH_TIME: Duration = Duration::from_secs(3600);
 /// After a failed watch, or a status that could not be written, the next attempt begins so much later.
@@ -208,10 +211,14 @@ fn take(backend: &Backend, delivery: Delivery, initial: &mut Option<HashSet<Stri
             if let Some(there) = initial.take() {
                 catalog.retain(|name| there.contains(name));
             }
+            backend.problems().set(NAME, None);
         }
         Delivery::Bookmark { .. } => {}
         Delivery::Error(status) => {
             tracing::warn!(%status, "the watch of definitions ended");
+            // What is known stays as it is: a definition that cannot be read is not gone.
+            let unreadable = status.reason == reason::STORAGE_READ_ERROR;
+            backend.problems().set(NAME, unreadable.then_some(status.message));
             return Err(());
         }
     }

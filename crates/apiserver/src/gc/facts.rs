@@ -5,7 +5,8 @@ use std::borrow::Cow;
 use std::fmt;
 
 use serde::Deserialize;
-use serde::de::{Deserializer as _, IgnoredAny, MapAccess, Visitor};
+use serde::de::value::MapAccessDeserializer;
+use serde::de::{DeserializeSeed, Deserializer, IgnoredAny, MapAccess, Visitor};
 
 use crate::write::metadata::{FINALIZER_FOREGROUND, FINALIZER_ORPHAN};
 
@@ -49,8 +50,8 @@ pub(super) struct Facts {
 }
 
 impl Facts {
-    /// Reads the facts of a stored object; `None` for values that are no objects (the store holds
-    /// such ones too: allocated addresses and ports).
+    /// Reads the facts of a stored object; `None` for values of which they cannot be read. That says
+    /// nothing about whether the object exists: it does.
     ///
     /// Stored objects have their metadata before the rest, so parsing stops behind it and a large
     /// object costs no more than a small one.
@@ -59,7 +60,7 @@ impl Facts {
         let mut parser = serde_json::Deserializer::from_slice(object);
         // Ends in an error whenever something follows the metadata, which is not looked at.
         let _ = parser.deserialize_map(UntilMetadata(&mut found));
-        found.filter(|facts: &Facts| !facts.uid.is_empty())
+        found
     }
 
     pub(super) fn life(&self) -> Life {
@@ -85,12 +86,35 @@ impl<'de> Visitor<'de> for UntilMetadata<'_> {
     fn visit_map<A: MapAccess<'de>>(self, mut members: A) -> Result<(), A::Error> {
         while let Some(name) = members.next_key::<Cow<'_, str>>()? {
             if name == "metadata" {
-                *self.0 = Some(members.next_value::<Metadata>()?.into());
+                *self.0 = Some(members.next_value_seed(MetadataMap)?.into());
                 return Ok(());
             }
             members.next_value::<IgnoredAny>()?;
         }
         Ok(())
+    }
+}
+
+/// Reads metadata from an object, and not from a list as serde's derived code would.
+struct MetadataMap;
+
+impl<'de> DeserializeSeed<'de> for MetadataMap {
+    type Value = Metadata;
+
+    fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<Metadata, D::Error> {
+        deserializer.deserialize_map(self)
+    }
+}
+
+impl<'de> Visitor<'de> for MetadataMap {
+    type Value = Metadata;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("metadata")
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, members: A) -> Result<Metadata, A::Error> {
+        Metadata::deserialize(MapAccessDeserializer::new(members))
     }
 }
 
@@ -180,7 +204,8 @@ mod tests {
             Some(("u", Life::Alive, &[])),
         );
         check(r#"{"metadata":{"uid":"u","deletionTimestamp":"x"}}"#, Some(("u", Life::Dying, &[])));
-        for none in ["", "[]", "{}", "5", r#"{"metadata":{}}"#, r#"{"metadata":[]}"#, "not json"] {
+        check(r#"{"metadata":{}}"#, Some(("", Life::Alive, &[])));
+        for none in ["", "[]", "{}", "5", r#"{"metadata":[]}"#, r#"{"metadata":{"uid":"u"#, "k8s\0", "not json"] {
             check(none, None);
         }
     }

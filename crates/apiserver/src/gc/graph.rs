@@ -233,6 +233,13 @@ impl Graph {
         }
     }
 
+    /// What is stored at this key cannot be read. What is remembered of it stays.
+    pub(super) fn handle_unreadable(&mut self, key: &Key) {
+        if let Some(node) = self.nodes.get_mut(key) {
+            node.epoch = self.epoch;
+        }
+    }
+
     /// An object is gone. `uid` is what its last state said, where that is known.
     pub(super) fn handle_delete(&mut self, key: &Key, uid: Option<&str>) {
         let node = self.nodes.remove(key);
@@ -472,8 +479,8 @@ pub(super) enum Finding {
     /// The dependent belongs to the cluster and the owner's kind to namespaces: nothing that can be
     /// looked up, and nothing that another try would mend.
     Invalid,
-    /// No such kind is served here, now.
-    UnknownKind,
+    /// Nobody can tell: no such kind is served here, now, or what is stored cannot be read.
+    Unknown,
 }
 
 /// What is to be done about a dependent.
@@ -497,7 +504,7 @@ pub(super) fn judge(findings: &[Finding], owns: bool) -> Verdict {
     for finding in findings {
         match finding {
             Finding::Invalid => return Verdict::Leave,
-            Finding::UnknownKind => return Verdict::Again,
+            Finding::Unknown => return Verdict::Again,
             Finding::Solid | Finding::Absent | Finding::Waiting => {}
         }
     }

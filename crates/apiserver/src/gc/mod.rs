@@ -19,12 +19,15 @@
 //! of each owner, and is bound to the uid and the version that were read; a reference that was written
 //! meanwhile makes it fail. Several servers on one store may therefore all do this at the same time.
 //! Events are neither owners nor owned.
+//!
+//! A value that cannot be read is an object all the same. It is never taken for absent: see [`unreadable`].
 
 mod agenda;
 mod facts;
 mod graph;
 #[cfg(test)]
 mod tests;
+mod unreadable;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -40,6 +43,7 @@ use tokio::time::Instant;
 
 use self::facts::{Facts, Life, OwnerRef};
 use self::graph::{Finding, Graph, Job, Report, Stray, Verdict, judge};
+use self::unreadable::{Blocked, Unreadable};
 use crate::auth::User;
 use crate::backend::Backend;
 use crate::registry::{Registry, Resource};
@@ -57,12 +61,20 @@ const WATCH_RETRY: Duration = Duration::from_secs(1);
 /// A change that was overtaken by somebody else's is tried again so many times at once; after that it
 /// waits as a failed one does.
 const OVERTAKEN_MAX: usize = 5;
+/// The name of this loop in what `/readyz` says.
+const NAME: &str = "garbage collector";
 /// How the collector's writes are signed.
 const USER_AGENT: &str = "garbage-collector-controller";
 
 /// Collects garbage for as long as it is polled.
 pub(crate) async fn run(backend: Arc<Backend>) {
-    let mut collector = Collector { backend, graph: Graph::default(), jobs: JoinSet::new() };
+    let mut collector = Collector {
+        backend,
+        graph: Graph::default(),
+        unreadable: Unreadable::default(),
+        started: false,
+        jobs: JoinSet::new(),
+    };
     loop {
         let why = match collector.list().await {
             Ok(revision) => collector.follow(revision).await,
@@ -76,6 +88,9 @@ pub(crate) async fn run(backend: Arc<Backend>) {
 struct Collector {
     backend: Arc<Backend>,
     graph: Graph,
+    unreadable: Unreadable,
+    /// Everything could be read at one time since the server started. Before that, no job begins.
+    started: bool,
     jobs: JoinSet<(Job, Report)>,
 }
 
@@ -83,6 +98,7 @@ impl Collector {
     /// Shows the graph all that is stored. Returns the revision of the list.
     async fn list(&mut self) -> Result<Revision, ReadError> {
         self.graph.begin_sync();
+        self.unreadable.begin_sync();
         let mut range = KeyRange::below("/");
         let mut at = None;
         loop {
@@ -124,8 +140,9 @@ impl Collector {
     /// Takes events and does jobs until the watch ends. Returns its last item.
     async fn work(&mut self, watch: &mut Watch, after: &mut Revision) -> Option<WatchItem> {
         loop {
+            self.look_at_unreadable();
             self.begin_jobs();
-            let due = self.graph.due(Instant::now()).filter(|_| self.jobs.len() < JOBS_AT_ONCE);
+            let due = self.graph.due(Instant::now()).filter(|_| self.started && self.jobs.len() < JOBS_AT_ONCE);
             tokio::select! {
                 item = watch.next() => {
                     // What is ready is taken at once, so that a burst is judged by its end.
@@ -158,14 +175,24 @@ impl Collector {
         }
     }
 
+    /// Begins the work when everything can be read, and says what cannot be read.
+    fn look_at_unreadable(&mut self) {
+        self.unreadable.handle_registry(&self.backend.registry());
+        let problem = self.unreadable.problem();
+        self.started |= problem.is_none();
+        let consequence = if self.started { "leaves these kinds alone" } else { "does not start" };
+        self.backend.problems().set(NAME, problem.map(|problem| format!("{consequence}: {problem}")));
+    }
+
     fn begin_jobs(&mut self) {
-        while self.jobs.len() < JOBS_AT_ONCE
+        while self.started
+            && self.jobs.len() < JOBS_AT_ONCE
             && let Some(job) = self.graph.poll_job(Instant::now())
         {
-            let backend = Arc::clone(&self.backend);
+            let site = Site { backend: Arc::clone(&self.backend), blocked: self.unreadable.blocked().clone() };
             self.jobs.spawn(async move {
                 // A job that panics must not be forgotten: it would be taken for one that runs.
-                let done = std::panic::AssertUnwindSafe(carry_out(&backend, &job)).catch_unwind().await;
+                let done = std::panic::AssertUnwindSafe(carry_out(&site, &job)).catch_unwind().await;
                 let report = match done {
                     Ok(Ok(report)) => report,
                     Ok(Err(status)) => {
@@ -202,14 +229,10 @@ impl Collector {
                 if is_event(&key) {
                     return;
                 }
-                match previous {
-                    None => self.graph.handle_delete(&key, None),
-                    Some(previous) => {
-                        if let Some(facts) = Facts::read(&previous.value) {
-                            self.graph.handle_delete(&key, Some(&facts.uid));
-                        }
-                    }
-                }
+                self.unreadable.handle_readable(&key);
+                let facts = previous.and_then(|previous| Facts::read(&previous.value));
+                let uid = facts.as_ref().map(|facts| facts.uid.as_str()).filter(|uid| !uid.is_empty());
+                self.graph.handle_delete(&key, uid);
             }
         }
     }
@@ -218,7 +241,16 @@ impl Collector {
         if is_event(&item.key) {
             return;
         }
-        let Some(facts) = Facts::read(&item.value) else { return };
+        let Some(facts) = Facts::read(&item.value) else {
+            self.unreadable.handle_unreadable(registry, &item.key);
+            self.graph.handle_unreadable(&item.key);
+            return;
+        };
+        self.unreadable.handle_readable(&item.key);
+        // An object that no server has written has no uid. It owns nothing, and nobody can say whose it is.
+        if facts.uid.is_empty() {
+            return;
+        }
         // A kind that is not known yet has its scope in its key all the same: what is below a prefix
         // is a name, or a namespace and a name. A wrong guess is found out by the live reads.
         let namespace = match resource_of(registry, &item.key) {
@@ -249,8 +281,14 @@ fn resource_of<'a>(registry: &'a Registry, key: &Key) -> Option<&'a Arc<Resource
     })
 }
 
+/// Where a job is done.
+struct Site {
+    backend: Arc<Backend>,
+    blocked: Blocked,
+}
+
 /// Does a job.
-async fn carry_out(backend: &Arc<Backend>, job: &Job) -> Result<Report, Status> {
+async fn carry_out(site: &Site, job: &Job) -> Result<Report, Status> {
     match job {
         Job::Verify(claim) => {
             let owner = OwnerRef {
@@ -260,18 +298,20 @@ async fn carry_out(backend: &Arc<Backend>, job: &Job) -> Result<Report, Status> 
                 uid: claim.uid.to_string(),
                 blocks: false,
             };
-            Ok(match find_owner(backend, &owner, &claim.namespace).await? {
+            Ok(match find_owner(site, &owner, &claim.namespace).await? {
                 Finding::Absent => Report::Absent,
-                Finding::UnknownKind => Report::Again,
-                Finding::Solid | Finding::Waiting => Report::Present { namespaced: is_namespaced(backend, &owner) },
+                Finding::Unknown => Report::Again,
+                Finding::Solid | Finding::Waiting => {
+                    Report::Present { namespaced: is_namespaced(&site.backend, &owner) }
+                }
                 Finding::Invalid => Report::Present { namespaced: false },
             })
         }
-        Job::Examine { key, uid, owns } => insist(backend, Step::Examine { key, uid, owns: *owns }).await,
-        Job::Release { key, uid, life } => insist(backend, Step::Release { key, uid, life: *life }).await,
+        Job::Examine { key, uid, owns } => insist(site, Step::Examine { key, uid, owns: *owns }).await,
+        Job::Release { key, uid, life } => insist(site, Step::Release { key, uid, life: *life }).await,
         Job::Orphan { uid, dependents, .. } => {
             for key in dependents {
-                if insist(backend, Step::LetGo { key, owner: uid }).await? == Report::Again {
+                if insist(site, Step::LetGo { key, owner: uid }).await? == Report::Again {
                     return Ok(Report::Again);
                 }
             }
@@ -289,12 +329,12 @@ enum Step<'a> {
 }
 
 /// Takes a step, again when somebody else's write has overtaken it.
-async fn insist(backend: &Arc<Backend>, step: Step<'_>) -> Result<Report, Status> {
+async fn insist(site: &Site, step: Step<'_>) -> Result<Report, Status> {
     for _ in 0..OVERTAKEN_MAX {
         let taken = match step {
-            Step::Examine { key, uid, owns } => examine(backend, key, uid, owns).await,
-            Step::Release { key, uid, life } => release(backend, key, uid, life).await,
-            Step::LetGo { key, owner } => let_go(backend, key, owner).await,
+            Step::Examine { key, uid, owns } => examine(site, key, uid, owns).await,
+            Step::Release { key, uid, life } => release(site, key, uid, life).await,
+            Step::LetGo { key, owner } => let_go(&site.backend, key, owner).await,
         };
         match taken {
             Err(status) if status.code == 409 => {}
@@ -315,15 +355,30 @@ struct Live {
 }
 
 /// Reads an object; `None` when there is none of that uid at that place.
+///
+/// # Errors
+/// What the store says, and 500 when what is stored there cannot be read.
 async fn read(backend: &Backend, key: &Key, uid: &str) -> Result<Option<Live>, Status> {
     let (found, _) = backend.storage().get(key).await.map_err(Status::internal)?;
     let Some(found) = found else { return Ok(None) };
-    let Some(facts) = Facts::read(&found.value).filter(|facts| facts.uid == uid) else { return Ok(None) };
+    let facts = facts_of(&found)?;
+    if facts.uid != uid {
+        return Ok(None);
+    }
     let registry = backend.registry();
     let resource = resource_of(&registry, key)
         .ok_or_else(|| Status::internal(format_args!("the kind of the object at {key} is not served")))?;
     let object = serde_json::from_slice(&found.value).map_err(Status::internal)?;
     Ok(Some(Live { resource: Arc::clone(resource), facts, object, revision: found.modified }))
+}
+
+/// What the collector knows of a stored object.
+///
+/// # Errors
+/// 500 when the value cannot be read. Nobody may conclude anything from that.
+fn facts_of(found: &KeyValue) -> Result<Facts, Status> {
+    Facts::read(&found.value)
+        .ok_or_else(|| Status::internal(format_args!("the object at {} cannot be read", found.key)))
 }
 
 /// The resource of an owner's kind, if that is served.
@@ -337,17 +392,23 @@ fn is_namespaced(backend: &Backend, owner: &OwnerRef) -> bool {
 }
 
 /// Looks an owner up (`isDangling`). `namespace` is the dependent's, `""` for the cluster.
-async fn find_owner(backend: &Backend, owner: &OwnerRef, namespace: &str) -> Result<Finding, Status> {
-    let registry = backend.registry();
-    let Some(resource) = resource_of_owner(&registry, owner) else { return Ok(Finding::UnknownKind) };
+async fn find_owner(site: &Site, owner: &OwnerRef, namespace: &str) -> Result<Finding, Status> {
+    let registry = site.backend.registry();
+    let Some(resource) = resource_of_owner(&registry, owner) else { return Ok(Finding::Unknown) };
     if resource.namespaced && namespace.is_empty() {
         return Ok(Finding::Invalid);
     }
     // A name that can be no key is the name of nothing.
     let Ok(key) = resource.key(Some(namespace), &owner.name) else { return Ok(Finding::Absent) };
-    let (found, _) = backend.storage().get(&key).await.map_err(Status::internal)?;
-    let facts = found.and_then(|found| Facts::read(&found.value)).filter(|facts| facts.uid == owner.uid);
+    let (found, _) = site.backend.storage().get(&key).await.map_err(Status::internal)?;
+    let facts = match found.map(|found| Facts::read(&found.value)) {
+        None => None,
+        Some(Some(facts)) if !facts.uid.is_empty() => Some(facts).filter(|facts| facts.uid == owner.uid),
+        // It is there, and nobody can say who it is.
+        Some(_) => return Ok(Finding::Unknown),
+    };
     Ok(match facts {
+        None if site.blocked.covers(&resource.storage_prefix) => Finding::Unknown,
         None => Finding::Absent,
         Some(facts) if facts.deleted && facts.foreground => Finding::Waiting,
         Some(_) => Finding::Solid,
@@ -355,15 +416,19 @@ async fn find_owner(backend: &Backend, owner: &OwnerRef, namespace: &str) -> Res
 }
 
 /// Deletes an object that has no owner left, or takes off the references that lead nowhere.
-async fn examine(backend: &Arc<Backend>, key: &Key, uid: &str, owns: bool) -> Result<Report, Status> {
+async fn examine(site: &Site, key: &Key, uid: &str, owns: bool) -> Result<Report, Status> {
+    let backend = &site.backend;
     let Some(live) = read(backend, key, uid).await? else { return Ok(Report::Done) };
     if live.facts.life() != Life::Alive {
         return Ok(Report::Done);
     }
+    if site.blocked.covers(&live.resource.storage_prefix) {
+        return Ok(Report::Again);
+    }
     let namespace = if live.resource.namespaced { key.namespace() } else { "" };
     let mut findings = Vec::with_capacity(live.facts.owners.len());
     for owner in &live.facts.owners {
-        let finding = find_owner(backend, owner, namespace).await?;
+        let finding = find_owner(site, owner, namespace).await?;
         if finding == Finding::Invalid {
             tracing::debug!(dependent = %key, ?owner, "an object of the cluster refers to a namespaced owner");
         }
@@ -390,8 +455,8 @@ async fn examine(backend: &Arc<Backend>, key: &Key, uid: &str, owns: bool) -> Re
 /// Takes the references to `owner` off an object.
 async fn let_go(backend: &Arc<Backend>, key: &Key, owner: &str) -> Result<Report, Status> {
     let (found, _) = backend.storage().get(key).await.map_err(Status::internal)?;
-    let Some(facts) = found.and_then(|found| Facts::read(&found.value)) else { return Ok(Report::Done) };
-    let Some(live) = read(backend, key, &facts.uid).await? else { return Ok(Report::Done) };
+    let Some(found) = found else { return Ok(Report::Done) };
+    let Some(live) = read(backend, key, &facts_of(&found)?.uid).await? else { return Ok(Report::Done) };
     let owners = &live.facts.owners;
     let void: Vec<usize> = (0..owners.len()).filter(|position| owners[*position].uid == owner).collect();
     if !void.is_empty() {
@@ -415,7 +480,12 @@ async fn unlink(backend: &Arc<Backend>, key: &Key, live: &Live, void: &[usize]) 
 }
 
 /// Takes the finalizer off an object that has waited.
-async fn release(backend: &Arc<Backend>, key: &Key, uid: &str, life: Life) -> Result<Report, Status> {
+async fn release(site: &Site, key: &Key, uid: &str, life: Life) -> Result<Report, Status> {
+    let backend = &site.backend;
+    // A value that cannot be read may be a dependent.
+    if site.blocked.is_any() {
+        return Ok(Report::Again);
+    }
     let Some(live) = read(backend, key, uid).await?.filter(|live| live.facts.life() == life) else {
         return Ok(Report::Done);
     };

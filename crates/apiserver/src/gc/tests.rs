@@ -2,6 +2,7 @@
 //! ends when nothing is left to do, so what is seen then is where the collector has come to rest.
 
 mod random;
+mod unreadable;
 
 use http::Method;
 use listwatch_cacher::Limits;
@@ -55,16 +56,18 @@ impl World {
         write::write(&self.backend, request).await.map(drop)
     }
 
-    async fn stored(&self, path: &str) -> Option<Value> {
+    async fn raw(&self, path: &str) -> Option<Bytes> {
         let (found, _) = self.backend.storage().get(&Key::from_path(path).unwrap()).await.unwrap();
-        found.map(|found| serde_json::from_slice(&found.value).unwrap())
+        found.map(|found| found.value)
+    }
+
+    async fn stored(&self, path: &str) -> Option<Value> {
+        self.raw(path).await.map(|value| serde_json::from_slice(&value).unwrap())
     }
 
     /// A reference to an object that exists.
     async fn owner(&self, path: &str, blocks: bool) -> Value {
-        let object = self.stored(path).await.unwrap();
-        json!({"apiVersion": object["apiVersion"], "kind": object["kind"], "name": object["metadata"]["name"],
-            "uid": object["metadata"]["uid"], "blockOwnerDeletion": blocks})
+        reference(&self.stored(path).await.unwrap(), blocks)
     }
 
     /// Creates a config map in namespace `a`, owned by those at these paths.
@@ -104,6 +107,12 @@ impl World {
         tokio::time::sleep(REST).await;
         assert_eq!(self.maps().await, expected);
     }
+}
+
+/// A reference to this object.
+fn reference(object: &Value, blocks: bool) -> Value {
+    json!({"apiVersion": object["apiVersion"], "kind": object["kind"], "name": object["metadata"]["name"],
+        "uid": object["metadata"]["uid"], "blockOwnerDeletion": blocks})
 }
 
 const MAPS: &str = "/configmaps/a";
@@ -269,7 +278,7 @@ async fn finalizers_on_a_dependent_say_how_it_goes() {
 
 #[test]
 fn judgements() {
-    use Finding::{Absent, Invalid, Solid, UnknownKind, Waiting};
+    use Finding::{Absent, Invalid, Solid, Unknown, Waiting};
     for (findings, owns, expected) in [
         (&[][..], false, Verdict::Leave),
         (&[Solid], true, Verdict::Leave),
@@ -278,9 +287,9 @@ fn judgements() {
         (&[Waiting, Solid, Absent], false, Verdict::Unlink(vec![0, 2])),
         (&[Waiting, Absent], false, Verdict::Delete),
         (&[Waiting, Absent], true, Verdict::Foreground),
-        (&[Absent, UnknownKind], true, Verdict::Again),
+        (&[Absent, Unknown], true, Verdict::Again),
         (&[Absent, Invalid], true, Verdict::Leave),
-        (&[Invalid, UnknownKind], true, Verdict::Leave),
+        (&[Invalid, Unknown], true, Verdict::Leave),
     ] {
         assert_eq!(judge(findings, owns), expected, "{findings:?} owns: {owns}");
     }

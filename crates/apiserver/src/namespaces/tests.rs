@@ -215,3 +215,66 @@ async fn a_namespace_with_a_finalizer_of_its_own_waits_for_it() {
     assert_eq!(world.get("/namespaces/n").await, None);
     running.abort();
 }
+
+#[tokio::test]
+async fn a_kind_with_unreadable_values_is_not_deleted_from_a_namespace() {
+    let storage = MemoryStorage::new();
+    let world = World::over(storage.clone());
+    furnished(&world).await;
+    let key = Key::from_path("/configmaps/n/held").unwrap();
+    let (found, _) = storage.get(&key).await.unwrap();
+    let held = found.unwrap();
+    let damaged = storage.update(&key, held.modified, "k8s\0".into(), None).await.unwrap();
+    let running = tokio::spawn(run(Arc::clone(&world.backend)));
+    world.send(WriteVerb::Delete, NAMESPACES, None, Some("n"), "").await;
+    let failed = |namespace: Option<&Value>| {
+        let conditions = namespace.and_then(|namespace| namespace["status"]["conditions"].as_array());
+        conditions.into_iter().flatten().any(|condition| {
+            condition["type"] == "NamespaceDeletionContentFailure"
+                && condition["status"] == "True"
+                && condition["message"].as_str().unwrap().contains("/configmaps/n/held")
+        })
+    };
+    world.until("/namespaces/n", failed).await;
+    assert!(world.get("/configmaps/n/a").await.is_some(), "an object beside an unreadable one was deleted");
+    assert_eq!(world.get("/deployments/n/w").await, None, "a kind that can be read was not deleted");
+    let problem = async {
+        while world.backend.problems().text().is_none() {
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+    };
+    tokio::time::timeout(Duration::from_secs(20), problem).await.expect("nobody says so");
+    let problem = world.backend.problems().text().unwrap();
+    assert!(problem.starts_with("namespaces: cannot empty 1 of them, the first is n: "), "{problem}");
+
+    let mended = storage.update(&key, damaged, held.value, None).await.unwrap();
+    storage.delete(&key, mended).await.unwrap();
+    world.until("/namespaces/n", |namespace| namespace.is_none()).await;
+    running.abort();
+}
+
+#[tokio::test]
+async fn unreadable_namespaces_stop_the_namespace_loop_and_are_not_gone() {
+    let storage = MemoryStorage::new();
+    let world = World::over(storage.clone());
+    furnished(&world).await;
+    let key = Key::from_path("/namespaces/nn").unwrap();
+    let (found, _) = storage.get(&key).await.unwrap();
+    let found = found.unwrap();
+    let damaged = storage.update(&key, found.modified, "k8s:enc:x".into(), None).await.unwrap();
+    let running = tokio::spawn(run(Arc::clone(&world.backend)));
+    let problem = async {
+        while world.backend.problems().text().is_none() {
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+    };
+    tokio::time::timeout(Duration::from_secs(20), problem).await.expect("nobody says so");
+    let problem = world.backend.problems().text().unwrap();
+    assert!(problem.starts_with("namespaces: none is emptied: failed to read one or more namespaces"), "{problem}");
+    storage.update(&key, damaged, found.value, None).await.unwrap();
+    world.send(WriteVerb::Patch, MAPS, Some("n"), Some("held"), r#"{"metadata":{"finalizers":null}}"#).await;
+    world.send(WriteVerb::Delete, NAMESPACES, None, Some("n"), "").await;
+    world.until("/namespaces/n", |namespace| namespace.is_none()).await;
+    assert_eq!(world.backend.problems().text(), None);
+    running.abort();
+}

@@ -55,8 +55,9 @@ mod yaml_reader;
 use std::sync::Arc;
 
 use bytes::Bytes;
-use listwatch_meta::{Key, Object, Revision, Status};
-use listwatch_storage::{Decision, KeyValue};
+use listwatch_cacher::ReadError;
+use listwatch_meta::{Key, KeyRange, Object, Revision, Status};
+use listwatch_storage::{Decision, KeyValue, ListQuery};
 use listwatch_wire::list::ListMeta;
 use listwatch_wire::query::Query;
 use serde_json::{Map, Value};
@@ -71,6 +72,11 @@ use crate::registry::{Resource, Subresource};
 pub(crate) use self::document::bytes_max as document_bytes_max;
 pub(crate) use self::options::Propagation;
 pub(crate) use self::reviews::review;
+
+/// [`check_readable`] lists objects in pages of so many.
+const CHECK_PAGE_ITEMS: usize = 500;
+/// [`check_readable`] names at most so many keys; the others are left out of the error.
+const UNREADABLE_NAMED_MAX: usize = 100;
 
 /// What is to be done.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -341,6 +347,26 @@ pub(crate) async fn amend(
         services::release_unused(backend, &backend.registry(), resource, &store::parse(&previous)?, None, at).await;
     }
     Ok(())
+}
+
+/// Makes sure that all objects in a range can be read, before a built-in loop acts on any of them.
+///
+/// # Errors
+/// What the store says, and 500 with the reason `StorageReadError` when some cannot be read.
+pub(crate) async fn check_readable(backend: &Backend, resource: &Resource, range: &KeyRange) -> Result<(), Status> {
+    let mut range = range.clone();
+    let mut unreadable = Vec::new();
+    loop {
+        let query = ListQuery { range: range.clone(), at: None, limit: CHECK_PAGE_ITEMS };
+        let page = backend.storage().list(query).await.map_err(Status::internal)?;
+        let keys = page.items.iter().filter(|item| !store::is_readable(&item.value)).map(|item| item.key.clone());
+        unreadable.extend(keys.take(UNREADABLE_NAMED_MAX - unreadable.len()));
+        match page.items.last().filter(|_| page.more) {
+            Some(last) => range = range.starting_at(&format!("{}\0", last.key)),
+            None if unreadable.is_empty() => return Ok(()),
+            None => return Err(ReadError::Undecodable { keys: unreadable }.status(resource.gr())),
+        }
+    }
 }
 
 /// What became of an object that a built-in loop removes.

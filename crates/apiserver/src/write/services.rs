@@ -341,9 +341,9 @@ fn port_key(port: u16) -> Option<Key> {
 }
 
 /// Is a claim old, and the service that it names gone or without what is claimed? Never so is a claim for
-/// something else than a service: those are made and removed by others.
+/// something else than a service: those are made and removed by others. Nor is one that cannot be read.
 async fn is_left_behind(backend: &Backend, claim: &listwatch_storage::KeyValue, clock: &Clock) -> Result<bool, Status> {
-    let object = store::parse(claim)?;
+    let Ok(object) = store::parse(claim) else { return Ok(false) };
     let made = parse_timestamp(meta::text(store::metadata(&object), "creationTimestamp"));
     if made.is_some_and(|made| clock.time() - made < PENDING_WAIT) {
         return Ok(false);
@@ -364,7 +364,8 @@ async fn owner_has_it(backend: &Backend, object: &Map<String, Value>) -> Result<
     let (found, _) = backend.storage().get(&key).await.map_err(|error| store::read_failed(&error, SERVICES))?;
     let Some(found) = found else { return Ok(false) };
     let claimed = meta::text(store::metadata(object), "name");
-    let service = store::parse(&found)?;
+    // A service that cannot be read is there, and may hold anything.
+    let Ok(service) = store::parse(&found) else { return Ok(true) };
     Ok(holdings(&service).iter().any(|held| match held {
         Claimed::Address(address) => address.to_string() == claimed,
         Claimed::Port(port) => port.to_string() == claimed,

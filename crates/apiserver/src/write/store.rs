@@ -1,6 +1,8 @@
 //! Between trees and the store: stored bytes become trees, trees become bytes, and one optimistic
 //! loop carries a decision out ([`listwatch_storage::guaranteed_update`]).
 
+use std::borrow::Cow;
+use std::collections::HashMap;
 use std::fmt;
 
 use bytes::Bytes;
@@ -172,6 +174,16 @@ pub(super) fn parse(found: &KeyValue) -> Result<Map<String, Value>, Status> {
         Some(Value::Object(_)) => Ok(object),
         _ => Err(corrupt("it has no metadata".to_owned())),
     }
+}
+
+/// Is a stored value an object, all of it? Builds nothing.
+pub(super) fn is_readable(value: &[u8]) -> bool {
+    #[derive(serde::Deserialize)]
+    struct Probe<'a> {
+        #[serde(borrow)]
+        metadata: HashMap<Cow<'a, str>, IgnoredAny>,
+    }
+    serde_json::from_slice::<Probe<'_>>(value).is_ok_and(|probe| !probe.metadata.is_empty())
 }
 
 /// The reader of a stored object.
@@ -452,6 +464,19 @@ mod tests {
             ["", "[]", "{}", r#"{"metadata":[]}"#, r#"{"metadata":{}} x"#, r#"{"metadata":{"managedFields":[}}"#]
         {
             assert_eq!(parsed(broken).unwrap_err().code, 500, "{broken}");
+        }
+    }
+
+    #[test]
+    fn readable_values_are_whole_objects_with_metadata() {
+        assert!(is_readable(br#"{"kind":"A","metadata":{"na\u006de":"a","labels":{"a":"b"}},"spec":[1]}"#));
+        for broken in
+            ["", "{}", "[]", "k8s\0\n", "k8s:enc:aescbc:v1:key1:x", r#"{"metadata":{}}"#, r#"{"metadata":[]}"#]
+        {
+            assert!(!is_readable(broken.as_bytes()), "{broken:?}");
+        }
+        for broken in [r#"{"metadata":{"name":"a"},"spec":{"#, r#"{"metadata":{"name":"a"}}}"#] {
+            assert!(!is_readable(broken.as_bytes()), "{broken:?}");
         }
     }
 

@@ -238,7 +238,7 @@ fn the_first_request_of_a_cache_that_has_just_started_is_served() {
 }
 
 #[test]
-fn what_is_no_object_hides_nothing_else() {
+fn unreadable_value_ends_watches_with_expired_and_is_never_shown_as_deleted() {
     check(
         "
         put a/x
@@ -246,24 +246,42 @@ fn what_is_no_object_hides_nothing_else() {
         garbage a/bad
         > r3
         start
-        watch w all
         list all
         > r3: a/x@2 undecodable: [/pods/a/bad]
         get a/bad rv=0
         > failed to read one or more pods from the storage: /pods/a/bad: the stored bytes are no object (500 StorageReadError)
+        watch initial all
+        read initial
+        > ERROR failed to read one or more pods from the storage: /pods/a/bad: the stored bytes are no object (500 StorageReadError)
+        > ∎
+        watch w all rv=3
         garbage a/x
         > r4
         put a/bad
         > r5
-        put a/x app=mended
-        > r6
         read w
-        > initial ADDED a/x@2
-        > DELETED a/x@4
-        > ADDED a/bad@5
-        > ADDED a/x[mended]@6
+        > ERROR too old resource version: 3 (4) (410 Expired)
+        > ∎
+        watch resumed all rv=3
+        read resumed
+        > ERROR too old resource version: 3 (4) (410 Expired)
+        > ∎
         list all
-        > r6: a/bad@5 a/x[mended]@6
+        > r5: a/bad@5 undecodable: [/pods/a/x]
+        watch later all rv=4
+        garbage a/x
+        > r6
+        put a/x app=mended
+        > r7
+        read later
+        > ADDED a/bad@5
+        > ADDED a/x[mended]@7
+        list all
+        > r7: a/bad@5 a/x[mended]@7
+        watch all all
+        read all
+        > initial ADDED a/bad@5
+        > initial ADDED a/x[mended]@7
         ",
     );
 }

@@ -1,11 +1,15 @@
 //! Random histories: writers create, refer, delete in every way and let go while two collectors run.
 //! When the writers have stopped and the collectors rest, the history is judged by promises that need
 //! no graph: each is a look at the whole store as it was at one revision.
+//!
+//! Values become unreadable and are mended again, behind the servers' backs. Such an object counts as what it
+//! was before. The end is judged when all of them are mended.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use proptest::prelude::*;
 
+use super::unreadable::UNREADABLE;
 use super::*;
 
 /// Config maps `m0`…; few, so that everything refers to everything.
@@ -29,6 +33,15 @@ enum Step {
     LetGo {
         name: usize,
     },
+    /// The stored value becomes one of those that cannot be read.
+    Damage {
+        name: usize,
+        value: usize,
+    },
+    /// The value that was damaged is as it was.
+    Mend {
+        name: usize,
+    },
     /// The collectors get so many milliseconds.
     Pause(u64),
 }
@@ -43,6 +56,8 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
         4 => (name(), prop_oneof![Just("Background"), Just("Foreground"), Just("Orphan")])
             .prop_map(|(name, policy)| Step::Delete { name, policy }),
         2 => name().prop_map(|name| Step::LetGo { name }),
+        2 => (name(), 0..UNREADABLE.len()).prop_map(|(name, value)| Step::Damage { name, value }),
+        2 => name().prop_map(|name| Step::Mend { name }),
         2 => prop_oneof![Just(0_u64), Just(1), Just(200)].prop_map(Step::Pause),
     ];
     prop::collection::vec(step, 1..60)
@@ -61,17 +76,18 @@ struct Seen {
 }
 
 impl Seen {
-    fn of(value: &[u8]) -> Seen {
-        let facts = Facts::read(value).unwrap();
+    /// `None`: the value cannot be read.
+    fn of(value: &[u8]) -> Option<Seen> {
+        let facts = Facts::read(value)?;
         let held = std::str::from_utf8(value).unwrap().contains("x.io/hold");
-        Seen {
+        Some(Seen {
             uid: facts.uid,
             deleted: facts.deleted,
             foreground: facts.foreground,
             orphan: facts.orphan,
             held,
             owners: facts.owners.into_iter().map(|owner| (owner.uid, owner.blocks)).collect(),
-        }
+        })
     }
 }
 
@@ -98,14 +114,22 @@ fn waits_for(state: &State, from: &str, wanted: &str, seen: &mut Vec<String>) ->
     blockers.iter().any(|uid| waits_for(state, uid, wanted, seen))
 }
 
-async fn perform(world: &World, step: &Step) {
+/// What damaged values were before, by name.
+type Damaged = BTreeMap<usize, Bytes>;
+
+async fn perform(world: &World, step: &Step, damaged: &mut Damaged) {
     let path = |name: usize| format!("/api/v1/namespaces/a/configmaps/m{name}");
+    let known = damaged.clone();
     let refer = async |owners: &[(usize, bool)]| {
         let mut list: Vec<Value> = Vec::new();
         for (owner, blocks) in owners {
-            if world.stored(&format!("{MAPS}/m{owner}")).await.is_some() {
-                list.push(world.owner(&format!("{MAPS}/m{owner}"), *blocks).await);
-            }
+            let path = format!("{MAPS}/m{owner}");
+            // Writers have read an owner before it was damaged.
+            let known = match known.get(owner) {
+                Some(value) => Some(serde_json::from_slice(value).unwrap()),
+                None => world.stored(&path).await,
+            };
+            list.extend(known.map(|object| reference(&object, *blocks)));
         }
         // Twice the same owner is another test's business.
         list.dedup_by_key(|owner| owner["uid"].clone());
@@ -126,6 +150,20 @@ async fn perform(world: &World, step: &Step) {
         Step::Delete { name, policy } => {
             world.write(&format!("DELETE {}", path(*name)), json!({"propagationPolicy": policy})).await
         }
+        Step::Damage { name, value } => {
+            let path = format!("{MAPS}/m{name}");
+            if !damaged.contains_key(name) && world.raw(&path).await.is_some() {
+                damaged.insert(*name, world.overwrite(&path, UNREADABLE[*value]).await);
+            }
+            Ok(())
+        }
+        Step::Mend { name } => {
+            if let Some(value) = damaged.remove(name) {
+                world.overwrite(&format!("{MAPS}/m{name}"), value).await;
+            }
+            Ok(())
+        }
+        Step::LetGo { name } if damaged.contains_key(name) => Ok(()),
         Step::LetGo { name } => {
             let Some(object) = world.stored(&format!("{MAPS}/m{name}")).await else { return };
             let finalizers = object["metadata"]["finalizers"].as_array().cloned().unwrap_or_default();
@@ -195,7 +233,8 @@ fn judge_history(events: &[StoreEvent], asked: &Asked) {
         let (key, revision) = (event.key().to_string(), event.revision().get());
         let before = state.get(&key).cloned();
         let after = match event {
-            StoreEvent::Put { current, .. } => Some(Seen::of(&current.value)),
+            // What cannot be read is what it was before.
+            StoreEvent::Put { current, .. } => Seen::of(&current.value).or_else(|| before.clone()),
             StoreEvent::Delete { .. } => None,
         };
         if let Some(before) = &before {
@@ -271,8 +310,10 @@ fn judge_history(events: &[StoreEvent], asked: &Asked) {
 async fn history(steps: Vec<Step>) {
     let world = World::new(2).await;
     let mut asked = Asked::default();
+    let mut damaged = Damaged::new();
     for step in &steps {
         if let Step::Delete { name, .. } = step
+            && !damaged.contains_key(name)
             && let Some(object) = world.stored(&format!("{MAPS}/m{name}")).await
         {
             let uid = object["metadata"]["uid"].as_str().unwrap().to_owned();
@@ -281,7 +322,11 @@ async fn history(steps: Vec<Step>) {
                 false => asked.again.push(uid),
             }
         }
-        perform(&world, step).await;
+        perform(&world, step, &mut damaged).await;
+    }
+    tokio::time::sleep(REST).await;
+    for (name, value) in damaged {
+        world.overwrite(&format!("{MAPS}/m{name}"), value).await;
     }
     tokio::time::sleep(REST).await;
     judge_history(&everything_that_happened(&world).await, &asked);

@@ -134,6 +134,20 @@ async fn what_others_claimed_is_nobody_elses() {
 }
 
 #[tokio::test]
+async fn unreadable_claims_and_services_keep_their_addresses() {
+    let taken = "Service \"t\" is invalid: spec.clusterIPs: Invalid value: [\"10.96.0.10\"]: failed to allocate IP 10.96.0.10: provided IP is already allocated";
+    let chosen = r#"{"clusterIP":"10.96.0.10","ports":[{"port":80}]}"#;
+    for unreadable in ["/ipaddresses/10.96.0.10", "/services/specs/default/s"] {
+        let world = World::new().await;
+        world.send(&post(SERVICES), &body("s", chosen)).await.unwrap();
+        let (storage, key) = (world.backend.storage(), Key::from_path(unreadable).unwrap());
+        let (found, _) = storage.get(&key).await.unwrap();
+        storage.update(&key, found.unwrap().modified, "k8s\0".into(), None).await.unwrap();
+        later(&world, 1000).refuse(&post(SERVICES), &body("t", chosen), 422, taken).await;
+    }
+}
+
+#[tokio::test]
 async fn a_service_that_is_gone_gives_nothing_back_that_was_taken_over() {
     // Between the end of a service and the end of its claim another one came.
     let world = World::new().await;
