@@ -8,6 +8,7 @@ use arc_swap::ArcSwap;
 use listwatch_cacher::{Cacher, Limits, ResourceConfig};
 use listwatch_storage::Storage;
 use parking_lot::Mutex;
+use tokio::sync::Notify;
 use tokio::time::Instant;
 
 use crate::cache_budget::{CacheBudget, Change, Weight};
@@ -24,6 +25,8 @@ pub(crate) struct Backend {
     definitions: Definitions,
     tokens: Tokens,
     problems: Problems,
+    bootstrap: Problems,
+    registry_changed: Notify,
     cachers: Mutex<HashMap<String, Kept>>,
     /// How many creations are under way in a namespace, by its name; one for each write in flight at
     /// most.
@@ -76,6 +79,8 @@ impl Backend {
             definitions: Definitions::new(builtin.resources()),
             tokens: Tokens::default(),
             problems: Problems::default(),
+            bootstrap: Problems::default(),
+            registry_changed: Notify::new(),
             registry: ArcSwap::new(Arc::clone(&builtin)),
             builtin,
             cachers: Mutex::new(HashMap::new()),
@@ -232,6 +237,16 @@ impl Backend {
         &self.tokens
     }
 
+    /// Which of the objects that every cluster has could not be made, by kube-apiserver's health check.
+    pub(crate) fn bootstrap(&self) -> &Problems {
+        &self.bootstrap
+    }
+
+    /// Waits until other kinds are served. For one waiter: a change that nobody waits for is remembered.
+    pub(crate) async fn registry_changed(&self) {
+        self.registry_changed.notified().await;
+    }
+
     /// What keeps built-in loops from their work.
     pub(crate) fn problems(&self) -> &Problems {
         &self.problems
@@ -251,6 +266,7 @@ impl Backend {
     /// served any more, or no longer as it was, end, and their watches with them.
     pub(crate) fn install(&self, custom: &[Arc<Resource>]) {
         self.registry.store(Arc::new(Registry::extended(&self.builtin, custom)));
+        self.registry_changed.notify_one();
         let current: HashMap<&str, &Arc<CustomKind>> = custom
             .iter()
             .filter_map(|resource| Some((resource.storage_prefix.as_str(), resource.form.as_ref()?.kind())))

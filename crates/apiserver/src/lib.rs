@@ -47,6 +47,7 @@ mod auth;
 mod backend;
 mod body;
 mod body_budget;
+mod bootstrap;
 mod cache_budget;
 mod components;
 mod compute;
@@ -104,6 +105,7 @@ pub use crate::auth::Auth;
 use crate::backend::Backend;
 pub use crate::body::{Body, BrokenOff};
 use crate::body_budget::{BODIES_BYTES_MAX, BodyBudget};
+use crate::bootstrap::Bootstrap;
 pub use crate::controllers::{Controllers, UnknownController};
 use crate::health::Finding;
 use crate::metrics::Metrics;
@@ -118,6 +120,9 @@ use crate::watch::Farewell;
 /// A watch whose client names no timeout lasts between this and twice this
 /// (`--min-request-timeout`).
 const MIN_REQUEST_TIMEOUT: Duration = Duration::from_secs(1800);
+
+/// The port that the service `kubernetes` leads to, unless another one is named (`--secure-port`).
+const SECURE_PORT: u16 = 6443;
 
 /// A running API server. Cheap to clone; the built-in loops end when the last clone, service and
 /// listener is dropped or [`ApiServer::shutdown`] is called.
@@ -179,6 +184,8 @@ pub struct Builder {
     controllers: Controllers,
     cache_bytes_max: Option<usize>,
     http2_streams_max: u32,
+    client_ca: Option<String>,
+    secure_port: u16,
 }
 
 impl std::fmt::Debug for Builder {
@@ -289,7 +296,22 @@ impl Builder {
         self
     }
 
-    /// Builds the server on the current tokio runtime: creates the namespaces every cluster has and
+    /// The certificates, in PEM, that extension servers, kube-controller-manager and kube-scheduler are told
+    /// to trust for clients, by the ConfigMap `kube-system/extension-apiserver-authentication`. Default: none.
+    #[must_use]
+    pub fn client_ca(mut self, pem: &str) -> Self {
+        self.client_ca = Some(pem.to_owned());
+        self
+    }
+
+    /// The port that the service `default/kubernetes` leads to. Default: 6443.
+    #[must_use]
+    pub fn secure_port(mut self, port: u16) -> Self {
+        self.secure_port = port;
+        self
+    }
+
+    /// Builds the server on the current tokio runtime: creates the objects every cluster has and
     /// starts the built-in loops.
     ///
     /// # Errors
@@ -307,8 +329,11 @@ impl Builder {
             .await
             .map_err(|status| BuildError::Namespaces(status.message))?;
         crd::load(&backend).await.map_err(|status| BuildError::Definitions(status.message))?;
-        // Definitions are a part of the server itself; the others are a choice.
-        let mut loops = vec![tokio::spawn(crd::run(Arc::clone(&backend)))];
+        let settings = bootstrap::Settings { client_ca: self.client_ca, secure_port: self.secure_port };
+        let mut bootstrap = Bootstrap::new(Arc::clone(&backend), settings);
+        bootstrap.sync().await;
+        // Definitions and what every cluster has are a part of the server itself; the others are a choice.
+        let mut loops = vec![tokio::spawn(crd::run(Arc::clone(&backend))), tokio::spawn(bootstrap.run())];
         if self.cache_bytes_max.is_some() {
             loops.push(cache_budget::spawn(&backend));
         }
@@ -372,6 +397,8 @@ impl ApiServer {
             cbor: false,
             cache_bytes_max: None,
             http2_streams_max: HTTP2_STREAMS_MAX,
+            client_ca: None,
+            secure_port: SECURE_PORT,
             controllers: Controllers::default(),
         }
     }

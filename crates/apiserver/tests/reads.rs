@@ -107,7 +107,7 @@ async fn a_list_is_the_stored_bytes_joined() {
     let world = World::new().await;
     let b = world.create("b", "web").await;
     let a = world.create("a", "db").await;
-    let (code, content_type, body) = world.get("/api/v1/configmaps", "").await;
+    let (code, content_type, body) = world.get("/api/v1/namespaces/shop/configmaps", "").await;
     assert_eq!((code, content_type.as_str()), (200, "application/json"));
     let items = [item("a", "db", 0, a), item("b", "web", 0, b)].join(",");
     assert_eq!(
@@ -123,7 +123,8 @@ async fn a_list_is_the_stored_bytes_joined() {
             "{{\"kind\":\"ConfigMapList\",\"apiVersion\":\"v1\",\"metadata\":{{\"resourceVersion\":\"{a}\"}},\"items\":[]}}\n"
         )
     );
-    let (_, _, body) = world.get("/api/v1/configmaps?labelSelector=app%3Dweb&resourceVersion=0", "").await;
+    let (_, _, body) =
+        world.get("/api/v1/namespaces/shop/configmaps?labelSelector=app%3Dweb&resourceVersion=0", "").await;
     assert!(body.contains(&item("b", "web", 0, b)) && !body.contains("\"a\""), "{body}");
 }
 
@@ -166,7 +167,7 @@ async fn a_watch_begins_with_the_state_and_marks_its_end() {
 async fn a_watch_from_a_version_tells_every_later_change_as_its_selector_sees_it() {
     let world = World::new().await;
     let start = world.create("a", "web").await;
-    world.get("/api/v1/configmaps", "").await; // the cache begins here
+    world.get("/api/v1/namespaces/shop/configmaps", "").await; // the cache begins here
     let moved = world.update("a", "db", 1).await;
     let changed = world.update("a", "db", 2).await;
     let back = world.update("a", "web", 3).await;
@@ -196,7 +197,7 @@ async fn a_watch_from_a_version_tells_every_later_change_as_its_selector_sees_it
 async fn an_event_arrives_at_once_and_alone() {
     let world = World::new().await;
     let start = world.create("a", "web").await;
-    let path = format!("/api/v1/configmaps?watch=true&resourceVersion={start}");
+    let path = format!("/api/v1/namespaces/shop/configmaps?watch=true&resourceVersion={start}");
     let mut body = world.ask(&path, "").await.into_body();
     for n in 1..4 {
         let revision = world.update("a", "web", n).await;
@@ -213,7 +214,7 @@ async fn a_place_that_left_the_window_is_an_error_in_the_stream() {
     let start = world.create("a", "web").await;
     let last = world.update("a", "web", 1).await;
     world.store.compact(last).await.expect("compacted");
-    world.get("/api/v1/configmaps", "").await; // the cache begins where the store does
+    world.get("/api/v1/namespaces/shop/configmaps", "").await; // the cache begins where the store does
     let lines = world.watch(&format!("resourceVersion={}", start.previous()), "").await;
     assert_eq!(lines.len(), 1, "{lines:?}");
     let error: serde_json::Value = serde_json::from_str(&lines[0]).expect("JSON");
@@ -260,9 +261,9 @@ async fn views_are_negotiated() {
     assert!(yaml.contains("\n  name: a\n"), "{yaml}");
     let (code, _, _) = world.get(item, "text/html").await;
     assert_eq!(code, 406);
-    let (code, _, _) = world.get("/api/v1/configmaps", PARTIAL).await;
+    let (code, _, _) = world.get("/api/v1/namespaces/shop/configmaps", PARTIAL).await;
     assert_eq!(code, 406, "a list needs PartialObjectMetadataList");
-    let (code, _, _) = world.get("/api/v1/configmaps?watch=1", "application/yaml").await;
+    let (code, _, _) = world.get("/api/v1/namespaces/shop/configmaps?watch=1", "application/yaml").await;
     assert_eq!(code, 406, "YAML cannot stream");
 
     world.create("b", "web").await;
@@ -279,9 +280,9 @@ async fn views_are_negotiated() {
 async fn human_eyes_get_indented_json() {
     let world = World::new().await;
     world.create("a", "web").await;
-    let (_, _, body) = world.get("/api/v1/configmaps?pretty=true", "").await;
+    let (_, _, body) = world.get("/api/v1/namespaces/shop/configmaps?pretty=true", "").await;
     assert!(body.starts_with("{\n  \"kind\": \"ConfigMapList\",\n") && body.ends_with("\n}\n"), "{body}");
-    let (_, _, compact) = world.get("/api/v1/configmaps", "").await;
+    let (_, _, compact) = world.get("/api/v1/namespaces/shop/configmaps", "").await;
     assert_eq!(
         serde_json::from_str::<serde_json::Value>(&body).expect("JSON"),
         serde_json::from_str::<serde_json::Value>(&compact).expect("JSON")
@@ -293,7 +294,9 @@ async fn a_version_ahead_of_the_server_is_waited_for_and_then_refused() {
     let world = World::new().await;
     world.create("a", "web").await;
     let begun = tokio::time::Instant::now();
-    let response = world.ask("/api/v1/configmaps?resourceVersion=999999&resourceVersionMatch=NotOlderThan", "").await;
+    let response = world
+        .ask("/api/v1/namespaces/shop/configmaps?resourceVersion=999999&resourceVersionMatch=NotOlderThan", "")
+        .await;
     assert_eq!(response.status(), 504);
     assert_eq!(response.headers()["retry-after"], "1");
     assert!(begun.elapsed() >= Duration::from_secs(3), "waited {:?}", begun.elapsed());
@@ -330,7 +333,11 @@ async fn protobuf_shows_what_json_shows() {
     for n in 0..700 {
         world.create(&format!("b{n}"), &"x".repeat(50)).await;
     }
-    for path in ["/api/v1/namespaces/shop/configmaps/a", "/api/v1/configmaps", "/api/v1/configmaps?limit=2"] {
+    for path in [
+        "/api/v1/namespaces/shop/configmaps/a",
+        "/api/v1/namespaces/shop/configmaps",
+        "/api/v1/namespaces/shop/configmaps?limit=2",
+    ] {
         let (code, content_type, body) = world.bytes(path, PROTOBUF).await;
         assert_eq!((code, content_type.as_str()), (200, PROTOBUF), "{path}");
         let json: serde_json::Value = serde_json::from_str(&world.get(path, "").await.2).expect("JSON");
@@ -348,13 +355,14 @@ async fn protobuf_shows_what_json_shows() {
         }
     }
     let wanted = "application/vnd.kubernetes.protobuf;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1";
-    let (_, content_type, body) = world.bytes("/api/v1/configmaps", wanted).await;
+    let (_, content_type, body) = world.bytes("/api/v1/namespaces/shop/configmaps", wanted).await;
     assert_eq!(content_type, PROTOBUF);
     let list = decoded(&body);
     assert_eq!((&list["kind"], &list["apiVersion"]), (&"PartialObjectMetadataList".into(), &"meta.k8s.io/v1".into()));
     assert_eq!(list["items"][0]["metadata"]["resourceVersion"], revision.to_string());
     assert_eq!(list["items"][0].get("data"), None);
-    let (code, _, body) = world.bytes("/api/v1/configmaps", &TABLE.replace("json", "vnd.kubernetes.protobuf")).await;
+    let (code, _, body) =
+        world.bytes("/api/v1/namespaces/shop/configmaps", &TABLE.replace("json", "vnd.kubernetes.protobuf")).await;
     assert_eq!(code, 406, "{body:?}");
 }
 
@@ -442,7 +450,8 @@ async fn every_view_of_a_long_list_is_streamed_and_whole() {
     for n in 0..1_500 {
         world.create(&format!("c{n:04}"), &"x".repeat(60)).await;
     }
-    let whole: serde_json::Value = serde_json::from_str(&world.get("/api/v1/configmaps", "").await.2).expect("JSON");
+    let whole: serde_json::Value =
+        serde_json::from_str(&world.get("/api/v1/namespaces/shop/configmaps", "").await.2).expect("JSON");
     assert_eq!(whole["items"].as_array().expect("items").len(), 1_500);
     let yaml = |media: &str| media.replace("json", "yaml");
     let partial = PARTIAL.replace("Metadata;", "MetadataList;");
@@ -453,7 +462,7 @@ async fn every_view_of_a_long_list_is_streamed_and_whole() {
         (yaml(&partial), "items"),
         ("application/yaml".to_owned(), "items"),
     ] {
-        let (code, _, body) = world.get("/api/v1/configmaps", &accept).await;
+        let (code, _, body) = world.get("/api/v1/namespaces/shop/configmaps", &accept).await;
         assert_eq!(code, 200, "{body}");
         let list: serde_json::Value = yaml_serde::from_str(&body).expect("YAML, or JSON, which is YAML");
         assert_eq!(list["metadata"], whole["metadata"], "{accept}");
@@ -467,7 +476,7 @@ async fn every_view_of_a_long_list_is_streamed_and_whole() {
         let (_, _, empty) = world.get("/api/v1/secrets", &accept).await;
         assert_eq!(yaml_serde::from_str::<serde_json::Value>(&empty).expect("YAML")[rows], serde_json::json!([]));
     }
-    let (_, _, body) = world.get("/api/v1/configmaps?limit=1", "application/yaml").await;
+    let (_, _, body) = world.get("/api/v1/namespaces/shop/configmaps?limit=1", "application/yaml").await;
     let revision = whole["items"][0]["metadata"]["resourceVersion"].as_str().expect("a version");
     let begin = format!(
         "apiVersion: v1\nitems:\n- data:\n    \"n\": \"0\"\n  metadata:\n    labels:\n      app: {}\n    name: c0000\n    namespace: shop\n    resourceVersion: \"{revision}\"\nkind: ConfigMapList\nmetadata:\n  continue: ",
@@ -480,7 +489,7 @@ async fn every_view_of_a_long_list_is_streamed_and_whole() {
 async fn an_event_goes_out_without_waiting_for_any_timer() {
     let world = World::new().await;
     let start = world.create("a", "web").await;
-    let path = format!("/api/v1/configmaps?watch=true&resourceVersion={start}");
+    let path = format!("/api/v1/namespaces/shop/configmaps?watch=true&resourceVersion={start}");
     for accept in ["", TABLE, PARTIAL, PROTOBUF] {
         let mut body = world.ask(&path, accept).await.into_body();
         // The clock stands still unless everything waits for it.
@@ -513,20 +522,21 @@ async fn large_reads_and_watch_lists_are_compressed_for_those_who_ask() {
         assert_eq!(headers.get("vary").is_some(), encoding.is_some(), "{path}");
         (encoding, response.into_body().collect().await.expect("a body").to_bytes())
     };
-    for path in ["/api/v1/configmaps", "/api/v1/configmaps?pretty=true"] {
+    for path in ["/api/v1/namespaces/shop/configmaps", "/api/v1/namespaces/shop/configmaps?pretty=true"] {
         let (encoding, body) = ask(path, "application/json").await;
         assert_eq!(encoding.as_deref(), Some("gzip"));
         assert_eq!(gunzip(&body), world.get(path, "").await.2);
     }
-    let (encoding, body) = ask("/api/v1/configmaps?limit=100", "application/json").await;
+    let (encoding, body) = ask("/api/v1/namespaces/shop/configmaps?limit=100", "application/json").await;
     assert_eq!(encoding, None, "a small one is sent as it is");
     assert!(body.starts_with(b"{"));
-    let watch = "/api/v1/configmaps?watch=true&timeoutSeconds=1&allowWatchBookmarks=true";
+    let watch = "/api/v1/namespaces/shop/configmaps?watch=true&timeoutSeconds=1&allowWatchBookmarks=true";
     let (encoding, body) = ask(watch, "").await;
     assert_eq!(encoding.as_deref(), Some("gzip"));
     assert_eq!(gunzip(&body), world.get(watch, "").await.2);
     for query in ["", "&resourceVersion=1&allowWatchBookmarks=true"] {
-        let (encoding, _) = ask(&format!("/api/v1/configmaps?watch=true&timeoutSeconds=1{query}"), "").await;
+        let (encoding, _) =
+            ask(&format!("/api/v1/namespaces/shop/configmaps?watch=true&timeoutSeconds=1{query}"), "").await;
         assert_eq!(encoding, None, "no WatchList that is told its end: {query}");
     }
 }
@@ -549,7 +559,8 @@ async fn metrics_tell_what_was_asked_and_what_the_caches_hold() {
         format!("apiserver_request_total{{code=\"200\",{}}} 1", labels("cluster", "LIST")),
         format!("apiserver_request_total{{code=\"400\",{}}} 1", labels("cluster", "LIST")),
         format!("apiserver_request_total{{code=\"200\",{}}} 1", labels("namespace", "WATCH")),
-        "apiserver_resource_objects{group=\"\",resource=\"configmaps\"} 1".to_owned(),
+        // Two are the server's own.
+        "apiserver_resource_objects{group=\"\",resource=\"configmaps\"} 3".to_owned(),
         "apiserver_init_events_total{group=\"\",resource=\"configmaps\"} 1".to_owned(),
         "listwatch_store_up 1".to_owned(),
     ] {
@@ -562,7 +573,7 @@ async fn cbor_shows_what_json_shows_where_it_is_served() {
     use listwatch_wire::cbor::{self, CborFrames, WatchMessage};
     const CBOR: &str = "application/cbor";
     let plain = World::new().await;
-    assert_eq!(plain.bytes("/api/v1/configmaps", CBOR).await.0, 406, "behind a gate");
+    assert_eq!(plain.bytes("/api/v1/namespaces/shop/configmaps", CBOR).await.0, 406, "behind a gate");
     let store = MemoryStorage::new();
     let server = ApiServer::builder().storage(store.clone()).cbor(true).build().await.expect("a server");
     let world = World { server, store };
@@ -573,8 +584,8 @@ async fn cbor_shows_what_json_shows_where_it_is_served() {
     let partial = |media: &str, kind: &str| format!("{media};as={kind};g=meta.k8s.io;v=v1");
     for (path, kind) in [
         ("/api/v1/namespaces/shop/configmaps/a", "PartialObjectMetadata"),
-        ("/api/v1/configmaps", "PartialObjectMetadataList"),
-        ("/api/v1/configmaps?limit=1", "PartialObjectMetadataList"),
+        ("/api/v1/namespaces/shop/configmaps", "PartialObjectMetadataList"),
+        ("/api/v1/namespaces/shop/configmaps?limit=1", "PartialObjectMetadataList"),
     ] {
         for (accept, same) in
             [(CBOR.to_owned(), String::new()), (partial(CBOR, kind), partial("application/json", kind))]
@@ -588,7 +599,7 @@ async fn cbor_shows_what_json_shows_where_it_is_served() {
         }
     }
     let (code, content_type, body) =
-        world.bytes("/api/v1/configmaps/", "application/cbor;as=Table;v=v1;g=meta.k8s.io").await;
+        world.bytes("/api/v1/namespaces/shop/configmaps/", "application/cbor;as=Table;v=v1;g=meta.k8s.io").await;
     assert_eq!((code, content_type.as_str()), (406, "application/json"), "{body:?}");
     let (code, content_type, body) = world.bytes("/api/v1/namespaces/shop/configmaps/none", CBOR).await;
     assert_eq!((code, content_type.as_str(), &json(&body)["reason"]), (404, CBOR, &"NotFound".into()));

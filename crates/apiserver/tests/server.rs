@@ -111,7 +111,7 @@ async fn without_the_token_only_health_and_version_answer() {
 async fn a_watch_is_chunked_over_http1_and_an_event_arrives_at_once() {
     let world = World::new().await;
     let mut watch = world.connect(b"http/1.1").await;
-    let path = "/api/v1/configmaps?watch=true&allowWatchBookmarks=true";
+    let path = "/api/v1/namespaces/default/configmaps?watch=true&allowWatchBookmarks=true";
     watch
         .write_all(format!("GET {path} HTTP/1.1\r\nHost: x\r\n{}\r\n", world.bearer()).as_bytes())
         .await
@@ -138,7 +138,7 @@ async fn a_watch_is_chunked_over_http1_and_an_event_arrives_at_once() {
     assert!(read_until(&mut watch, "0\r\n\r\n").await.ends_with("0\r\n\r\n"));
 }
 
-const SHORT_WATCH: &str = "/api/v1/configmaps?watch=true&resourceVersion=0&timeoutSeconds=1";
+const SHORT_WATCH: &str = "/api/v1/namespaces/default/configmaps?watch=true&resourceVersion=0&timeoutSeconds=1";
 
 #[tokio::test]
 async fn behind_a_watch_the_connection_takes_the_next_request() {
@@ -178,7 +178,7 @@ async fn a_watch_is_the_last_request_where_the_client_or_the_server_says_so() {
         assert!(watched.starts_with(&format!("HTTP/{version} 200 OK\r\n")) && watched.ends_with(end), "{watched}");
     }
     let mut open = world.connect(b"http/1.1").await;
-    let path = "/api/v1/configmaps?watch=true&resourceVersion=0";
+    let path = "/api/v1/namespaces/default/configmaps?watch=true&resourceVersion=0";
     let request = format!("GET {path} HTTP/1.1\r\nHost: x\r\n{}\r\n", world.bearer());
     open.write_all(request.as_bytes()).await.expect("sent");
     read_until(&mut open, "\r\n\r\n").await;
@@ -201,7 +201,10 @@ async fn a_watch_whose_client_has_gone_is_given_up() {
     let mut watches = Vec::new();
     for _ in 0..3 {
         let mut watch = world.connect(b"http/1.1").await;
-        let request = format!("GET /api/v1/configmaps?watch=true HTTP/1.1\r\nHost: x\r\n{}\r\n", world.bearer());
+        let request = format!(
+            "GET /api/v1/namespaces/default/configmaps?watch=true HTTP/1.1\r\nHost: x\r\n{}\r\n",
+            world.bearer()
+        );
         watch.write_all(request.as_bytes()).await.expect("sent");
         read_until(&mut watch, "\r\n\r\n").await;
         watches.push(watch);
@@ -357,8 +360,13 @@ async fn a_long_list_and_a_watch_are_whole_over_http2_and_tls() {
         let answer = sender.clone().send_request(request.body(Empty::<bytes::Bytes>::new()).expect("a request"));
         tokio::time::timeout(PATIENCE, answer).await.expect("in time").expect("an answer").into_body()
     };
-    let watch = "/api/v1/configmaps?watch=true&resourceVersion=0&timeoutSeconds=2";
-    let bodies = [get("/api/v1/configmaps").await, get(watch).await, get("/api/v1/configmaps").await, get(watch).await];
+    let watch = "/api/v1/namespaces/default/configmaps?watch=true&resourceVersion=0&timeoutSeconds=2";
+    let bodies = [
+        get("/api/v1/namespaces/default/configmaps").await,
+        get(watch).await,
+        get("/api/v1/namespaces/default/configmaps").await,
+        get(watch).await,
+    ];
     for body in bodies {
         let bytes = tokio::time::timeout(PATIENCE, body.collect()).await.expect("in time").expect("whole").to_bytes();
         let text = String::from_utf8(bytes.to_vec()).expect("text");

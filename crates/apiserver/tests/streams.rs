@@ -115,7 +115,7 @@ async fn streams_of_one_connection_do_not_starve_each_other() {
     // Some take the head of a long list and read nothing of it.
     let mut stalled = Vec::new();
     for _ in 0..20 {
-        stalled.push(client.get("/api/v1/configmaps").await);
+        stalled.push(client.get("/api/v1/namespaces/shop/configmaps").await);
     }
     let mut watches = Vec::new();
     for _ in 0..200 {
@@ -131,7 +131,7 @@ async fn streams_of_one_connection_do_not_starve_each_other() {
             assert!(event.windows(name.len()).any(|window| window == name.as_bytes()), "{event:?}");
         }
     }
-    let list = client.get("/api/v1/configmaps").await.into_body().collect();
+    let list = client.get("/api/v1/namespaces/shop/configmaps").await.into_body().collect();
     let list = tokio::time::timeout(PATIENCE, list).await.expect("in time").expect("whole").to_bytes();
     assert!(list.len() > 400 * 8 * 1024 && list.ends_with(b"]}\n"));
     // And those that stood still find everything in its place.
@@ -183,7 +183,7 @@ async fn a_refused_upload_is_taken_to_its_end_and_then_answered() {
     // The connection of an authenticated client is as good as new.
     let body = Pieces { left: 12, taken: Arc::default() };
     assert_eq!(client.send(Method::POST, "/api/v1/nonsense", "secret", BoxBody::new(body)).await.status(), 404);
-    assert_eq!(client.get("/api/v1/configmaps").await.status(), 200);
+    assert_eq!(client.get("/api/v1/namespaces/shop/configmaps").await.status(), 200);
 }
 
 /// How many reads `/metrics` says are in flight, besides itself; none while it finds no seat.
@@ -222,15 +222,15 @@ async fn unread_answers_keep_their_seats_and_lose_them_to_requests_that_find_non
     let client = world.connect().await;
     assert_eq!(reads_in_flight(&client).await, Some(0));
     // Lists, whose chunks are made as they go, and objects, whose bytes are the cache's.
-    let mut unread = stalled(&world, 350, "/api/v1/configmaps").await;
+    let mut unread = stalled(&world, 350, "/api/v1/namespaces/shop/configmaps").await;
     unread.extend(stalled(&world, 49, "/api/v1/namespaces/shop/configmaps/large-1").await);
     let one_seat_is_free = reads_in_flight(&client).await;
     assert_eq!(one_seat_is_free, Some(399), "an answer that nobody reads has no seat");
-    unread.extend(stalled(&world, 1, "/api/v1/configmaps").await);
+    unread.extend(stalled(&world, 1, "/api/v1/namespaces/shop/configmaps").await);
     tokio::time::sleep(Duration::from_millis(1_100)).await;
     // All are taken, and those who read are served all the same.
     for _ in 0..20 {
-        let response = client.get("/api/v1/configmaps").await;
+        let response = client.get("/api/v1/namespaces/shop/configmaps").await;
         assert_eq!(response.status(), 200);
         let list = response.into_body().collect().await.expect("whole").to_bytes();
         assert!(list.ends_with(b"]}\n"));
@@ -251,8 +251,8 @@ async fn unread_answer_is_cut_when_the_time_of_its_request_is_over() {
         world.create(&format!("large-{n}"), 32 * 1024).await;
     }
     let client = world.connect().await;
-    let unread = stalled(&world, 10, "/api/v1/configmaps?timeout=1s").await;
-    let read_slowly = client.get("/api/v1/configmaps?timeout=20s").await;
+    let unread = stalled(&world, 10, "/api/v1/namespaces/shop/configmaps?timeout=1s").await;
+    let read_slowly = client.get("/api/v1/namespaces/shop/configmaps?timeout=20s").await;
     assert_eq!(reads_in_flight(&client).await, Some(11));
     let begun = std::time::Instant::now();
     while reads_in_flight(&client).await != Some(1) {
@@ -271,7 +271,7 @@ async fn connection_has_as_many_streams_as_the_server_is_told() {
     let client = world.connect().await;
     let mut watches = Vec::new();
     for _ in 0..3 {
-        watches.push(client.get("/api/v1/configmaps?watch=true").await);
+        watches.push(client.get("/api/v1/namespaces/shop/configmaps?watch=true").await);
     }
     let fourth = tokio::time::timeout(Duration::from_millis(200), client.get("/version")).await;
     assert!(fourth.is_err(), "a stream too many");
@@ -283,9 +283,10 @@ async fn connection_has_as_many_streams_as_the_server_is_told() {
 #[tokio::test]
 async fn connection_that_is_not_authenticated_takes_no_further_request_and_its_watches_go_on() {
     let world = World::new().await;
-    for (path, token, code) in [("/api/v1/configmaps", "wrong", 401), ("/readyz", "wrong", 200)] {
+    for (path, token, code) in [("/api/v1/namespaces/shop/configmaps", "wrong", 401), ("/readyz", "wrong", 200)] {
         let client = world.connect().await;
-        let path_of_watch = "/api/v1/configmaps?watch=true&sendInitialEvents=false&resourceVersionMatch=NotOlderThan";
+        let path_of_watch =
+            "/api/v1/namespaces/shop/configmaps?watch=true&sendInitialEvents=false&resourceVersionMatch=NotOlderThan";
         let mut watch = client.get(path_of_watch).await.into_body();
         assert_eq!(client.get("/version").await.status(), 200);
         let refused = client.send(Method::GET, path, token, Empty::new().boxed()).await;
@@ -308,7 +309,7 @@ async fn at_the_end_every_watch_is_ended_cleanly_one_after_the_other() {
     let client = world.connect().await;
     let mut watches = Vec::new();
     for _ in 0..40 {
-        watches.push(client.get("/api/v1/configmaps?watch=true").await.into_body());
+        watches.push(client.get("/api/v1/namespaces/shop/configmaps?watch=true").await.into_body());
     }
     let begun = std::time::Instant::now();
     world.server.shutdown();

@@ -71,7 +71,9 @@ use crate::registry::{Resource, Subresource};
 
 pub(crate) use self::document::bytes_max as document_bytes_max;
 pub(crate) use self::options::Propagation;
+pub(crate) use self::pkcs10::{blocks as pem_blocks, der_element, pem};
 pub(crate) use self::reviews::review;
+pub(crate) use self::services::{kubernetes_service_address, service_range};
 
 /// [`check_readable`] lists objects in pages of so many.
 const CHECK_PAGE_ITEMS: usize = 500;
@@ -230,7 +232,7 @@ fn timestamp(time: OffsetDateTime) -> String {
 }
 
 /// The time that an object carries; `None` when it carries none.
-fn parse_timestamp(text: &str) -> Option<OffsetDateTime> {
+pub(crate) fn parse_timestamp(text: &str) -> Option<OffsetDateTime> {
     OffsetDateTime::parse(text, &Rfc3339).ok()
 }
 
@@ -309,6 +311,7 @@ async fn change(
 }
 
 /// What a built-in loop makes of an object.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Amendment {
     /// It is to be as the tree is now.
     Write,

@@ -47,8 +47,26 @@ fn der(pem: &[u8]) -> Result<Vec<u8>, String> {
     }
 }
 
+/// A block of PEM: lines of 64 characters, as Go writes them.
+pub(crate) fn pem(label: &str, der: &[u8]) -> String {
+    const LINE_CHARS: usize = 64;
+    let mut text = format!("-----BEGIN {label}-----\n");
+    let encoded = BASE64.encode(der);
+    for at in (0..encoded.len()).step_by(LINE_CHARS) {
+        text.push_str(&encoded[at..encoded.len().min(at + LINE_CHARS)]);
+        text.push('\n');
+    }
+    text.push_str(&format!("-----END {label}-----\n"));
+    text
+}
+
+/// The tag and the content of the value that some bytes begin with, and the bytes behind it.
+pub(crate) fn der_element(bytes: &[u8]) -> Option<(u8, &[u8], &[u8])> {
+    element(bytes).map(|found| (found.tag, found.content, found.rest))
+}
+
 /// The blocks of a PEM text, by their labels. What is no block is passed over.
-pub(super) fn blocks(pem: &[u8]) -> impl Iterator<Item = (String, Vec<u8>)> {
+pub(crate) fn blocks(pem: &[u8]) -> impl Iterator<Item = (String, Vec<u8>)> {
     let text = String::from_utf8_lossy(pem).into_owned();
     let mut at = 0;
     std::iter::from_fn(move || {

@@ -46,6 +46,8 @@ const CLUSTER_PREFIX_BITS: u32 = 16;
 /// Addresses below this offset are only given to who asks for them by name (cluster DNS and the
 /// like).
 const FIRST_FREE_OFFSET: u32 = 256;
+/// The address of the service `kubernetes`: the first of the range.
+const KUBERNETES_SERVICE_OFFSET: u32 = 1;
 /// Node ports come from this range (`--service-node-port-range`).
 const NODE_PORTS: std::ops::RangeInclusive<u16> = 30_000..=32_767;
 /// So many random candidates are tried before the range counts as full; then the client gets a 500.
@@ -56,6 +58,16 @@ const STORE_WAIT: Duration = Duration::from_secs(30);
 /// A claim whose service cannot be found counts as left behind when it is this old. What is more than
 /// [`STORE_WAIT`] is for a slow store and for clocks that differ.
 const PENDING_WAIT: Duration = Duration::from_secs(90);
+
+/// The address at which clients inside the cluster find the API server.
+pub(crate) fn kubernetes_service_address() -> Ipv4Addr {
+    Ipv4Addr::from(CLUSTER_NETWORK + KUBERNETES_SERVICE_OFFSET)
+}
+
+/// The range of cluster addresses, in CIDR notation.
+pub(crate) fn service_range() -> String {
+    format!("{}/{CLUSTER_PREFIX_BITS}", Ipv4Addr::from(CLUSTER_NETWORK))
+}
 
 /// What a service still needs.
 #[derive(Clone, Debug, Default, PartialEq)]

@@ -136,6 +136,8 @@ impl Serve {
             .cache_limits(Limits { history_budget, ..Limits::default() })
             .cache_bytes_max(self.cache_bytes)
             .auth(Auth::Token(pki.token().to_owned()))
+            .client_ca(pki.ca_pem())
+            .secure_port(address.port())
             .watch_cache(self.watch_cache)
             .cbor(self.cbor)
             .http2_max_streams_per_connection(self.http2_max_streams_per_connection)
