@@ -1,20 +1,29 @@
-//! What the documents say in words: short sentences of our own about kinds and the fields that
-//! people ask `kubectl explain` about most. `descriptions.txt` has them, one a line:
+//! The descriptions in the documents, which `kubectl explain` prints. They are short sentences of our own,
+//! not Kubernetes' texts, and two files are their only source, one description a line:
 //!
 //! ```text
-//! Pod: Containers that run together on one node.      a type
-//! PodSpec.containers: What runs.                      a field of that type
-//! .metadata: Name, labels, owners and so on.          a field of any type that has no line of its own
+//! descriptions.txt
+//!   Pod: Containers that run together on one node.      a type
+//!   PodSpec.containers: What runs.                      a field of that type
+//!   .metadata: Name, labels, owners and so on.          a field of any type that has no line of its own
+//! descriptions_by_name.txt
+//!   .caBundle: CA certificates in PEM.                  the same, for all other names of fields
 //! ```
+//!
+//! Every field of every built-in type has a description by one of the three forms.
 
 use std::collections::HashMap;
 use std::sync::OnceLock;
 
-const TEXT: &str = include_str!("descriptions.txt");
+const TEXTS: [&str; 2] = [include_str!("descriptions.txt"), include_str!("descriptions_by_name.txt")];
+
+fn all() -> impl Iterator<Item = &'static str> {
+    TEXTS.iter().flat_map(|text| text.lines())
+}
 
 fn lines() -> &'static HashMap<&'static str, &'static str> {
     static LINES: OnceLock<HashMap<&str, &str>> = OnceLock::new();
-    LINES.get_or_init(|| TEXT.lines().filter_map(|line| line.split_once(": ")).collect())
+    LINES.get_or_init(|| all().filter_map(|line| line.split_once(": ")).collect())
 }
 
 /// What a type is, by its name without package; `None` where nobody has said.
@@ -59,7 +68,7 @@ mod tests {
         }
         fields.extend([".apiVersion".to_owned(), ".kind".to_owned()]);
         let mut seen = HashSet::new();
-        for line in TEXT.lines() {
+        for line in all() {
             let (of, text) = line.split_once(": ").unwrap_or_else(|| panic!("no name in front: {line}"));
             assert!(fields.contains(of), "{of} is nothing that is served");
             assert!(seen.insert(of), "{of} is described twice");

@@ -13,7 +13,7 @@
 //! merge, so that kubectl explains them and works out strategic merge patches from them. Where they
 //! differ from kube-apiserver's:
 //!
-//! - Descriptions are our own, short, and only of kinds and of the fields that people ask about.
+//! - Descriptions are our own and short (`descriptions.txt`, `descriptions_by_name.txt`).
 //! - A custom resource that brings no schema is an object with metadata and anything else. In version
 //!   2 custom resources are not tied to a kind (`x-kubernetes-group-version-kind`): older clients skip
 //!   validation of kinds that they do not find.
@@ -29,6 +29,7 @@ mod descriptions;
 mod paths;
 mod protobuf;
 mod schema;
+mod spec3;
 #[cfg(test)]
 mod tests;
 mod v2;

@@ -8,8 +8,8 @@ use std::collections::{BTreeMap, HashSet};
 use listwatch_wire::protobuf::schema::{self as fields, Field, Id, Shape, Type};
 use serde_json::{Map, Value, json};
 
-use super::descriptions;
 use super::paths::Kind;
+use super::{descriptions, spec3};
 use crate::facts::{self, FieldFacts};
 use crate::registry::Resource;
 
@@ -161,7 +161,12 @@ impl Models {
     /// objects hold.
     fn open_kind(&mut self, kind: &Kind, own: Option<&Value>) -> Value {
         let mut schema = match own {
-            Some(Value::Object(own)) => own.clone(),
+            Some(own @ Value::Object(_)) => {
+                let mut own = own.clone();
+                // A definition may say what says nothing.
+                spec3::normalize(&mut own);
+                own.as_object_mut().map(std::mem::take).unwrap_or_default()
+            }
             _ => {
                 let mut open = Map::new();
                 open.insert("description".to_owned(), json!(format!("An object of kind {}.", kind.kind)));
@@ -177,7 +182,7 @@ impl Models {
                 properties.insert(name.to_owned(), type_meta(name));
             }
             let metadata = json!({
-                "description": descriptions::of_field(&kind.kind, "metadata"),
+                "description": descriptions::of_field(&kind.kind, "metadata").unwrap_or("Metadata of the object."),
                 "default": {},
                 "allOf": [self.version.reference(&object_meta)],
             });

@@ -47,6 +47,95 @@ fn every_kind_leaves_validation_to_the_server() {
     }
 }
 
+/// The members of a document that Go's types would not write, as paths.
+fn unwritten_by_go(document: &Value) -> Vec<String> {
+    fn schemas(path: &str, schema: &Value, found: &mut Vec<String>) {
+        let Value::Object(members) = schema else { return };
+        for (name, value) in members {
+            let path = format!("{path}/{name}");
+            if spec3::is_unwritten(name, value) {
+                found.push(path.clone());
+            }
+            match name.as_str() {
+                "properties" | "patternProperties" => {
+                    value.as_object().into_iter().flatten().for_each(|(name, of)| {
+                        schemas(&format!("{path}/{name}"), of, found);
+                    });
+                }
+                "allOf" | "oneOf" | "anyOf" => value.as_array().into_iter().flatten().for_each(|of| {
+                    schemas(&path, of, found);
+                }),
+                "items" | "not" | "additionalProperties" => schemas(&path, value, found),
+                _ => {}
+            }
+        }
+    }
+    let mut found = Vec::new();
+    let says_nothing = |value: &Value| match value {
+        Value::Null => true,
+        Value::Bool(flag) => !flag,
+        Value::String(text) => text.is_empty(),
+        Value::Array(items) => items.is_empty(),
+        Value::Object(members) => members.is_empty(),
+        Value::Number(_) => false,
+    };
+    let mut members = |path: &str, value: &Value| {
+        for (name, value) in value.as_object().into_iter().flatten() {
+            if says_nothing(value) {
+                found.push(format!("{path}/{name}"));
+            }
+        }
+    };
+    members("", document);
+    for (name, parameter) in document["components"]["parameters"].as_object().into_iter().flatten() {
+        members(&format!("/parameters/{name}"), parameter);
+    }
+    for (path, item) in document["paths"].as_object().unwrap() {
+        members(path, item);
+        for (method, operation) in operations(item) {
+            let path = format!("{path}/{method}");
+            members(&path, operation);
+            members(&format!("{path}/requestBody"), &operation["requestBody"]);
+            for parameter in operation["parameters"].as_array().into_iter().flatten() {
+                members(&format!("{path}/parameters"), parameter);
+            }
+            for (code, response) in operation["responses"].as_object().unwrap() {
+                members(&format!("{path}/{code}"), response);
+            }
+        }
+    }
+    for (name, schema) in document["components"]["schemas"].as_object().unwrap() {
+        schemas(name, schema, &mut found);
+    }
+    found
+}
+
+#[test]
+fn documents_survive_the_types_of_kube_openapi() {
+    let registry = Registry::builtin();
+    for resource in registry.resources() {
+        let document = v3_json(registry.openapi(), &root(resource)[1..]);
+        assert_eq!(unwritten_by_go(&document), Vec::<String>::new(), "{}/{}", resource.group, resource.version);
+    }
+}
+
+#[test]
+fn every_field_of_a_built_in_type_has_a_description() {
+    let registry = Registry::builtin();
+    let mut empty = std::collections::BTreeSet::new();
+    for resource in registry.resources() {
+        let document = v3_json(registry.openapi(), &root(resource)[1..]);
+        for (model, schema) in document["components"]["schemas"].as_object().unwrap() {
+            for (name, property) in schema["properties"].as_object().into_iter().flatten() {
+                if property["description"].as_str().is_none_or(str::is_empty) {
+                    empty.insert(format!("{}.{name}", model.rsplit('.').next().unwrap()));
+                }
+            }
+        }
+    }
+    assert!(empty.is_empty(), "kubectl explains these as <empty>: {empty:?}");
+}
+
 /// kubectl: may a strategic merge patch of this kind be worked out from the schema?
 fn takes_strategic_patches(document: &Value, resource: &Resource) -> bool {
     let mut patches =
@@ -247,7 +336,15 @@ fn a_custom_resource_shows_its_own_schema() {
         schema: Some(Arc::new(json!({
             "description": "A cron tab.",
             "type": "object",
-            "properties": {"spec": {"type": "object", "properties": {"cron": {"type": "string"}}}},
+            "required": [],
+            "properties": {
+                "spec": {
+                    "type": "object",
+                    "description": "",
+                    "allOf": [],
+                    "properties": {"cron": {"type": "string"}, "rest": {"type": "object", "properties": {}}},
+                },
+            },
         }))),
         ..Resource::clone(&pods)
     };
@@ -262,6 +359,7 @@ fn a_custom_resource_shows_its_own_schema() {
     );
     assert_eq!(model[schema::KIND_EXTENSION][0]["kind"], "CronTab");
     assert_eq!(model.get("x-kubernetes-preserve-unknown-fields"), None, "its own schema says what is known");
+    assert_eq!(unwritten_by_go(&document), Vec::<String>::new());
 }
 
 #[test]

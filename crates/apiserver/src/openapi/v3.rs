@@ -117,11 +117,14 @@ fn operation_value(resource: &Resource, operation: &Operation, models: &mut Mode
         "description": operation.description,
         "operationId": operation.id,
         "tags": [tag(resource)],
-        "parameters": parameters,
         "responses": responses,
         "x-kubernetes-action": operation.action,
         KIND_EXTENSION: schema::kind_value(&operation.kind),
     });
+    // No member without a meaning: see `spec3`.
+    if !parameters.is_empty() {
+        value["parameters"] = Value::Array(parameters);
+    }
     let body = match operation.body {
         Body::None => None,
         Body::Object => Some((object, true)),
@@ -129,7 +132,10 @@ fn operation_value(resource: &Resource, operation: &Operation, models: &mut Mode
         Body::DeleteOptions => Some((models.of_message(Id::MetaDeleteOptions), false)),
     };
     if let Some((model, required)) = body {
-        value["requestBody"] = json!({"content": content(&model, operation.consumes), "required": required});
+        value["requestBody"] = json!({"content": content(&model, operation.consumes)});
+        if required {
+            value["requestBody"]["required"] = json!(true);
+        }
     }
     value
 }
