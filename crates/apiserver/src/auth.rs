@@ -10,6 +10,7 @@ use std::sync::LazyLock;
 
 use http::HeaderMap;
 use http::header::AUTHORIZATION;
+use listwatch_meta::selector::{validate_dns_label, validate_dns_subdomain};
 use serde::Serialize;
 
 /// How requests prove who sends them.
@@ -60,13 +61,26 @@ impl User {
         &USER
     }
 
-    /// Is this somebody whom the server knows? Those may do everything: members of `system:masters`, the
+    /// Whether the server knows this user. Known users may do everything: members of `system:masters`, the
     /// administrator by name, and service accounts.
     pub(crate) fn may_do_everything(&self) -> bool {
         self.groups.iter().any(|group| group == "system:masters")
             || self.username == ADMIN
-            || self.username.starts_with("system:serviceaccount:")
+            || service_account(&self.username).is_some()
     }
+}
+
+/// The namespace and name of a service account, from its user name (`serviceaccount.SplitUsername`); `None`
+/// for any other user name, a malformed one of this form included.
+pub(crate) fn service_account(username: &str) -> Option<(&str, &str)> {
+    let (namespace, name) = username.strip_prefix("system:serviceaccount:")?.split_once(':')?;
+    let valid = validate_dns_label(namespace).is_ok() && validate_dns_subdomain(name).is_ok();
+    valid.then_some((namespace, name))
+}
+
+/// The groups of the service accounts of a namespace.
+pub(crate) fn service_account_groups(namespace: &str) -> Vec<String> {
+    vec!["system:serviceaccounts".to_owned(), format!("system:serviceaccounts:{namespace}")]
 }
 
 /// The bearer token of a request that has exactly one.

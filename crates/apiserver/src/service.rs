@@ -188,29 +188,34 @@ impl ApiService {
             routed = route(&registry, &parts.method, parts.uri.path());
         }
 
+        // Before authentication, as in kube-apiserver's chain of filters.
+        if !is_long_running(&routed, &parts.method, &query)
+            && let Err(status) = request_timeout(&query)
+        {
+            let mut response = asker.status(&status);
+            if user.is_none() {
+                response.extensions_mut().insert(Unauthenticated);
+            }
+            return response;
+        }
         let open = matches!(routed, Ok(Route::Health { .. } | Route::Version));
-        let user = match user {
-            Some(user) => user,
-            // Nobody is asked who may ask.
-            None if open => {
+        let user = match (user, impersonation::user(&parts.headers)) {
+            (Some(user), Ok(None)) => user,
+            (Some(_), Ok(Some(impersonated))) => Cow::Owned(impersonated),
+            (Some(_), Err(status)) => return asker.status(&status),
+            // Some routes need no authentication. Impersonation always does.
+            (None, impersonated) => {
+                let open = open && matches!(impersonated, Ok(None));
                 let mut response = match routed {
-                    Ok(Route::Health { endpoint, check }) => self.health(endpoint, check.as_deref(), &query).await,
-                    Ok(route) => self.document(route, &parts.headers, &query, &asker),
-                    Err(_) => asker.status(&Status::unauthorized()),
+                    Ok(Route::Health { endpoint, check }) if open => {
+                        self.health(endpoint, check.as_deref(), &query).await
+                    }
+                    Ok(route) if open => self.document(route, &parts.headers, &query, &asker),
+                    _ => asker.status(&Status::unauthorized()),
                 };
                 response.extensions_mut().insert(Unauthenticated);
                 return response;
             }
-            None => {
-                let mut response = asker.status(&Status::unauthorized());
-                response.extensions_mut().insert(Unauthenticated);
-                return response;
-            }
-        };
-        let user = match impersonation::user(&parts.headers) {
-            Ok(None) => user,
-            Ok(Some(named)) => Cow::Owned(named),
-            Err(status) => return asker.status(&status),
         };
         if let Ok(route) = &routed
             && let Some(refusal) = impersonation::refusal(&user, &parts.method, parts.uri.path(), route, &query)
@@ -343,10 +348,8 @@ impl ApiService {
             let answer = read::watch(&self.shared, &route, query, asker).await;
             return answer.unwrap_or_else(|status| asker.status(&status));
         }
-        let deadline = match request_timeout(query) {
-            Ok(timeout) => Instant::now() + timeout,
-            Err(status) => return asker.status(&status),
-        };
+        // An invalid one was rejected before, unless it says nothing about this request.
+        let deadline = Instant::now() + request_timeout(query).unwrap_or(REQUEST_TIMEOUT);
         let (seats, received) = match route.verb {
             Verb::Get | Verb::Collection | Verb::Connect => (&self.shared.reads, None),
             // First the body, then the seat: who sends slowly takes none.
@@ -664,6 +667,17 @@ fn request_timeout(query: &Query<'_>) -> Result<Duration, Status> {
     Ok(extra.timeout()?.map_or(REQUEST_TIMEOUT, |asked| asked.min(REQUEST_TIMEOUT)))
 }
 
+/// Whether a request has a deadline of its own, or none, so that `?timeout=` says nothing about it
+/// (`BasicLongRunningRequestCheck`). A path that cannot be taken apart fails before anybody asks.
+fn is_long_running(routed: &Result<Route, NoRoute>, method: &Method, query: &Query<'_>) -> bool {
+    match routed {
+        Ok(Route::Resource(route)) => route.verb == Verb::Connect || is_watch(route, query),
+        Err(NoRoute::Status(_)) => method == Method::GET && query.bool("watch") == Some(true),
+        Err(NoRoute::Unparsable(_)) => true,
+        Ok(_) | Err(NoRoute::PageNotFound) => false,
+    }
+}
+
 fn audit_id(headers: &HeaderMap) -> HeaderValue {
     headers
         .get(&AUDIT_ID)
@@ -695,6 +709,7 @@ fn text(code: StatusCode, body: String) -> Response<Body> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::Auth;
 
     #[test]
     fn paths_of_custom_resources_are_recognised() {
@@ -717,6 +732,87 @@ mod tests {
         add_warnings(&mut headers, &["a \"b\"".to_owned(), "a \"b\"".to_owned(), "c\n".to_owned()]);
         let values: Vec<&str> = headers.get_all(WARNING).iter().map(|value| value.to_str().unwrap()).collect();
         assert_eq!(values, ["299 - \"a \\\"b\\\"\"", "299 - \"c\""]);
+    }
+
+    #[tokio::test]
+    async fn invalid_timeout_is_rejected_on_every_path_that_has_a_deadline() {
+        use http_body_util::BodyExt as _;
+
+        let auth = Auth::Token("t".to_owned());
+        let server = crate::ApiServer::builder().auth(auth).build().await.unwrap();
+        let send = async |method: &str, path: &str, timeout: &str, token: Option<&str>| {
+            let sign = if path.contains('?') { '&' } else { '?' };
+            let mut request = Request::builder().method(method).uri(format!("{path}{sign}timeout={timeout}"));
+            if let Some(token) = token {
+                request = request.header("authorization", format!("Bearer {token}"));
+            }
+            let body = http_body_util::Full::new(Bytes::from_static(b"{}"));
+            let response = server.service().handle(request.body(body).unwrap()).await;
+            let code = response.status().as_u16();
+            (
+                code,
+                response.into_body().frame().await.and_then(|frame| frame.ok()?.into_data().ok()).unwrap_or_default(),
+            )
+        };
+        let invalid = serde_json::json!({"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Failure",
+            "message": "invalid timeout specified in the request URL - time: invalid duration \"invalid\"",
+            "reason": "BadRequest", "code": 400});
+        for (method, path) in [
+            ("GET", "/version"),
+            ("GET", "/readyz"),
+            ("GET", "/livez/ping"),
+            ("GET", "/metrics"),
+            ("GET", "/"),
+            ("GET", "/api"),
+            ("GET", "/apis"),
+            ("GET", "/apis/apps/v1"),
+            ("GET", "/openapi/v3"),
+            ("GET", "/nonsense"),
+            ("GET", "/nonsense?watch=true"),
+            ("GET", "/api/v1/nonsense"),
+            ("POST", "/version"),
+            ("GET", "/api/v1/pods"),
+            ("DELETE", "/api/v1/namespaces/a"),
+            ("POST", "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews"),
+            ("GET", "/api/v1/componentstatuses"),
+        ] {
+            // The deadline is looked at before the credential.
+            for token in [None, Some("t")] {
+                let (code, body) = send(method, path, "invalid", token).await;
+                assert_eq!(code, 400, "{method} {path} {token:?}");
+                assert_eq!(serde_json::from_slice::<serde_json::Value>(&body).unwrap(), invalid, "{method} {path}");
+            }
+            for valid in ["", "10s", "0", "-1s", "1000h"] {
+                assert_ne!(send(method, path, valid, Some("t")).await.0, 400, "{method} {path} {valid}");
+            }
+        }
+        for (path, code) in [
+            ("/api/v1/namespaces?watch=true", 200),
+            ("/api/v1/watch/namespaces", 200),
+            ("/api/v1/nonsense?watch=true", 404),
+            ("/api/v1/namespaces/a/pods/x/log", 404),
+            ("/api/v1/watch", 500),
+        ] {
+            assert_eq!(send("GET", path, "invalid", Some("t")).await.0, code, "{path} has no deadline by its query");
+        }
+    }
+
+    #[tokio::test]
+    async fn impersonation_needs_authentication_on_open_paths() {
+        let auth = Auth::Token("t".to_owned());
+        let server = crate::ApiServer::builder().auth(auth).build().await.unwrap();
+        let send = async |token: &str, header: Option<(&str, &str)>| {
+            let mut request = Request::get("/version").header("authorization", format!("Bearer {token}"));
+            if let Some((name, value)) = header {
+                request = request.header(name, value);
+            }
+            server.service().handle(request.body(http_body_util::Empty::<Bytes>::new()).unwrap()).await.status()
+        };
+        assert_eq!(send("wrong", None).await, StatusCode::OK);
+        assert_eq!(send("t", Some(("impersonate-user", "bob"))).await, StatusCode::OK);
+        for header in [("impersonate-user", "bob"), ("impersonate-group", "dev")] {
+            assert_eq!(send("wrong", Some(header)).await, StatusCode::UNAUTHORIZED, "{header:?}");
+        }
     }
 
     #[tokio::test]

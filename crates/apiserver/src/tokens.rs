@@ -22,7 +22,7 @@ use serde_json::Value;
 use sha2::{Digest as _, Sha256};
 use tokio::sync::OnceCell;
 
-use crate::auth::User;
+use crate::auth::{self, User};
 use crate::backend::Backend;
 
 /// Who signs, and the audience of a token that names none (the usual `--service-account-issuer`).
@@ -267,14 +267,12 @@ fn user(claims: &Claims) -> User {
             }
         }
     }
+    let mut groups = auth::service_account_groups(namespace);
+    groups.push("system:authenticated".to_owned());
     User {
         username: username(namespace, &serviceaccount.name),
         uid: serviceaccount.uid.clone(),
-        groups: vec![
-            "system:serviceaccounts".to_owned(),
-            format!("system:serviceaccounts:{namespace}"),
-            "system:authenticated".to_owned(),
-        ],
+        groups,
         extra: extra.into_iter().map(|(name, value)| (name.to_owned(), vec![value])).collect(),
     }
 }

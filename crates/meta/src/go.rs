@@ -5,6 +5,16 @@ use std::fmt::Write as _;
 
 use serde_json::Value;
 
+/// Bytes as a text. Each byte that is no UTF-8 becomes one U+FFFD, as Go's `encoding/json` writes it.
+pub fn text(bytes: &[u8]) -> String {
+    let mut out = String::with_capacity(bytes.len());
+    for chunk in bytes.utf8_chunks() {
+        out.push_str(chunk.valid());
+        out.extend(chunk.invalid().iter().map(|_| char::REPLACEMENT_CHARACTER));
+    }
+    out
+}
+
 /// `strconv.Quote`, which is `%q` of a string.
 pub fn quote(text: &str) -> String {
     let mut out = String::with_capacity(text.len() + 2);
@@ -73,6 +83,12 @@ mod tests {
         check("é世\u{301}", "\"é世\u{301}\"");
         check("\u{a0}\u{feff}", r#""\u00a0\ufeff""#);
         check("'", r#""'""#);
+    }
+
+    #[test]
+    fn invalid_utf8_bytes_are_replaced_one_by_one() {
+        assert_eq!(text("b\u{f8}b".as_bytes()), "b\u{f8}b");
+        assert_eq!(text(b"a\xe2\x82b\xff"), "a\u{fffd}\u{fffd}b\u{fffd}");
     }
 
     #[test]
