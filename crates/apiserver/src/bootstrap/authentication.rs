@@ -6,6 +6,7 @@ use std::sync::Arc;
 use listwatch_meta::Status;
 use serde_json::{Map, Value, json};
 use time::{Duration, OffsetDateTime};
+use x509_cert::der::Decode as _;
 
 use super::ensure;
 use super::objects::{CONFIG_MAPS, SYSTEM_NAMESPACE, Wanted};
@@ -58,55 +59,24 @@ fn merge(map: &mut Map<String, Value>, client_ca: &str, now: OffsetDateTime) -> 
     Amendment::Write
 }
 
-/// The certificates of both, each once, without those that have expired.
+/// The certificates of both texts, each once, without expired ones. A text that is not PEM has none.
 fn merged(present: &str, own: &str, now: OffsetDateTime) -> String {
-    let mut seen: Vec<Vec<u8>> = Vec::new();
-    let mut text = String::new();
-    for (label, der) in [present, own].into_iter().flat_map(|pem| write::pem_blocks(pem.as_bytes())) {
-        let expired = not_after(&der).is_some_and(|end| end + EXPIRED_SLACK < now);
-        if label == "CERTIFICATE" && !expired && !seen.contains(&der) {
-            text.push_str(&write::pem(&label, &der));
-            seen.push(der);
+    let line_feeds = pem::EncodeConfig::new().set_line_ending(pem::LineEnding::LF);
+    let mut seen: Vec<pem::Pem> = Vec::new();
+    for block in [present, own].into_iter().flat_map(|text| pem::parse_many(text).unwrap_or_default()) {
+        let expired = not_after(block.contents()).is_some_and(|end| end + EXPIRED_SLACK < now);
+        if block.tag() == "CERTIFICATE" && !expired && !seen.iter().any(|seen| seen.contents() == block.contents()) {
+            seen.push(block);
         }
     }
-    text
+    seen.iter().map(|block| pem::encode_config(block, line_feeds)).collect()
 }
 
-/// Until when a certificate is valid (RFC 5280, section 4.1). `None` where that cannot be read.
+/// The end of a certificate's validity (RFC 5280, section 4.1.2.5). `None` if the certificate is unreadable.
 fn not_after(certificate: &[u8]) -> Option<OffsetDateTime> {
-    const VERSION: u8 = 0xa0;
-    const UTC_TIME: u8 = 0x17;
-    let body = der(der(certificate)?.content)?;
-    // Version (optional), serial number, algorithm, issuer, validity.
-    let mut field = der(body.content)?;
-    let behind_version = if field.tag == VERSION { 4 } else { 3 };
-    for _ in 0..behind_version {
-        field = der(field.rest)?;
-    }
-    let begin = der(field.content)?;
-    let end = der(begin.rest)?;
-    let text = std::str::from_utf8(end.content).ok()?;
-    // Two digits of a year below 50 are of this century.
-    let text = match end.tag {
-        UTC_TIME => format!("{}{text}", if text.get(..2)? < "50" { "20" } else { "19" }),
-        _ => text.to_owned(),
-    };
-    let part = |at: usize, length: usize| text.get(at..at + length);
-    let stamp =
-        format!("{}-{}-{}T{}:{}:{}Z", part(0, 4)?, part(4, 2)?, part(6, 2)?, part(8, 2)?, part(10, 2)?, part(12, 2)?);
-    write::parse_timestamp(&stamp)
-}
-
-/// One value of DER.
-struct Element<'a> {
-    tag: u8,
-    content: &'a [u8],
-    rest: &'a [u8],
-}
-
-fn der(bytes: &[u8]) -> Option<Element<'_>> {
-    let (tag, content, rest) = write::der_element(bytes)?;
-    Some(Element { tag, content, rest })
+    let certificate = x509_cert::Certificate::from_der(certificate).ok()?;
+    let end = certificate.tbs_certificate.validity.not_after.to_unix_duration();
+    OffsetDateTime::from_unix_timestamp(i64::try_from(end.as_secs()).ok()?).ok()
 }
 
 #[cfg(test)]

@@ -7,7 +7,8 @@ use listwatch_meta::status::StatusCause;
 use listwatch_meta::{Change, GroupResource, Status};
 use serde_json::{Map, Value, json};
 
-use super::{metadata as meta, pkcs10, store};
+use super::x509::CertificateRequest;
+use super::{metadata as meta, store};
 use crate::backend::{Backend, CreatingIn};
 use crate::registry::{Registry, Resource};
 
@@ -51,10 +52,11 @@ pub(super) async fn namespace_is_open<'b>(
     if terminating { Err(terminating_namespace(resource, namespace, name)) } else { Ok(Some(creating)) }
 }
 
-/// Checks that no certificate for the API server is asked for that makes its bearer the server's master.
+/// Checks that a request to the signer of client certificates does not name the group `system:masters`
+/// (admission plugin CertificateSubjectRestriction).
 ///
 /// # Errors
-/// 403 when one is.
+/// 403 when it does, and when the request cannot be read.
 pub(super) fn signer_may_be_asked(resource: &Resource, object: &Map<String, Value>) -> Result<(), Status> {
     const SIGNER: &str = "kubernetes.io/kube-apiserver-client";
     const MASTERS: &str = "system:masters";
@@ -62,13 +64,19 @@ pub(super) fn signer_may_be_asked(resource: &Resource, object: &Map<String, Valu
         return Ok(());
     }
     let spec = |field: &str| object.get("spec").and_then(|spec| spec.get(field)?.as_str()).unwrap_or_default();
-    let request = BASE64.decode(spec("request")).unwrap_or_default();
-    if spec("signerName") == SIGNER && pkcs10::organizations(&request).iter().any(|name| name == MASTERS) {
-        let name = meta::text(store::metadata(object), "name");
-        let why = format_args!("use of {SIGNER} signer with {MASTERS} group is not allowed");
-        return Err(Status::forbidden(resource.gr(), name, why));
+    if spec("signerName") != SIGNER {
+        return Ok(());
     }
-    Ok(())
+    let organizations = BASE64
+        .decode(spec("request"))
+        .map_err(|error| error.to_string())
+        .and_then(|text| CertificateRequest::from_pem(&text)?.organizations());
+    let why = match organizations {
+        Ok(names) if names.iter().all(|name| name != MASTERS) => return Ok(()),
+        Ok(_) => format!("use of {SIGNER} signer with {MASTERS} group is not allowed"),
+        Err(error) => format!("failed to parse CSR: {error}"),
+    };
+    Err(Status::forbidden(resource.gr(), meta::text(store::metadata(object), "name"), why))
 }
 
 /// Checks that the definition of a custom resource is not on its way out: what is served now counts,
@@ -211,4 +219,36 @@ pub(super) fn namespace_may_go(name: &str) -> Result<(), Status> {
         return Err(Status::forbidden(NAMESPACES, name, "this namespace may not be deleted"));
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn certificate_request_that_cannot_be_read_is_forbidden_to_the_client_signer() {
+        let registry = Registry::builtin();
+        let resource = registry.find("certificates.k8s.io", "v1", "certificatesigningrequests").unwrap();
+        let check = |request: Value, signer: &str| {
+            let object = json!({"metadata": {"name": "r"}, "spec": {"request": request, "signerName": signer}});
+            let Value::Object(object) = object else { unreachable!("it is an object") };
+            signer_may_be_asked(resource, &object).map_err(|status| (status.code, status.message))
+        };
+        let client = "kubernetes.io/kube-apiserver-client";
+        for (request, why) in [
+            (json!("!"), "Invalid symbol 33, offset 0."),
+            (json!(""), "PEM block type must be CERTIFICATE REQUEST"),
+            (json!(null), "PEM block type must be CERTIFICATE REQUEST"),
+            (json!(BASE64.encode("hello")), "PEM block type must be CERTIFICATE REQUEST"),
+        ] {
+            let text = format!(
+                "certificatesigningrequests.certificates.k8s.io \"r\" is forbidden: failed to parse CSR: {why}"
+            );
+            assert_eq!(check(request.clone(), client), Err((403, text)));
+            assert_eq!(check(request, "example.com/signer"), Ok(()));
+        }
+        let valid = |organization: &str| json!(BASE64.encode(super::super::x509::tests::request(organization)));
+        assert_eq!(check(valid("dev"), client), Ok(()));
+        assert_eq!(check(valid("system:masters"), client).unwrap_err().0, 403);
+    }
 }

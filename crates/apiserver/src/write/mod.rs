@@ -36,7 +36,6 @@ pub(crate) mod names;
 mod options;
 mod ownership;
 mod patch;
-mod pkcs10;
 mod place;
 mod prepare;
 pub(crate) mod quantities;
@@ -50,6 +49,7 @@ mod token;
 mod typed;
 mod update;
 mod validate;
+mod x509;
 mod yaml_reader;
 
 use std::sync::Arc;
@@ -71,7 +71,6 @@ use crate::registry::{Resource, Subresource};
 
 pub(crate) use self::document::bytes_max as document_bytes_max;
 pub(crate) use self::options::Propagation;
-pub(crate) use self::pkcs10::{blocks as pem_blocks, der_element, pem};
 pub(crate) use self::reviews::review;
 pub(crate) use self::services::{kubernetes_service_address, service_range};
 

@@ -212,7 +212,7 @@ mod tests {
     fn a_certificate_comes_once_and_through_the_status() {
         use base64::Engine as _;
         let encode = |text: &str| base64::engine::general_purpose::STANDARD.encode(text);
-        let pem = "-----BEGIN CERTIFICATE-----\nMAA=\n-----END CERTIFICATE-----\n";
+        let pem = &crate::write::x509::tests::certificate();
         let with = |text: &str| json!({ "certificate": encode(text) });
         let (approval, status) = (&Subresource::Approval, &Subresource::Status);
         check(status, with(pem), json!({}), &[]);

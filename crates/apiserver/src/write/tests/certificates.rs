@@ -5,7 +5,7 @@ use base64::engine::general_purpose::STANDARD as BASE64;
 use serde_json::{Value, json};
 
 use super::*;
-use crate::write::pkcs10::tests::request;
+use crate::write::x509::tests::{certificate, request, request_with};
 
 const REQUESTS: &str = "/apis/certificates.k8s.io/v1/certificatesigningrequests";
 const APPROVAL: &str = "PUT /apis/certificates.k8s.io/v1/certificatesigningrequests/r/approval";
@@ -51,10 +51,10 @@ async fn a_request_is_consented_to_and_then_signed() {
         (&json!({"a": "b"}), &spec, &json!({}))
     );
 
-    let pem = "-----BEGIN CERTIFICATE-----\nMAA=\n-----END CERTIFICATE-----\n";
+    let pem = certificate();
     let consent = json!({"type": "Approved", "status": "True", "reason": "r", "message": "m"});
     let mut approved = updated.clone();
-    approved["status"] = json!({"conditions": [consent], "certificate": BASE64.encode(pem)});
+    approved["status"] = json!({"conditions": [consent], "certificate": BASE64.encode(&pem)});
     approved["spec"]["usages"] = json!(["server auth"]);
     let status = send(&world, STATUS, &approved).await.unwrap_err();
     assert_eq!(status.code, 422);
@@ -72,10 +72,10 @@ async fn a_request_is_consented_to_and_then_signed() {
     assert!(status.message.contains("Approved and Denied conditions are mutually exclusive"), "{}", status.message);
 
     let mut signed = approved.clone();
-    signed["status"]["certificate"] = json!(BASE64.encode(pem));
+    signed["status"]["certificate"] = json!(BASE64.encode(&pem));
     signed["status"]["conditions"][0]["message"] = json!("something else");
     let signed = send(&world, STATUS, &signed).await.unwrap();
-    assert_eq!(signed["status"], json!({"conditions": [told], "certificate": BASE64.encode(pem)}));
+    assert_eq!(signed["status"], json!({"conditions": [told], "certificate": BASE64.encode(&pem)}));
     let mut again = signed.clone();
     again["status"]["certificate"] = json!(BASE64.encode(pem.repeat(2)));
     let status = send(&world, STATUS, &again).await.unwrap_err();
@@ -83,7 +83,7 @@ async fn a_request_is_consented_to_and_then_signed() {
 }
 
 #[tokio::test]
-async fn what_is_no_request_is_refused() {
+async fn invalid_certificate_request_is_refused() {
     let world = World::new().await;
     let refuse = async |change: &dyn Fn(&mut Value), code: u16, expected: &str| {
         let mut body = body("dev", "example.com/signer");
@@ -128,6 +128,23 @@ async fn what_is_no_request_is_refused() {
     let masters = |body: &mut Value| {
         *body = super::certificates::body("system:masters", "kubernetes.io/kube-apiserver-client");
     };
+    // Each name is one that Go's parser reads and a careless one might not.
+    for name in [
+        rcgen::DnValue::TeletexString("system:masters".try_into().unwrap()),
+        rcgen::DnValue::BmpString("system:masters".try_into().unwrap()),
+    ] {
+        let masters = move |body: &mut Value| {
+            let request = request_with(name.clone(), &rcgen::PKCS_ECDSA_P256_SHA256);
+            body["spec"]["request"] = json!(BASE64.encode(request));
+            body["spec"]["signerName"] = json!("kubernetes.io/kube-apiserver-client");
+        };
+        refuse(
+            &masters,
+            403,
+            "use of kubernetes.io/kube-apiserver-client signer with system:masters group is not allowed",
+        )
+        .await;
+    }
     refuse(
         &masters,
         403,

@@ -10,7 +10,8 @@ use serde_json::Value;
 use super::Rule::{Below, Check};
 use super::{Errors, Object, Rules, items, names, number, quoted, text};
 use crate::registry::NameRule;
-use crate::write::{go, pkcs10};
+use crate::write::go;
+use crate::write::x509::{self, CertificateRequest};
 
 pub(super) const REQUEST: Rules = &[Below("spec", &[Check(request), Check(usages), Check(signer), Check(expiration)])];
 
@@ -50,7 +51,9 @@ const SIGNER_PATH_BYTES_MAX: usize = 253 + 63 + 1;
 
 fn request(spec: &Object, at: &str, errors: &mut Errors) {
     let encoded = text(spec, "request");
-    if let Err(why) = pkcs10::check(&BASE64.decode(encoded).unwrap_or_default()) {
+    let decoded = BASE64.decode(encoded).map_err(|error| error.to_string());
+    let request = decoded.and_then(|text| CertificateRequest::from_pem(&text));
+    if let Err(why) = request.and_then(|request| request.check_signature()) {
         errors.push(FieldError::invalid(format!("{at}request"), quoted(encoded), why));
     }
 }
@@ -162,29 +165,13 @@ pub(in crate::write) fn conditions(conditions: &[Value], before: &[Value], error
     }
 }
 
-/// Finds what is wrong with an issued certificate.
+/// Validates an issued certificate.
 pub(in crate::write) fn certificate(encoded: &str, errors: &mut Errors) {
-    let pem = BASE64.decode(encoded).unwrap_or_default();
-    if pem.is_empty() {
+    if encoded.is_empty() {
         return;
     }
-    let mut why = None;
-    let mut blocks = 0;
-    for (label, der) in pkcs10::blocks(&pem) {
-        blocks += 1;
-        if label != "CERTIFICATE" {
-            why = Some(format!("only CERTIFICATE PEM blocks are allowed, found {}", go::quote(&label)));
-        } else if pkcs10::element(&der).is_none() {
-            why = Some("x509: malformed certificate".to_owned());
-        }
-        if why.is_some() {
-            break;
-        }
-    }
-    if blocks == 0 {
-        why = Some("must contain at least one CERTIFICATE PEM block".to_owned());
-    }
-    if let Some(why) = why {
+    let decoded = BASE64.decode(encoded).map_err(|error| error.to_string());
+    if let Err(why) = decoded.and_then(|text| x509::check_certificates(&text)) {
         errors.push(FieldError::invalid("status.certificate", quoted("<certificate data>"), why));
     }
 }
