@@ -7,6 +7,7 @@
 //! ==
 //! $ kubectl get pod web -o name      a command that ends well; `!` for one that fails
 //! pod/web                            what it prints: standard output, then standard error
+//! ~ Warning: …                       a line that this server alone adds, and kube-apiserver does not
 //! > uid kubectl get pod web -o …     a command whose output is {uid} from here on
 //! ```
 //!
@@ -149,6 +150,10 @@ fn matches(wanted: &[&str], said: &[&str]) -> bool {
     match wanted.split_first() {
         None => said.is_empty(),
         Some((&"…", rest)) => (0..=said.len()).any(|skipped| matches(rest, &said[skipped..])),
+        Some((first, rest)) if first.starts_with("~ ") => {
+            let added = said.split_first().filter(|(line, _)| line_matches(&first[2..], line));
+            matches(rest, added.map_or(said, |(_, more)| more))
+        }
         Some((first, rest)) => {
             said.split_first().is_some_and(|(line, more)| line_matches(first, line) && matches(rest, more))
         }
@@ -212,6 +217,9 @@ mod tests {
         check("first\n…", "first", true);
         check("first\n…", "second", false);
         check("", "", true);
+        check("a\n~ b …\nc", "a\nb 1\nc", true);
+        check("a\n~ b …\nc", "a\nc", true);
+        check("a\n~ b …\nc", "a\nd\nc", false);
         check("", "more", false);
         check("pod \"a\" deleted…", "pod \"a\" deleted from default namespace", true);
         check("IP:", "IP:   ", true);

@@ -47,6 +47,7 @@ mod store;
 mod strategic;
 mod token;
 mod typed;
+mod unenforced;
 mod update;
 mod validate;
 mod x509;
@@ -241,7 +242,8 @@ pub(crate) fn parse_timestamp(text: &str) -> Option<OffsetDateTime> {
 /// The [`Status`] the client is told.
 pub(crate) async fn write(backend: &Arc<Backend>, request: WriteRequest<'_>) -> Result<WriteResponse, Status> {
     let verb = request.verb;
-    let written = write_at(backend, &request, &Clock::default()).await?;
+    let mut written = write_at(backend, &request, &Clock::default()).await?;
+    written.warnings.extend(unenforced::warning(&request, &written.body));
     // One that is deleted may be gone before anybody looks for it.
     if strategy::is_definition(request.resource)
         && matches!(verb, WriteVerb::Create | WriteVerb::Update | WriteVerb::Patch)
