@@ -46,6 +46,24 @@ async fn the_status_says_that_it_is_established() {
 }
 
 #[tokio::test]
+async fn definition_that_was_created_can_be_read_and_updated_without_a_conflict() {
+    let world = World::new().await;
+    for number in 0..20 {
+        let mut wanted = definition();
+        wanted["metadata"]["name"] = json!(format!("w{number}s.example.com"));
+        wanted["spec"]["names"] = json!({"plural": format!("w{number}s"), "kind": format!("W{number}")});
+        world.define(&wanted).await;
+        let path = format!("{CRDS}/w{number}s.example.com");
+        let (_, mut found) = world.get(&path).await;
+        assert_eq!(condition(&found, "Established")["status"], "True", "its conditions are still to be written");
+        found["spec"]["versions"][0]["schema"] =
+            json!({"openAPIV3Schema": {"type": "object", "x-kubernetes-preserve-unknown-fields": true}});
+        let (code, answer) = world.put(&path, &found).await;
+        assert_eq!(code, 200, "{answer}");
+    }
+}
+
+#[tokio::test]
 async fn taken_names_are_told_and_not_served() {
     let world = World::new().await;
     world.define(&definition()).await;

@@ -268,6 +268,12 @@ impl Catalog {
         })
     }
 
+    /// Whether a definition is known in this state or a later one, and its status says all that it is to say.
+    pub(crate) fn is_settled(&self, name: &str, revision: Revision) -> bool {
+        let written = !matches!(self.work_of(name), Some(Work::Status(_)));
+        self.revision(name).is_some_and(|known| known >= revision) && written
+    }
+
     /// The state of a definition that is known.
     pub(crate) fn revision(&self, name: &str) -> Option<Revision> {
         self.entries.get(name).map(|entry| entry.object.revision())

@@ -41,8 +41,8 @@ const LOAD_PAUSE_MIN: Duration = Duration::from_millis(20);
 const LOAD_PAUSE_MAX: Duration = Duration::from_secs(2);
 /// So many definitions are written to, or have their objects removed, at the same time; more wait.
 const JOBS_AT_ONCE: usize = 8;
-/// A request waits so long for this server to have seen a definition that is stored; then it is
-/// answered as if the definition were not there yet.
+/// A request waits so long for this server to serve a definition that is stored; then it is answered as if
+/// the definition were not there yet.
 const CATCH_UP_MAX: Duration = Duration::from_secs(3);
 /// So many events are taken in before the registry is made anew.
 const BATCH_EVENTS_MAX: usize = 1000;
@@ -67,17 +67,17 @@ impl Definitions {
         let name = format!("{plural}.{group}");
         let Ok(key) = definitions.key(None, &name) else { return false };
         match backend.storage().get(&key).await {
-            Ok((Some(found), _)) => self.has_seen(&name, found.modified).await,
+            Ok((Some(found), _)) => self.has_settled(&name, found.modified).await,
             _ => false,
         }
     }
 
-    /// Waits until this server has seen a definition in this state or a later one. False when it took
-    /// too long.
-    pub(crate) async fn has_seen(&self, name: &str, revision: Revision) -> bool {
+    /// Waits until this server has seen a definition in this state or a later one, and has written its
+    /// conditions. False when it took too long.
+    pub(crate) async fn has_settled(&self, name: &str, revision: Revision) -> bool {
         let mut applied = self.applied.subscribe();
         let seen = async {
-            while self.catalog.lock().revision(name).is_none_or(|seen| seen < revision) {
+            while !self.catalog.lock().is_settled(name, revision) {
                 if applied.changed().await.is_err() {
                     return false;
                 }

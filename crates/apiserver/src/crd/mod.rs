@@ -8,7 +8,9 @@
 //! ```
 //!
 //! A server serves a definition as soon as it has seen it and its names are free, before it says so
-//! in the definition's status; so whoever reads `Established` finds the resource served. A request to
+//! in the definition's status; so whoever reads `Established` finds the resource served. The write of a
+//! definition is answered when its conditions are in the store ([`Definitions::has_settled`]): its author can
+//! read it, change it and write it back, and no later write of the status makes that a conflict. A request to
 //! a resource that is not known looks once into the store, for another server may have stored its
 //! definition a moment ago ([`Definitions::catch_up`]). Kubernetes takes up to seconds for the same.
 //!

@@ -250,7 +250,7 @@ pub(crate) async fn write(backend: &Arc<Backend>, request: WriteRequest<'_>) -> 
         && let WriteBody::Object(object) = &written.body
     {
         // What was defined is served when its author hears that it was stored.
-        backend.definitions().has_seen(object.name(), object.revision()).await;
+        backend.definitions().has_settled(object.name(), object.revision()).await;
     }
     Ok(written)
 }

@@ -73,6 +73,25 @@ fn free_names_are_accepted_and_served_at_once() {
 }
 
 #[test]
+fn definition_is_settled_once_its_conditions_are_stored() {
+    let mut world = World::new();
+    let name = "widgets.example.com";
+    assert!(!world.catalog.is_settled(name, Revision::new(1)), "it is not known");
+    let mut widget = definition("widgets", "Widget", &[]);
+    world.show(Change::Added, &widget);
+    world.work();
+    assert!(!world.catalog.is_settled(name, Revision::new(1)), "its conditions are still to be written");
+    let condition = |kind: &str, reason: &str, message: &str| json!({"type": kind, "status": "True", "reason": reason, "message": message});
+    widget["status"] = json!({"acceptedNames": widget["spec"]["names"], "conditions": [
+        condition("NamesAccepted", "NoConflicts", "no conflicts found"),
+        condition("Established", "InitialNamesAccepted", "the initial names have been accepted")]});
+    world.show(Change::Modified, &widget);
+    assert_eq!(world.work(), [""; 0], "conditions are written once");
+    assert!(world.catalog.is_settled(name, Revision::new(1)));
+    assert!(!world.catalog.is_settled(name, Revision::new(3)), "a later state is not known yet");
+}
+
+#[test]
 fn who_comes_later_waits_until_the_name_is_free() {
     let mut world = World::new();
     let first = definition("widgets", "Widget", &["w"]);
