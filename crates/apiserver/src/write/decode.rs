@@ -14,7 +14,7 @@ use super::document::Document;
 use super::go::{self, Words};
 use super::options::FieldValidation;
 use super::store::{self, OBJECT_DEPTH_MAX, is_deeper};
-use super::{metadata, typed};
+use super::{metadata, strict_order, typed};
 use crate::crd::{FitError, Form};
 use crate::registry::{Registry, Resource};
 
@@ -173,6 +173,8 @@ pub(super) fn decode(
         Unfit::Text(why) => cannot_handle(&object, expected, &why),
         Unfit::TooLarge => store::too_large(),
     })?);
+    // The decoder of custom objects finds duplicates before it knows the fields.
+    let findings = if expected.custom { findings } else { strict_order::in_document_order(body, findings) };
     let warnings = match validation {
         FieldValidation::Ignore => Vec::new(),
         FieldValidation::Warn => go::strict_warnings(findings),
@@ -491,7 +493,7 @@ mod tests {
     fn doubtful_fields_warn_or_refuse() {
         let body = r#"{"metadata":{"name":"a","name":"b","odd":1},"data":{"a":"1","a":"2"}}"#;
         let findings =
-            [r#"duplicate field "metadata.name""#, r#"duplicate field "data.a""#, r#"unknown field "metadata.odd""#];
+            [r#"duplicate field "metadata.name""#, r#"unknown field "metadata.odd""#, r#"duplicate field "data.a""#];
         assert_eq!(run(None, body, FieldValidation::Warn).unwrap().1, findings);
         assert_eq!(run(None, body, FieldValidation::Ignore).unwrap().1, [""; 0]);
         assert_eq!(

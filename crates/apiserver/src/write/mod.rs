@@ -45,6 +45,7 @@ mod scope;
 mod services;
 mod store;
 mod strategic;
+mod strict_order;
 mod token;
 mod typed;
 mod unenforced;

@@ -1,0 +1,238 @@
+//! The order of strict decoding errors: `sigs.k8s.io/json` names unknown and duplicate fields of a typed object
+//! in one walk, in the order of the document ([`in_document_order`]).
+//!
+//! Here the parser finds duplicate fields and the walk through the types finds unknown ones. Only a body that has
+//! both is read a second time. The second walk goes only where an error is, and compares each name with the
+//! errors below the place that it is at, so that its time is linear in the body whatever the depth.
+
+use std::fmt;
+use std::ops::Range;
+
+use listwatch_meta::fuel;
+use serde::de::{DeserializeSeed, Deserializer, IgnoredAny, MapAccess, SeqAccess, Visitor};
+
+use super::document::JSON_BYTES_PER_UNIT;
+
+const UNKNOWN: &str = "unknown field \"";
+const DUPLICATE: &str = "duplicate field \"";
+
+/// Puts the strict decoding errors of a typed object into the order of its body. What a field that is unknown
+/// contains is not decoded, so duplicates at or below one go. A body that is no JSON leaves all as it is.
+pub(super) fn in_document_order(body: &[u8], errors: Vec<String>) -> Vec<String> {
+    let has = |kind: &str| errors.iter().any(|error| error.starts_with(kind));
+    // Without fuel the answer is thrown away, whatever it is.
+    if !has(UNKNOWN) || !has(DUPLICATE) || !fuel::charge_bytes(body.len(), JSON_BYTES_PER_UNIT) {
+        return errors;
+    }
+    let mut wanted: Vec<Wanted<'_>> = Vec::with_capacity(errors.len());
+    for (at, error) in errors.iter().enumerate() {
+        let (unknown, quoted) = match (error.strip_prefix(UNKNOWN), error.strip_prefix(DUPLICATE)) {
+            (Some(path), _) => (true, path),
+            (_, Some(path)) => (false, path),
+            _ => return errors,
+        };
+        // A path with an escape in it is left where it is, and all others with it.
+        match quoted.strip_suffix('"') {
+            Some(path) if !path.contains('\\') => wanted.push(Wanted { path, unknown, at }),
+            _ => return errors,
+        }
+    }
+    wanted.sort_unstable_by(|a, b| (a.path, !a.unknown).cmp(&(b.path, !b.unknown)));
+    let mut found = Vec::with_capacity(wanted.len());
+    let walk = Walk { wanted: &wanted, prefix: 0, found: &mut found };
+    let mut reader = serde_json::Deserializer::from_slice(body);
+    if walk.deserialize(&mut reader).is_err() {
+        return errors;
+    }
+    let mut texts: Vec<Option<String>> = errors.iter().cloned().map(Some).collect();
+    found.into_iter().filter_map(|at| texts[at].take()).collect()
+}
+
+/// An error and where it is.
+struct Wanted<'a> {
+    path: &'a str,
+    unknown: bool,
+    /// Its position among the errors.
+    at: usize,
+}
+
+/// A walk through the body, at a place that the paths of all of `wanted` begin with.
+struct Walk<'a, 'w> {
+    wanted: &'w [Wanted<'a>],
+    /// Bytes of the paths that say the place.
+    prefix: usize,
+    /// The errors in the order in which they were come across.
+    found: &'w mut Vec<usize>,
+}
+
+impl Walk<'_, '_> {
+    /// The errors whose paths go on with this step, and the bytes of their paths that say it. Those of `app-x`
+    /// go on with `app`, too; they match nothing below it.
+    fn below(&self, separator: &str, step: &str) -> (Range<usize>, usize) {
+        let separator = if self.prefix == 0 { "" } else { separator };
+        let rest = |wanted: &Wanted<'_>| wanted.path.as_bytes().get(self.prefix..).unwrap_or_default();
+        let goes_on = || separator.bytes().chain(step.bytes());
+        let first = self.wanted.partition_point(|wanted| rest(wanted).iter().copied().lt(goes_on()));
+        let length = separator.len() + step.len();
+        let count = self.wanted[first..].partition_point(|wanted| {
+            let rest = rest(wanted);
+            rest[..length.min(rest.len())].iter().copied().eq(goes_on())
+        });
+        (first..first + count, self.prefix + length)
+    }
+}
+
+impl<'de> DeserializeSeed<'de> for Walk<'_, '_> {
+    type Value = ();
+
+    fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<(), D::Error> {
+        deserializer.deserialize_any(self)
+    }
+}
+
+impl<'de> Visitor<'de> for Walk<'_, '_> {
+    type Value = ();
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("a JSON value")
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, mut members: A) -> Result<(), A::Error> {
+        let mut seen = vec![false; self.wanted.len()];
+        while let Some(name) = members.next_key::<String>()? {
+            let (range, prefix) = self.below(".", &name);
+            let mut skip = range.is_empty();
+            for at in range.clone().filter(|at| self.wanted[*at].path.len() == prefix) {
+                let wanted = &self.wanted[at];
+                if wanted.unknown || seen[at] {
+                    self.found.push(wanted.at);
+                }
+                seen[at] = true;
+                skip |= wanted.unknown;
+            }
+            match skip {
+                true => drop(members.next_value::<IgnoredAny>()?),
+                false => {
+                    let walk = Walk { wanted: &self.wanted[range], prefix, found: &mut *self.found };
+                    members.next_value_seed(walk)?;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn visit_seq<A: SeqAccess<'de>>(self, mut items: A) -> Result<(), A::Error> {
+        for at in 0.. {
+            let (range, prefix) = self.below("", &format!("[{at}]"));
+            let walk = Walk { wanted: &self.wanted[range], prefix, found: &mut *self.found };
+            if items.next_element_seed(walk)?.is_none() {
+                break;
+            }
+        }
+        Ok(())
+    }
+
+    fn visit_bool<E>(self, _: bool) -> Result<(), E> {
+        Ok(())
+    }
+
+    fn visit_i64<E>(self, _: i64) -> Result<(), E> {
+        Ok(())
+    }
+
+    fn visit_u64<E>(self, _: u64) -> Result<(), E> {
+        Ok(())
+    }
+
+    fn visit_f64<E>(self, _: f64) -> Result<(), E> {
+        Ok(())
+    }
+
+    fn visit_str<E>(self, _: &str) -> Result<(), E> {
+        Ok(())
+    }
+
+    fn visit_unit<E>(self) -> Result<(), E> {
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn check(body: &str, errors: &[&str], expected: &[&str]) {
+        let text = |error: &&str| {
+            let (kind, path) = error.split_once(' ').unwrap();
+            format!("{kind} field {path:?}")
+        };
+        let found = in_document_order(body.as_bytes(), errors.iter().map(text).collect());
+        assert_eq!(found, expected.iter().map(text).collect::<Vec<_>>(), "{body}");
+    }
+
+    #[test]
+    fn strict_errors_come_in_the_order_of_the_document() {
+        check(
+            r#"{"spec":{"x":1,"replicas":2,"replicas":3}}"#,
+            &["duplicate spec.replicas", "unknown spec.x"],
+            &["unknown spec.x", "duplicate spec.replicas"],
+        );
+        check(
+            r#"{"spec":{"replicas":2,"x":{"x":1},"replicas":3},"a":1,"metadata":{"name":"a","odd":1,"name":"b"}}"#,
+            &[
+                "duplicate spec.replicas",
+                "duplicate metadata.name",
+                "unknown metadata.odd",
+                "unknown spec.x",
+                "unknown a",
+            ],
+            &[
+                "unknown spec.x",
+                "duplicate spec.replicas",
+                "unknown a",
+                "unknown metadata.odd",
+                "duplicate metadata.name",
+            ],
+        );
+        check(
+            r#"{"l":[{"a":1,"b":2},{"b":1,"b":2},{"c":1}],"m":{"a.b/c":"1","a":"1","a-b":"2","a.b/c":"2","a":"3"}}"#,
+            &["duplicate l[1].b", "duplicate m.a.b/c", "duplicate m.a", "unknown l[0].a", "unknown l[2].c"],
+            &["unknown l[0].a", "duplicate l[1].b", "unknown l[2].c", "duplicate m.a.b/c", "duplicate m.a"],
+        );
+    }
+
+    #[test]
+    fn contents_of_unknown_fields_are_not_decoded() {
+        check(
+            r#"{"a":{"b":1,"b":2},"a":{},"c":1,"c":2}"#,
+            &["duplicate a.b", "duplicate a", "duplicate c", "unknown a"],
+            &["unknown a", "duplicate c"],
+        );
+    }
+
+    #[test]
+    fn errors_of_one_kind_or_of_another_format_are_left_alone() {
+        let one = &["duplicate b", "duplicate a"];
+        check(r#"{"a":1,"a":2,"b":1,"b":2}"#, one, one);
+        let both = &["duplicate b", "unknown a"];
+        check("a: 1\nb: 1\nb: 2\n", both, both);
+    }
+
+    #[test]
+    fn order_takes_linear_time_at_any_depth() {
+        // Each of many members is below the deepest place with an error, whose path is long.
+        let depth = 100;
+        let name = "n".repeat(1000);
+        let mut body = format!("{{\"{name}\":").repeat(depth);
+        body.push_str("{\"u\":1,\"d\":1,");
+        (0..200_000).for_each(|_| body.push_str("\"x\":1,"));
+        body.push_str("\"d\":2}");
+        body.push_str(&"}".repeat(depth));
+        let place = vec![name; depth].join(".");
+        let errors = vec![format!("duplicate field \"{place}.d\""), format!("unknown field \"{place}.u\"")];
+        let begun = std::time::Instant::now();
+        let found = in_document_order(body.as_bytes(), errors.clone());
+        assert_eq!(found, [errors[1].clone(), errors[0].clone()]);
+        assert!(begun.elapsed() < std::time::Duration::from_secs(2), "{:?}", begun.elapsed());
+    }
+}
