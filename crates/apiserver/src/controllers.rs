@@ -90,6 +90,11 @@ impl Problems {
         }
     }
 
+    /// The problem of one loop.
+    pub(crate) fn get(&self, controller: &str) -> Option<String> {
+        self.0.lock().get(controller).cloned()
+    }
+
     /// All of them in one line; `None` when there are none.
     pub(crate) fn text(&self) -> Option<String> {
         let problems = self.0.lock();

@@ -158,6 +158,7 @@ pub(crate) struct Shared {
     loops: Loops,
 }
 
+/// The loop that follows the definitions of custom resources, and then the others.
 struct Loops(Vec<JoinHandle<()>>);
 
 impl Drop for Loops {
@@ -483,21 +484,22 @@ impl Shared {
 
     /// What the health checks of an endpoint find.
     pub(crate) async fn findings(&self, endpoint: &str) -> Vec<Finding> {
-        let well = |name| Finding { name, problem: None };
-        let store = self.store_health.problem().await;
-        let mut findings = vec![well("ping"), well("log"), Finding { name: "etcd", problem: store.clone() }];
-        if endpoint == "readyz" {
-            let stopping = self.is_stopping();
-            findings.push(Finding { name: "etcd-readiness", problem: store });
-            let unready = self.backend.running_cachers().into_iter().find(|(_, cacher)| !cacher.is_ready());
-            findings.push(Finding {
-                name: "informer-sync",
-                problem: unready.map(|(prefix, _)| format!("the cache of {prefix} is not filled")),
-            });
-            findings.push(Finding { name: "controllers-sync", problem: self.backend.problems().text() });
-            findings
-                .push(Finding { name: "shutdown", problem: stopping.then(|| "process is shutting down".to_owned()) });
-        }
-        findings
+        let unready = self.backend.running_cachers().into_iter().find(|(_, cacher)| !cacher.is_ready());
+        let mut loops = self.loops.0.iter();
+        // At the end of the server they end, too.
+        let has_ended = |task: &JoinHandle<()>| task.is_finished() && !self.is_stopping();
+        let state = health::State {
+            store: self.store_health.problem().await,
+            caches: unready.map(|(prefix, _)| format!("the cache of {prefix} is not filled")),
+            definitions: loops
+                .next()
+                .filter(|task| has_ended(task))
+                .map(|_| "nobody follows the definitions".to_owned()),
+            loops: loops.find(|task| has_ended(task)).map(|_| "a built-in loop has ended".to_owned()),
+            controllers: self.backend.problems().text(),
+            objects: &|check| self.backend.bootstrap().get(check),
+            stopping: self.is_stopping(),
+        };
+        health::findings(endpoint, &state)
     }
 }
