@@ -100,15 +100,18 @@ impl ListMeta {
     }
 
     fn push_metadata(&self, out: &mut String, style: ListStyle) {
-        let text = |name: &str, value: &str| {
-            (!value.is_empty()).then(|| {
-                let mut member = format!("\"{name}\":");
-                push_json_string(&mut member, value);
-                member
-            })
+        let member = |name: &str, value: &str| {
+            let mut member = format!("\"{name}\":");
+            push_json_string(&mut member, value);
+            member
         };
+        let text = |name: &str, value: &str| (!value.is_empty()).then(|| member(name, value));
         let version = text("resourceVersion", &self.resource_version);
-        let token = text("continue", &self.continue_token);
+        let token = match style {
+            ListStyle::Typed => text("continue", &self.continue_token),
+            // The setter of `UnstructuredList` keeps an empty token, which is a member of a map there.
+            ListStyle::Unstructured => Some(member("continue", &self.continue_token)),
+        };
         let remaining = self.remaining_item_count.map(|count| format!("\"remainingItemCount\":{count}"));
         let shard = text("selector", &self.shard_selector).map(|selector| format!("\"shardInfo\":{{{selector}}}"));
         let members = match style {
@@ -452,6 +455,12 @@ mod tests {
             ListStyle::Typed,
             &[],
             "{\"kind\":\"PodList\",\"apiVersion\":\"v1\",\"metadata\":{\"resourceVersion\":\"7\"},\"items\":[]}\n",
+        );
+        check(
+            &last,
+            ListStyle::Unstructured,
+            &[],
+            "{\"apiVersion\":\"v1\",\"items\":[],\"kind\":\"PodList\",\"metadata\":{\"continue\":\"\",\"resourceVersion\":\"7\"}}\n",
         );
         check(
             &meta(),

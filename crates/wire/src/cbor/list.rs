@@ -44,7 +44,7 @@ impl<I: Iterator<Item = Object> + Clone> ListBody<I> {
         push_head(&mut head, ARRAY, count as u64);
         let mut tail = Vec::new();
         push_string(&mut tail, b"metadata");
-        push_json(&mut tail, meta.metadata_json(ListStyle::Typed).as_bytes()).expect("the metadata is JSON");
+        push_json(&mut tail, meta.metadata_json(style).as_bytes()).expect("the metadata is JSON");
         for text in ["apiVersion", &*meta.api_version] {
             push_string(&mut tail, text.as_bytes());
         }
