@@ -36,7 +36,7 @@ pub(crate) struct Serve {
     #[arg(long, value_name = "URL[,URL]", value_delimiter = ',')]
     etcd_servers: Vec<String>,
 
-    /// Prefix of every key in etcd
+    /// Prefix of every key in etcd, normalized as a path: "a/../b" is "/b", "" is the whole of etcd
     #[arg(long, value_name = "PREFIX", default_value = "/registry")]
     etcd_prefix: String,
 

@@ -21,11 +21,18 @@ pub(super) struct Keyspace {
 }
 
 impl Keyspace {
-    /// A keyspace below `prefix`, which is brought into form as Kubernetes does: `registry`,
-    /// `/registry` and `/registry/` are the same.
+    /// A keyspace below `prefix`, which is normalized as kube-apiserver normalizes it (`path.Join("/", prefix)`):
+    /// `registry`, `/registry/` and `/a/..//./registry` are the same, and an empty prefix is the whole of etcd.
     pub(super) fn new(prefix: &str) -> Self {
-        let inner = prefix.trim_matches('/');
-        let prefix = if inner.is_empty() { String::new() } else { format!("/{inner}") };
+        let mut elements = Vec::new();
+        for element in prefix.split('/') {
+            match element {
+                "" | "." => {}
+                ".." => drop(elements.pop()),
+                element => elements.push(element),
+            }
+        }
+        let prefix = elements.iter().map(|element| format!("/{element}")).collect();
         Keyspace { prefix, foreign: AtomicU64::new(0) }
     }
 
@@ -109,11 +116,18 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_prefix_has_one_form() {
-        for prefix in ["registry", "/registry", "/registry/", "//registry//"] {
+    fn prefix_is_normalized_as_a_path() {
+        for prefix in
+            ["registry", "/registry", "/registry/", "//registry//", "/./registry/.", "a/../registry", "../registry"]
+        {
             assert_eq!(Keyspace::new(prefix).full("/pods/a/b"), b"/registry/pods/a/b", "{prefix:?}");
         }
-        assert_eq!(Keyspace::new("/").full("/pods/a/b"), b"/pods/a/b");
+        for whole in ["", "/", "..", "a/..", "/."] {
+            assert_eq!(Keyspace::new(whole).full("/pods/a/b"), b"/pods/a/b", "{whole:?}");
+        }
+        assert_eq!(Keyspace::new("/a//b").full("/pods/a/b"), b"/a/b/pods/a/b");
+        assert_eq!(Keyspace::new("a/../b").full("/pods/a/b"), b"/b/pods/a/b");
+        assert_eq!(Keyspace::new("/a/..b/...").full("/pods/a/b"), b"/a/..b/.../pods/a/b");
         assert_eq!(Keyspace::new("/a/b").never(), b"/a/b/");
         assert_eq!(Keyspace::new("/a").everything(), (b"/a/".to_vec(), b"/a0".to_vec()));
     }

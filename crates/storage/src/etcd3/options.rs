@@ -43,7 +43,8 @@ pub struct Etcd3Options {
     /// The members, `http://host:port` or `https://host:port`; one is enough to begin. Without a
     /// scheme it is `https` when TLS files are given, else `http`.
     pub endpoints: Vec<String>,
-    /// Everything is stored below this key prefix. Default [`DEFAULT_PREFIX`].
+    /// Everything is stored below this key prefix, which is normalized as a path: `a/../b` is `/b`, and an empty
+    /// one is the whole of etcd, as in kube-apiserver. Default [`DEFAULT_PREFIX`].
     pub prefix: String,
     /// PEM file of the authorities that sign etcd's certificates. Without it, those that the
     /// operating system trusts.

@@ -73,7 +73,7 @@ struct StoreFlags {
 /// How to talk to etcd, whichever place is one.
 #[derive(Clone, Debug, Args)]
 struct EtcdFlags {
-    /// Prefix of every key in etcd
+    /// Prefix of every key in etcd, normalized as a path: "a/../b" is "/b", "" is the whole of etcd
     #[arg(long, value_name = "PREFIX", default_value = "/registry")]
     etcd_prefix: String,
 
