@@ -75,7 +75,7 @@ fn merged(present: &str, own: &str, now: OffsetDateTime) -> String {
 /// The end of a certificate's validity (RFC 5280, section 4.1.2.5). `None` if the certificate is unreadable.
 fn not_after(certificate: &[u8]) -> Option<OffsetDateTime> {
     let certificate = x509_cert::Certificate::from_der(certificate).ok()?;
-    let end = certificate.tbs_certificate.validity.not_after.to_unix_duration();
+    let end = certificate.tbs_certificate().validity().not_after.to_unix_duration();
     OffsetDateTime::from_unix_timestamp(i64::try_from(end.as_secs()).ok()?).ok()
 }
 

@@ -56,6 +56,13 @@ struct Wanted<'a> {
     at: usize,
 }
 
+impl<'a> Wanted<'a> {
+    /// What the path says behind so many bytes.
+    fn behind(&self, prefix: usize) -> &'a [u8] {
+        self.path.as_bytes().get(prefix..).unwrap_or_default()
+    }
+}
+
 /// A walk through the body, at a place that the paths of all of `wanted` begin with.
 struct Walk<'a, 'w> {
     wanted: &'w [Wanted<'a>],
@@ -70,12 +77,11 @@ impl Walk<'_, '_> {
     /// go on with `app`, too; they match nothing below it.
     fn below(&self, separator: &str, step: &str) -> (Range<usize>, usize) {
         let separator = if self.prefix == 0 { "" } else { separator };
-        let rest = |wanted: &Wanted<'_>| wanted.path.as_bytes().get(self.prefix..).unwrap_or_default();
         let goes_on = || separator.bytes().chain(step.bytes());
-        let first = self.wanted.partition_point(|wanted| rest(wanted).iter().copied().lt(goes_on()));
+        let first = self.wanted.partition_point(|wanted| wanted.behind(self.prefix).iter().copied().lt(goes_on()));
         let length = separator.len() + step.len();
         let count = self.wanted[first..].partition_point(|wanted| {
-            let rest = rest(wanted);
+            let rest = wanted.behind(self.prefix);
             rest[..length.min(rest.len())].iter().copied().eq(goes_on())
         });
         (first..first + count, self.prefix + length)
