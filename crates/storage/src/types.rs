@@ -211,7 +211,8 @@ pub struct StoreStats {
 /// 4. **Complete.** A watch from revision R hands out every change of its range after R, once,
 ///    in order, or says that it cannot ([`WatchItem::Expired`], [`WatchItem::Lost`]). The changes
 ///    of one revision are handed out together ([`WatchItem::Event`]).
-/// 5. **Progress is true.** After [`WatchItem::Progress`] at R no change at or below R follows.
+/// 5. **Progress is true.** After [`WatchItem::Progress`] at R no change at or below R follows, and
+///    the store has reached R: a revision that only the watcher has named is never told.
 /// 6. **Durable.** A write is acknowledged only when it survives whatever the implementation
 ///    promises to survive (memory: nothing; embedded: power loss; etcd: a minority of members).
 /// 7. **Cancel safe.** Dropping a read's future does nothing. Dropping a write's future leaves it
