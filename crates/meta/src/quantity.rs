@@ -32,6 +32,13 @@ pub fn nanos(text: &str) -> Result<Option<i128>, &'static str> {
     Ok(parse(text)?.map(|(nanos, ..)| nanos))
 }
 
+/// The sum of two amounts, spelled in the form of the first; `None` where one of them is none, or too large to
+/// be counted here.
+pub fn sum(left: &str, right: &str) -> Option<String> {
+    let ((left, form, _), (right, ..)) = (parse(left).ok()??, parse(right).ok()??);
+    Some(print(left.checked_add(right)?, form))
+}
+
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Form {
     Binary,

@@ -484,7 +484,10 @@ impl Status {
             message: error.message.clone(),
             field: error.field.clone(),
         }));
-        let mut texts: Vec<String> = causes.iter().map(|cause| format!("{}: {}", cause.field, cause.message)).collect();
+        // The same finding is shown once in the message, and stays in the causes.
+        let mut seen = std::collections::HashSet::new();
+        let texts = causes.iter().map(|cause| format!("{}: {}", cause.field, cause.message));
+        let mut texts: Vec<String> = texts.filter(|text| seen.insert(text.clone())).collect();
         if more > 0 {
             texts.push(format!("{more} more errors"));
         }

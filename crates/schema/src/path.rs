@@ -22,7 +22,7 @@ impl fmt::Display for Shown<'_> {
 
 /// A path of a field as apimachinery's `field.Path` prints it. The empty path prints `<nil>`.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Path<'a> {
+pub struct Path<'a> {
     parent: Option<&'a Path<'a>>,
     step: Step<'a>,
 }
@@ -37,25 +37,25 @@ enum Step<'a> {
 
 impl<'a> Path<'a> {
     /// The path of the document itself.
-    pub(crate) const NIL: Path<'static> = Path { parent: None, step: Step::Nil };
+    pub const NIL: Path<'static> = Path { parent: None, step: Step::Nil };
 
     /// A path that begins with this text; `""` is [`Path::NIL`].
-    pub(crate) fn root(text: &'a str) -> Path<'a> {
+    pub fn root(text: &'a str) -> Path<'a> {
         if text.is_empty() { Path::NIL } else { Path { parent: None, step: Step::Name(text) } }
     }
 
     /// A named field below.
-    pub(crate) fn child(&'a self, name: &'a str) -> Path<'a> {
+    pub fn child(&'a self, name: &'a str) -> Path<'a> {
         Path { parent: Some(self), step: Step::Name(name) }
     }
 
     /// An item of a list below.
-    pub(crate) fn index(&'a self, index: usize) -> Path<'a> {
+    pub fn index(&'a self, index: usize) -> Path<'a> {
         Path { parent: Some(self), step: Step::Index(index) }
     }
 
     /// A key of a map below.
-    pub(crate) fn key(&'a self, key: &'a str) -> Path<'a> {
+    pub fn key(&'a self, key: &'a str) -> Path<'a> {
         Path { parent: Some(self), step: Step::Key(key) }
     }
 
@@ -75,6 +75,18 @@ impl<'a> Path<'a> {
             Step::Index(index) => write!(f, "[{index}]"),
             Step::Key(key) => write!(f, "[{}]", Shown(key)),
         }
+    }
+}
+
+impl From<Path<'_>> for String {
+    fn from(path: Path<'_>) -> String {
+        path.to_string()
+    }
+}
+
+impl From<&Path<'_>> for String {
+    fn from(path: &Path<'_>) -> String {
+        path.to_string()
     }
 }
 

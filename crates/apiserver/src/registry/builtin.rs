@@ -226,7 +226,7 @@ fn networking() -> Vec<Row> {
         v1.cluster("ingressclasses", "IngressClass").generation(),
         v1.namespaced("ingresses", "Ingress").short(&["ing"]).status().stored_at("ingress").generation(),
         // An address is its own name, and an IPv6 address is no DNS name.
-        v1.cluster("ipaddresses", "IPAddress").short(&["ip"]).names(NameRule::PathSegment),
+        v1.cluster("ipaddresses", "IPAddress").short(&["ip"]).names(NameRule::Address),
         v1.namespaced("networkpolicies", "NetworkPolicy").short(&["netpol"]).generation(),
         v1.cluster("servicecidrs", "ServiceCIDR").status(),
     ]

@@ -123,6 +123,8 @@ pub enum NameRule {
     Rfc1035Label,
     /// Anything that is one path element: RBAC kinds.
     PathSegment,
+    /// An IP address in its canonical spelling: IPAddress.
+    Address,
 }
 
 impl Resource {

@@ -6,22 +6,16 @@ use serde_json::{Map, Value};
 use super::store::at;
 use super::validate::Errors;
 
-const FIELDS: [(&str, &str, &[&str]); 15] = [
+const FIELDS: [(&str, &str, &[&str]); 9] = [
     ("apps", "DaemonSet", &["spec.selector"]),
     ("apps", "Deployment", &["spec.selector"]),
     ("apps", "ReplicaSet", &["spec.selector"]),
     ("apps", "ControllerRevision", &["data"]),
     ("batch", "Job", &["spec.selector", "spec.template", "spec.completionMode"]),
-    ("networking.k8s.io", "IPAddress", &["spec.parentRef"]),
-    ("networking.k8s.io", "IngressClass", &["spec.controller"]),
     ("rbac.authorization.k8s.io", "ClusterRoleBinding", &["roleRef"]),
     ("rbac.authorization.k8s.io", "RoleBinding", &["roleRef"]),
-    ("resource.k8s.io", "ResourceClaim", &["spec"]),
     ("scheduling.k8s.io", "PriorityClass", &["value", "preemptionPolicy"]),
-    ("storage.k8s.io", "StorageClass", &["provisioner", "parameters", "reclaimPolicy", "volumeBindingMode"]),
-    ("storage.k8s.io", "VolumeAttachment", &["spec"]),
     ("", "Secret", &["type"]),
-    ("", "PersistentVolume", &["spec.volumeMode"]),
 ];
 
 /// Finds changes of what never changes.

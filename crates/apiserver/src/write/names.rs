@@ -31,6 +31,7 @@ pub(super) fn problems(rule: NameRule, name: &str, prefix: bool) -> Vec<String> 
         NameRule::Label => dns_label_problems(name),
         NameRule::Rfc1035Label => dns_1035_label_problems(name),
         NameRule::PathSegment => path_segment(name, prefix),
+        NameRule::Address => super::validate::formats::strict_ip_problems(name),
     }
 }
 

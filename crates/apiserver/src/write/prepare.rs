@@ -91,7 +91,6 @@ pub(super) fn create(asked: &Resource, object: &mut Map<String, Value>, making: 
         errors.extend(validation::create(object));
     } else if !resource.custom {
         validate::validate(&resource.group, &resource.kind, object, None, &mut errors);
-        validate::validate_new(&resource.group, &resource.kind, object, &mut errors);
         if asked.conversion.is_some() {
             validate::validate_by_second_version(&resource.group, &resource.kind, object, None, &mut errors);
         }
@@ -133,10 +132,9 @@ pub(super) fn update(
     meta::validate_update(metadata(new), metadata(old), &mut errors);
     if let Some(steps) = steps {
         let whole = matches!(subresource, None | Some(Subresource::EphemeralContainers | Subresource::Resize));
-        // What is to be emptied or let go is not held up by what it is.
-        if whole && !meta::is_set(metadata(old), "deletionTimestamp") {
+        // An object that is let go is not held up by what it is, as long as that stays.
+        if whole && !(same && meta::is_set(metadata(old), "deletionTimestamp")) {
             validate::validate(&resource.group, &resource.kind, new, Some(old), &mut errors);
-            validate::validate_changed(&resource.group, &resource.kind, new, &mut errors);
         }
         if subresource.is_none() {
             immutable::validate(&resource.group, &resource.kind, new, old, &mut errors);

@@ -1,24 +1,34 @@
-//! What built-in kinds demand of their fields, as tables over one engine, with kube-apiserver's texts
-//! (`pkg/apis/*/validation` of v1.36, each seen at a real server).
+//! What built-in kinds demand of their fields, with kube-apiserver's texts (`pkg/apis/*/validation` of v1.36,
+//! each seen at a real server).
 //!
 //! ```text
+//!  check_of("apps", "X") ─▶ fn(object, replaced object, errors)            one function per kind
 //!  of("apps", "Deployment") ─▶ [Below("spec", [NotNegative("replicas"), Check(selector), …])]
 //! ```
 //!
-//! The tables hold what a client leans on: required fields, enumerations, ranges, names, what may not
-//! stand together. They are not all that kube-apiserver checks, so what they let through may still be
-//! refused there; what they refuse, kube-apiserver refuses too. Objects of custom kinds are checked by
-//! their schemas instead.
+//! The functions hold the rules of their kinds as upstream has them, with the order of errors. The tables hold
+//! what a client leans on: required fields, enumerations, ranges, names, what may not stand together; what they
+//! let through may still be refused upstream. What either refuses, kube-apiserver refuses too. Objects of custom
+//! kinds are checked by their schemas instead.
 
 mod access;
 mod admission;
 mod aggregation;
 pub(super) mod certificates;
+mod csi;
+pub(super) mod devices;
+mod differences;
+pub(super) mod endpoints;
 mod events;
 mod flow_control;
-mod network;
+pub(super) mod formats;
+mod networking;
+pub(super) mod nodes;
 mod pods;
+mod quotas;
+mod services;
 mod storage;
+pub(super) mod volumes;
 mod webhooks;
 mod workloads;
 
@@ -108,6 +118,13 @@ pub(super) fn validate(group: &str, kind: &str, object: &Object, old: Option<&Ob
 /// Kinds whose rules are one function.
 fn check_of(group: &str, kind: &str) -> Option<Check> {
     Some(match (group, kind) {
+        ("", "Endpoints") => endpoints::endpoints,
+        ("", "LimitRange") => quotas::limit_range,
+        ("", "Node") => nodes::node,
+        ("", "PersistentVolume") => volumes::volume,
+        ("", "PersistentVolumeClaim") => volumes::claim,
+        ("", "ResourceQuota") => quotas::resource_quota,
+        ("", "Service") => services::service,
         ("admissionregistration.k8s.io", "MutatingAdmissionPolicy") => admission::mutating_policy,
         ("admissionregistration.k8s.io", "MutatingAdmissionPolicyBinding") => admission::mutating_binding,
         ("admissionregistration.k8s.io", "MutatingWebhookConfiguration") => webhooks::mutating,
@@ -115,8 +132,24 @@ fn check_of(group: &str, kind: &str) -> Option<Check> {
         ("admissionregistration.k8s.io", "ValidatingAdmissionPolicyBinding") => admission::validating_binding,
         ("admissionregistration.k8s.io", "ValidatingWebhookConfiguration") => webhooks::validating,
         ("apiregistration.k8s.io", "APIService") => aggregation::api_service,
+        ("discovery.k8s.io", "EndpointSlice") => endpoints::endpoint_slice,
         ("flowcontrol.apiserver.k8s.io", "FlowSchema") => flow_control::flow_schema,
         ("flowcontrol.apiserver.k8s.io", "PriorityLevelConfiguration") => flow_control::priority_level,
+        ("networking.k8s.io", "IPAddress") => networking::ip_address,
+        ("networking.k8s.io", "Ingress") => networking::ingress,
+        ("networking.k8s.io", "IngressClass") => networking::ingress_class,
+        ("networking.k8s.io", "NetworkPolicy") => networking::network_policy,
+        ("networking.k8s.io", "ServiceCIDR") => networking::service_cidr,
+        ("resource.k8s.io", "DeviceClass") => devices::device_class,
+        ("resource.k8s.io", "ResourceClaim") => devices::claim,
+        ("resource.k8s.io", "ResourceClaimTemplate") => devices::claim_template,
+        ("resource.k8s.io", "ResourceSlice") => devices::resource_slice,
+        ("storage.k8s.io", "CSIDriver") => csi::csi_driver,
+        ("storage.k8s.io", "CSINode") => csi::csi_node,
+        ("storage.k8s.io", "CSIStorageCapacity") => csi::csi_storage_capacity,
+        ("storage.k8s.io", "StorageClass") => csi::storage_class,
+        ("storage.k8s.io", "VolumeAttachment") => csi::volume_attachment,
+        ("storage.k8s.io", "VolumeAttributesClass") => csi::volume_attributes_class,
         _ => return None,
     })
 }
@@ -129,26 +162,19 @@ pub(super) fn validate_update(group: &str, kind: &str, new: &Object, old: &Objec
 /// Validates a status that is written through the subresource.
 pub(super) fn validate_status(group: &str, kind: &str, new: &Object, old: &Object, errors: &mut Errors) {
     let check: Check = match (group, kind) {
+        ("", "Node") => nodes::node_status,
+        ("", "PersistentVolumeClaim") => volumes::claim_status,
+        ("", "ResourceQuota") => quotas::resource_quota_status,
+        ("", "Service") => services::service_status,
         ("admissionregistration.k8s.io", "ValidatingAdmissionPolicy") => admission::policy_status,
         ("apiregistration.k8s.io", "APIService") => aggregation::status,
         ("flowcontrol.apiserver.k8s.io", "FlowSchema" | "PriorityLevelConfiguration") => flow_control::status,
+        ("networking.k8s.io", "Ingress") => networking::ingress_status,
+        ("resource.k8s.io", "ResourceClaim") => devices::claim_status,
+        ("storage.k8s.io", "VolumeAttachment") => csi::volume_attachment_status,
         _ => return,
     };
     check(new, Some(old), errors);
-}
-
-/// Finds what is wrong with a new object alone; an update mends it silently.
-pub(super) fn validate_new(group: &str, kind: &str, object: &Object, errors: &mut Errors) {
-    if (group, kind) == ("", "Service") {
-        run(network::NEW_SERVICE, object, "", errors);
-    }
-}
-
-/// Finds what is wrong with a changed object, where a new one is told otherwise ([`validate_new`]).
-pub(super) fn validate_changed(group: &str, kind: &str, object: &Object, errors: &mut Errors) {
-    if (group, kind) == ("", "Service") {
-        run(network::CHANGED_SERVICE, object, "", errors);
-    }
 }
 
 /// Finds what is wrong with an object that was sent in the second version of its kind, besides what is
@@ -181,16 +207,8 @@ fn of(group: &str, kind: &str) -> Rules {
         ("batch", "CronJob") => workloads::CRON_JOB,
         ("autoscaling", "HorizontalPodAutoscaler") => workloads::AUTOSCALER,
         ("policy", "PodDisruptionBudget") => workloads::BUDGET,
-        ("", "Service") => network::SERVICE,
-        ("networking.k8s.io", "Ingress") => network::INGRESS,
-        ("networking.k8s.io", "IngressClass") => network::INGRESS_CLASS,
-        ("networking.k8s.io", "NetworkPolicy") => network::NETWORK_POLICY,
-        ("discovery.k8s.io", "EndpointSlice") => network::ENDPOINT_SLICE,
         ("", "ConfigMap") => storage::CONFIG_MAP,
         ("", "Secret") => storage::SECRET,
-        ("", "PersistentVolumeClaim") => storage::CLAIM,
-        ("", "PersistentVolume") => storage::VOLUME,
-        ("storage.k8s.io", "StorageClass") => storage::CLASS,
         ("rbac.authorization.k8s.io", "Role") => access::ROLE,
         ("rbac.authorization.k8s.io", "ClusterRole") => access::CLUSTER_ROLE,
         ("rbac.authorization.k8s.io", "RoleBinding") => access::ROLE_BINDING,

@@ -73,6 +73,9 @@ pub(super) struct Fold {
     pub(super) result: Ast,
 }
 
+/// The name of the macro `cel.bind(name, value, expression)`. Only selectors of devices have it.
+pub(super) const BIND: &str = "bind";
+
 /// Words that are namespaces of functions, not variables.
 const NAMESPACES: [&str; 4] = ["optional", "sets", "format", "ip"];
 
@@ -100,6 +103,10 @@ pub(super) fn parse_with(source: &str, messages: bool) -> Result<Ast, String> {
         Ok((expr, info)) => Reader { info: &info, source, messages }.ast(&expr, 0),
         Err(errors) => {
             let lines = errors.errors.iter().map(|error| {
+                // Of no text nothing is shown.
+                if source.is_empty() {
+                    return format!("ERROR: <input>:1:0: {}", error.msg);
+                }
                 let line = source.lines().nth((error.pos.0.max(1) - 1) as usize).unwrap_or_default();
                 issue(&error.msg, error.pos.0.max(1) as usize, error.pos.1.max(1) as usize, line)
             });
@@ -271,6 +278,13 @@ impl Reader<'_> {
                     Some(target) => match &target.expr {
                         Expr::Ident(space) if NAMESPACES.contains(&space.as_str()) => {
                             Node::Call { name: format!("{space}.{name}").into(), target: None, args: args()? }
+                        }
+                        Expr::Ident(space) if space == "cel" && name == BIND && call.args.len() == 3 => {
+                            let Expr::Ident(var) = &call.args[0].expr else {
+                                return refuse("cel.bind() variable names must be simple identifiers");
+                            };
+                            let (vars, bodies) = (vec![var.as_str().into()], vec![below(&call.args[2])?]);
+                            Node::Binding { name: BIND.into(), target: boxed(&call.args[1])?, vars, bodies }
                         }
                         _ if binds(name, call.args.len()) => {
                             let vars = binds_vars(name);

@@ -6,7 +6,7 @@
 
 use std::rc::Rc;
 
-use super::ast::{Ast, Fold, Literal, Node, issue_at};
+use super::ast::{Ast, BIND, Fold, Literal, Node, issue_at};
 use super::types::Ty;
 use super::{library, signatures};
 
@@ -106,7 +106,9 @@ impl<'n> Checker<'_, 'n> {
                 let ty = match (found, &of.ty) {
                     (Some(_), _) if *test => Ty::Bool,
                     (Some(ty), _) => ty,
-                    (None, Ty::Object(..) | Ty::Metadata) => self.issue(ast.at, &format!("undefined field '{field}'")),
+                    (None, Ty::Object(..) | Ty::Metadata | Ty::Device) => {
+                        self.issue(ast.at, &format!("undefined field '{field}'"))
+                    }
                     (None, other) => {
                         let message = format!("type '{other}' does not support field selection");
                         self.issue(ast.at, &message)
@@ -269,7 +271,15 @@ impl<'n> Checker<'_, 'n> {
     }
 
     fn binding(&mut self, at: usize, name: &str, target: &Ast, vars: &[Box<str>], bodies: &[Ast]) -> Checked<'n> {
+        if name == BIND && !self.lenient {
+            let ty = self.issue(at, "undeclared reference to 'cel' (in container '')");
+            return Checked { ty, cost: 0 };
+        }
         let range = self.ast(target);
+        if let (BIND, [var], [body]) = (name, vars, bodies) {
+            let body = self.bound(&[(var, range.ty)], |this| this.ast(body));
+            return Checked { ty: body.ty, cost: range.cost.saturating_add(body.cost).saturating_add(1) };
+        }
         if let ("optMap" | "optFlatMap", [var], [body]) = (name, vars, bodies) {
             let inner = match &range.ty {
                 Ty::Optional(inner) => (**inner).clone(),

@@ -353,6 +353,9 @@ impl<'a> Evaluation<'a> {
     fn binding(&mut self, name: &str, target: &'a Ast, vars: &'a [Box<str>], bodies: &'a [Ast]) -> Evaluated<'a> {
         self.spend(1)?;
         let target = self.eval(target)?;
+        if let (super::ast::BIND, [var], [body]) = (name, vars, bodies) {
+            return self.bound([(var.as_ref(), target)], |this| this.eval(body));
+        }
         if let ("optMap" | "optFlatMap", [var], [body]) = (name, vars, bodies) {
             let value = match target {
                 Val::Optional(None) => return Ok(Val::Optional(None)),

@@ -9,6 +9,7 @@
 
 mod ast;
 mod check;
+mod device;
 mod eval;
 pub(crate) mod expressions;
 mod kinds;
@@ -23,6 +24,8 @@ use std::collections::HashMap;
 
 use listwatch_meta::FieldError;
 use serde_json::Value;
+
+pub use self::device::check_device_selector;
 
 use self::ast::Ast;
 use self::eval::{EvalError, Evaluation};

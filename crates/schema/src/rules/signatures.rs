@@ -210,7 +210,7 @@ const TABLE: &[(&str, &str, &str, &str)] = &[
     ("hasValue", "o", "", "b"),
 ];
 
-const QUANTITY: &str = "kubernetes.Quantity";
+pub(super) const QUANTITY: &str = "kubernetes.Quantity";
 const URL: &str = "kubernetes.URL";
 const IP: &str = "net.IP";
 const CIDR: &str = "net.CIDR";

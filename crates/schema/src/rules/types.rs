@@ -32,6 +32,8 @@ pub(super) enum Ty<'n> {
     Object(&'n Node, bool),
     /// The metadata of a resource: `name` and `generateName`.
     Metadata,
+    /// A device that a selector of `resource.k8s.io` is asked about.
+    Device,
     Optional(Rc<Ty<'n>>),
     Type,
     /// A type of a Kubernetes library, by its name.
@@ -67,6 +69,7 @@ impl fmt::Display for Ty<'_> {
             Ty::List(item, _) => write!(f, "list({item})"),
             Ty::Map(key, value, _) => write!(f, "map({key}, {value})"),
             Ty::Object(..) | Ty::Metadata => f.write_str("object"),
+            Ty::Device => f.write_str("kubernetes.DRADevice"),
             Ty::Optional(inner) => write!(f, "optional_type({inner})"),
             Ty::Type => f.write_str("type"),
             Ty::Named(name) => f.write_str(name),
@@ -114,6 +117,7 @@ impl<'n> Ty<'n> {
             Ty::Dyn => Some(Ty::Dyn),
             Ty::Map(_, value, _) => Some((**value).clone()),
             Ty::Metadata => matches!(name, "name" | "generateName").then_some(Ty::Text(253)),
+            Ty::Device => super::device::field(name),
             Ty::Object(node, resource) => {
                 if *resource && is_resource_field(name) {
                     return Some(if name == "metadata" { Ty::Metadata } else { Ty::Text(512) });
@@ -153,8 +157,8 @@ impl<'n> Ty<'n> {
 
     /// Whether null can be compared with values of this type and stand for them.
     fn takes_null(&self) -> bool {
-        use Ty::{Duration, Metadata, Named, Null, Object, Optional, Timestamp};
-        matches!(self, Null | Object(..) | Metadata | Duration | Timestamp | Optional(_) | Named(_))
+        use Ty::{Device, Duration, Metadata, Named, Null, Object, Optional, Timestamp};
+        matches!(self, Null | Object(..) | Metadata | Device | Duration | Timestamp | Optional(_) | Named(_))
     }
 
     /// One type for values of both.

@@ -415,8 +415,21 @@ fn container_limits(item: &mut Map<String, Value>) {
 
 // The network.
 
-static SERVICE_PORT: Defaults =
-    Defaults(&[("protocol", Text("TCP")), ("targetPort", From(|port| port.get("port").cloned()))]);
+static SERVICE_PORT: Defaults = Defaults(&[
+    ("protocol", Text("TCP")),
+    ("targetPort", From(|port| port.get("port").cloned())),
+    ("targetPort", Do(target_of_zero)),
+]);
+
+/// A target of zero is as good as none.
+fn target_of_zero(port: &mut Map<String, Value>) {
+    if port.get("targetPort") == Some(&json!(0))
+        && let Some(number) = port.get("port").cloned()
+    {
+        port.insert("targetPort".to_owned(), number);
+    }
+}
+
 static SERVICE_SPEC: Defaults = Defaults(&[
     ("ports", Each(&SERVICE_PORT)),
     ("type", Text("ClusterIP")),
@@ -426,7 +439,21 @@ static SERVICE_SPEC: Defaults = Defaults(&[
     ("internalTrafficPolicy", From(|spec| (!is_type(spec, "ExternalName")).then(|| json!("Cluster")))),
     ("allocateLoadBalancerNodePorts", From(|spec| is_type(spec, "LoadBalancer").then(|| json!(true)))),
 ]);
-static SERVICE: Defaults = Defaults(&[("spec", In(&SERVICE_SPEC))]);
+static SERVICE: Defaults = Defaults(&[("spec", In(&SERVICE_SPEC)), ("status", Do(address_modes))]);
+
+/// An address of a load balancer is a virtual one unless its status says otherwise.
+fn address_modes(service: &mut Map<String, Value>) {
+    if service.get("spec").and_then(|spec| spec.get("type")) != Some(&json!("LoadBalancer")) {
+        return;
+    }
+    let points =
+        service.get_mut("status").and_then(|status| status.pointer_mut("/loadBalancer/ingress")?.as_array_mut());
+    for point in points.into_iter().flatten().filter_map(Value::as_object_mut) {
+        if !missing(point, "ip") && !point.contains_key("ipMode") {
+            point.insert("ipMode".to_owned(), json!("VIP"));
+        }
+    }
+}
 
 fn is_type(spec: &Map<String, Value>, name: &str) -> bool {
     spec.get("type").and_then(Value::as_str) == Some(name)
@@ -493,22 +520,7 @@ static PERSISTENT_VOLUME_SPEC: Defaults = Defaults(&[
     ("scaleIO", If(&SCALE_IO)),
 ]);
 static PERSISTENT_VOLUME: Defaults = Defaults(&[("spec", In(&PERSISTENT_VOLUME_SPEC))]);
-static PERSISTENT_VOLUME_CLAIM: Defaults = Defaults(&[("spec", In(&CLAIM_SPEC)), ("spec", Do(data_sources))]);
-
-/// Where a claim's data comes from goes by two names, as long as it is in the claim's namespace.
-fn data_sources(claim: &mut Map<String, Value>) {
-    let Some(Value::Object(spec)) = claim.get_mut("spec") else { return };
-    for (from, to) in [("dataSource", "dataSourceRef"), ("dataSourceRef", "dataSource")] {
-        if let Some(source @ Value::Object(members)) = spec.get(from)
-            && missing(spec, to)
-            && missing(members, "namespace")
-        {
-            let source = source.clone();
-            spec.insert(to.to_owned(), source);
-            return;
-        }
-    }
-}
+static PERSISTENT_VOLUME_CLAIM: Defaults = Defaults(&[("spec", In(&CLAIM_SPEC))]);
 
 static NODE_ENDPOINT: Defaults = Defaults(&[("Port", Number(0))]);
 static DAEMON_ENDPOINTS: Defaults = Defaults(&[("kubeletEndpoint", In(&NODE_ENDPOINT))]);
@@ -653,8 +665,19 @@ static API_SERVICE: Defaults = Defaults(&[("spec", If(&API_SERVICE_SPEC))]);
 
 static DEVICE_REQUEST: Defaults = Defaults(&[
     ("allocationMode", Text("ExactCount")),
-    ("count", From(|request| (request.get("allocationMode")? == "ExactCount").then(|| json!(1)))),
+    ("count", Do(at_least_one)),
+    ("tolerations", Each(&DEVICE_TOLERATION)),
 ]);
+static DEVICE_TOLERATION: Defaults = Defaults(&[("operator", Text("Equal"))]);
+
+/// A request for an exact number of devices is one for one at least.
+fn at_least_one(request: &mut Map<String, Value>) {
+    let none = request.get("count").is_none_or(|count| count.as_i64() == Some(0));
+    if none && request.get("allocationMode") == Some(&json!("ExactCount")) {
+        request.insert("count".to_owned(), json!(1));
+    }
+}
+
 static REQUEST: Defaults = Defaults(&[("exactly", If(&DEVICE_REQUEST)), ("firstAvailable", Each(&DEVICE_REQUEST))]);
 static DEVICES: Defaults = Defaults(&[("requests", Each(&REQUEST))]);
 static CLAIM_OF_DEVICES_SPEC: Defaults = Defaults(&[("devices", In(&DEVICES))]);

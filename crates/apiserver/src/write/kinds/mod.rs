@@ -18,7 +18,7 @@ use serde_json::{Map, Value};
 
 use super::Clock;
 use super::store::{child_mut, metadata};
-use super::validate::Errors;
+use super::validate::{Errors, devices, endpoints, nodes, volumes};
 use crate::auth::User;
 use crate::registry::Subresource;
 use crate::versions::autoscaling;
@@ -60,7 +60,7 @@ pub(super) struct Steps {
 const PLAIN: Steps =
     Steps { group: "", kind: "", decode: |_| Ok(()), create: |_, _| {}, update: |_, _, _| {}, judge: |_, _, _, _| {} };
 
-static TABLE: [Steps; 14] = [
+static TABLE: [Steps; 19] = [
     Steps { group: "", kind: "ConfigMap", decode: data::decode_config_map, judge: data::judge, ..PLAIN },
     Steps {
         group: "",
@@ -70,7 +70,21 @@ static TABLE: [Steps; 14] = [
         judge: namespaces::judge,
         ..PLAIN
     },
-    Steps { group: "", kind: "PersistentVolume", create: begin_phase, ..PLAIN },
+    Steps {
+        group: "",
+        kind: "Node",
+        create: |node, _| nodes::prepare_node(node, None),
+        update: |node, old, _| nodes::prepare_node(node, Some(old)),
+        ..PLAIN
+    },
+    Steps { group: "", kind: "PersistentVolume", create: begin_phase, update: enter_phase, ..PLAIN },
+    Steps {
+        group: "",
+        kind: "PersistentVolumeClaim",
+        create: |claim, _| volumes::prepare_claim(claim, None),
+        update: |claim, old, _| volumes::prepare_claim(claim, Some(old)),
+        ..PLAIN
+    },
     Steps { group: "", kind: "Pod", create: pods::create, update: pods::update, judge: pods::judge, ..PLAIN },
     Steps {
         group: "",
@@ -116,6 +130,30 @@ static TABLE: [Steps; 14] = [
         judge: certificates::judge,
     },
     Steps {
+        group: "discovery.k8s.io",
+        kind: "EndpointSlice",
+        create: |slice, _| endpoints::drop_topology(slice, None),
+        update: |slice, old, _| endpoints::drop_topology(slice, Some(old)),
+        ..PLAIN
+    },
+    Steps {
+        group: "resource.k8s.io",
+        kind: "ResourceClaim",
+        update: |claim, old, part| {
+            if part.subresource == Some(&Subresource::Status) {
+                devices::drop_deallocated(claim, old);
+            }
+        },
+        ..PLAIN
+    },
+    Steps {
+        group: "resource.k8s.io",
+        kind: "ResourceSlice",
+        create: |slice, making| devices::prepare_slice(slice, making.now),
+        update: |slice, _, part| devices::prepare_slice(slice, &part.clock.now()),
+        ..PLAIN
+    },
+    Steps {
         group: "policy",
         kind: "PodDisruptionBudget",
         judge: |new, old, part, errors| counts::BUDGET.judge(new, old, part, errors),
@@ -138,6 +176,25 @@ fn drop_carriers(autoscaler: &mut Object) -> Result<(), String> {
 fn begin_phase(volume: &mut Object, _: Making<'_>) {
     let since = metadata(volume).get("creationTimestamp").cloned().unwrap_or_default();
     child_mut(volume, "status").insert("lastPhaseTransitionTime".to_owned(), since);
+}
+
+/// A volume that enters another phase has done so now, unless the client says when.
+fn enter_phase(volume: &mut Object, old: &Object, part: Part<'_>) {
+    const SINCE: &str = "lastPhaseTransitionTime";
+    if part.subresource != Some(&Subresource::Status) {
+        return;
+    }
+    let read = |volume: &Object, name: &str| volume.get("status").and_then(|status| status.get(name)).cloned();
+    let (phase, since) = (read(volume, "phase"), read(volume, SINCE));
+    let (phase_before, since_before) = (read(old, "phase"), read(old, SINCE));
+    let since = match (phase == phase_before, since) {
+        (true, None) => since_before,
+        (false, since) if since.is_none() || since == since_before => Some(Value::String(part.clock.now())),
+        (_, since) => since,
+    };
+    if let Some(since) = since {
+        child_mut(volume, "status").insert(SINCE.to_owned(), since);
+    }
 }
 
 #[cfg(test)]

@@ -381,7 +381,7 @@ async fn one_service_has_a_node_port_once() {
     }
     let same = r#"{"port":80,"name":"b","nodePort":30080}"#;
     let answer = world.send(&post(SERVICES), &body("s", &two(a, same))).await.unwrap_err();
-    assert!(answer.message.contains("spec.ports[1].nodePort: Duplicate value: 30080]"), "{}", answer.message);
+    assert!(answer.message.contains("[spec.ports[1].nodePort: Duplicate value: 30080, "), "{}", answer.message);
     assert_eq!(claims(&world).await, (0, 0));
     spec(&world, &post(SERVICES), &body("s", &two(a, r#"{"port":81,"name":"b"}"#))).await;
     let twice = two(a, r#"{"port":81,"name":"b","nodePort":30080}"#);

@@ -1,48 +1,18 @@
-//! Data, and where it is kept.
+//! Data: ConfigMaps and Secrets.
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD as BASE64;
 use listwatch_meta::FieldError;
 use serde_json::Value;
 
-use super::Rule::{Below, Check, Name, OneOf, Required};
-use super::{Errors, Object, Rules, child, given, items, quoted, text};
-use crate::registry::NameRule;
-use crate::write::quantities;
+use super::Rule::Check;
+use super::{Errors, Object, Rules, child, quoted, text};
 
 /// All values of a ConfigMap or a Secret together may have this many bytes (`MaxSecretSize`).
 const DATA_BYTES_MAX: usize = 1024 * 1024;
 
 pub(super) const CONFIG_MAP: Rules = &[Check(config_map)];
 pub(super) const SECRET: Rules = &[Check(secret)];
-
-pub(super) const CLAIM: Rules = &[Below(
-    "spec",
-    &[
-        Check(|spec, at, errors| access_modes(spec, at, "at least 1 access mode is required", errors)),
-        Check(|spec, at, errors| {
-            amount(child(child(spec, "resources"), "requests"), &format!("{at}resources"), errors)
-        }),
-        Name("storageClassName", NameRule::Subdomain),
-        OneOf("volumeMode", &["Block", "Filesystem"]),
-    ],
-)];
-pub(super) const VOLUME: Rules = &[Below(
-    "spec",
-    &[
-        Check(|spec, at, errors| access_modes(spec, at, "", errors)),
-        Check(capacity),
-        OneOf("persistentVolumeReclaimPolicy", &["Delete", "Recycle", "Retain"]),
-        Check(source),
-        Name("storageClassName", NameRule::Subdomain),
-        OneOf("volumeMode", &["Block", "Filesystem"]),
-    ],
-)];
-pub(super) const CLASS: Rules = &[
-    Required("provisioner", ""),
-    OneOf("reclaimPolicy", &["Delete", "Retain"]),
-    OneOf("volumeBindingMode", &["Immediate", "WaitForFirstConsumer"]),
-];
 
 fn config_map(map: &Object, _: &str, errors: &mut Errors) {
     let (texts, bytes) = (child(map, "data"), child(map, "binaryData"));
@@ -132,89 +102,5 @@ fn secret(secret: &Object, _: &str, errors: &mut Errors) {
             };
             errors.push(FieldError::invalid(format!("data[{key}]"), "\"<secret contents redacted>\"", why));
         }
-    }
-}
-
-fn access_modes(spec: &Object, at: &str, none: &str, errors: &mut Errors) {
-    let field = format!("{at}accessModes");
-    if items(spec, "accessModes").is_empty() {
-        return errors.push(FieldError::required(field, none));
-    }
-    let supported = ["ReadOnlyMany", "ReadWriteMany", "ReadWriteOnce", "ReadWriteOncePod"];
-    for mode in items(spec, "accessModes").iter().filter_map(Value::as_str) {
-        if !supported.contains(&mode) {
-            errors.push(FieldError::not_supported(field.as_str(), mode, &supported));
-        }
-    }
-}
-
-/// `storage`, and more than nothing of it.
-fn amount(amounts: &Object, field: &str, errors: &mut Errors) {
-    let field = format!("{field}[storage]");
-    match amounts.get("storage").and_then(Value::as_str) {
-        None => errors.push(FieldError::required(field, "")),
-        Some(amount) if quantities::compare(amount, "0") != Some(std::cmp::Ordering::Greater) => {
-            errors.push(FieldError::invalid(field, quoted(amount), "must be greater than zero"));
-        }
-        Some(_) => {}
-    }
-}
-
-fn capacity(spec: &Object, at: &str, errors: &mut Errors) {
-    let capacity = child(spec, "capacity");
-    let field = format!("{at}capacity");
-    if capacity.is_empty() {
-        errors.push(FieldError::required(field.as_str(), ""));
-    }
-    if capacity.len() != 1 || !capacity.contains_key("storage") {
-        let shown = if capacity.is_empty() { Value::Null } else { Value::Object(capacity.clone()) };
-        errors.push(FieldError {
-            field,
-            reason: "FieldValueNotSupported",
-            message: format!("Unsupported value: {shown}: supported values: \"storage\""),
-        });
-    } else {
-        amount(capacity, &field, errors);
-    }
-}
-
-/// Where a volume can be, and what has to be said about it.
-const SOURCES: [(&str, &[&str]); 22] = [
-    ("hostPath", &["path"]),
-    ("gcePersistentDisk", &["pdName"]),
-    ("awsElasticBlockStore", &["volumeID"]),
-    ("glusterfs", &["endpoints", "path"]),
-    ("flocker", &[]),
-    ("nfs", &["server", "path"]),
-    ("rbd", &["monitors", "image"]),
-    ("quobyte", &["registry", "volume"]),
-    ("cephfs", &["monitors"]),
-    ("iscsi", &["targetPortal", "iqn"]),
-    ("cinder", &["volumeID"]),
-    ("fc", &[]),
-    ("flexVolume", &["driver"]),
-    ("azureFile", &["secretName", "shareName"]),
-    ("vsphereVolume", &["volumePath"]),
-    ("photonPersistentDisk", &["pdID"]),
-    ("portworxVolume", &["volumeID"]),
-    ("azureDisk", &["diskName", "diskURI"]),
-    ("scaleIO", &["gateway", "system", "volumeName"]),
-    ("local", &["path"]),
-    ("storageos", &[]),
-    ("csi", &["driver", "volumeHandle"]),
-];
-
-fn source(spec: &Object, at: &str, errors: &mut Errors) {
-    let mut present = SOURCES.iter().filter(|(source, _)| given(spec, source).is_some());
-    match present.next() {
-        None => errors.push(FieldError::required(at.trim_end_matches('.'), "must specify a volume type")),
-        Some((source, needed)) => {
-            for member in needed.iter().filter(|member| super::is_empty(child(spec, source).get(**member))) {
-                errors.push(FieldError::required(format!("{at}{source}.{member}"), ""));
-            }
-        }
-    }
-    for (source, _) in present {
-        errors.push(FieldError::forbidden(format!("{at}{source}"), "may not specify more than 1 volume type"));
     }
 }

@@ -1,5 +1,5 @@
 //! Each line of `cases/*.jsonl` is an object that is created, or that replaces `old`, and the causes with
-//! which a kube-apiserver v1.36 refuses it; one that it accepts has none. `refused.jsonl` has the whole
+//! which a kube-apiserver v1.36 refuses it; one that it accepts has none. `oldStatus` is written before. `refused.jsonl` has the whole
 //! message instead, and `accepted.jsonl` objects that are accepted.
 
 use listwatch_meta::Status;
@@ -10,7 +10,17 @@ use crate::registry::{Registry, Resource};
 use crate::write::kinds::Making;
 use crate::write::{Clock, prepare};
 
-const CASES: [(&str, &str); 1] = [("extension", include_str!("cases/extension.jsonl"))];
+const CASES: [(&str, &str); 9] = [
+    ("csi", include_str!("cases/csi.jsonl")),
+    ("devices", include_str!("cases/devices.jsonl")),
+    ("endpoints", include_str!("cases/endpoints.jsonl")),
+    ("extension", include_str!("cases/extension.jsonl")),
+    ("networking", include_str!("cases/networking.jsonl")),
+    ("nodes", include_str!("cases/nodes.jsonl")),
+    ("quotas", include_str!("cases/quotas.jsonl")),
+    ("services", include_str!("cases/services.jsonl")),
+    ("volumes", include_str!("cases/volumes.jsonl")),
+];
 
 /// An object of a case as it is when it was decoded.
 fn decoded(resource: &Resource, object: &Value) -> Map<String, Value> {
@@ -34,6 +44,9 @@ fn write(registry: &Registry, case: &Value) -> Result<(), Status> {
     }
     let mut old = decoded(resource, &case["old"]);
     prepare::create(resource, &mut old, making).expect("the old object is valid");
+    if let Some(status) = case.get("oldStatus") {
+        old.insert("status".to_owned(), status.clone());
+    }
     let subresource = case["subresource"].as_str().map(|name| resource.subresource(name).unwrap());
     for name in ["uid", "creationTimestamp"] {
         object["metadata"][name] = old["metadata"][name].clone();
@@ -97,6 +110,84 @@ fn mandatory_flow_control_objects_keep_their_specs() {
     check("prioritylevelconfigurations", "catch-all", limited(5), "");
     check("prioritylevelconfigurations", "catch-all", limited(6), fixed);
     check("prioritylevelconfigurations", "exempt", json!({"type": "Exempt"}), "");
+}
+
+/// Objects too long for a line of `cases`.
+#[test]
+fn objects_above_a_limit_are_refused_and_those_at_it_accepted() {
+    let registry = Registry::builtin();
+    let check = |resource: &str, object: Value, expected: &str| {
+        let said = judge(&registry, &json!({"resource": resource, "object": object}));
+        let shown: String = said.chars().take(300).collect();
+        assert!(said.ends_with(expected) && said.is_empty() == expected.is_empty(), "{resource}: {shown}");
+    };
+    let many = |count: usize, make: &dyn Fn(usize) -> Value| (0..count).map(make).collect::<Value>();
+    let slice = |endpoints: usize, ports: usize| {
+        json!({"metadata": {"name": "x"}, "addressType": "IPv4",
+            "endpoints": many(endpoints, &|_| json!({"addresses": ["10.0.0.1"]})),
+            "ports": many(ports, &|at| json!({"name": format!("p{at}"), "port": 1}))})
+    };
+    let slices = "discovery.k8s.io/v1/endpointslices";
+    check(slices, slice(1_000, 0), "");
+    check(slices, slice(1_001, 0), "is invalid: endpoints: Too many: 1001: must have at most 1000 items");
+    check(slices, slice(1, 20_001), "is invalid: ports: Too many: 20001: must have at most 20000 items");
+    let devices = |count: usize, device: Value| {
+        let device = |at: usize| {
+            let mut device = device.clone();
+            device["name"] = format!("d{at}").into();
+            device
+        };
+        json!({"metadata": {"name": "x"}, "spec": {"driver": "d", "nodeName": "n",
+            "pool": {"name": "p", "resourceSliceCount": 1}, "devices": many(count, &device)}})
+    };
+    let slices = "resource.k8s.io/v1/resourceslices";
+    check(slices, devices(128, json!({})), "");
+    check(slices, devices(129, json!({})), "is invalid: spec.devices: Too many: 129: must have at most 128 items");
+    let tainted = json!({"taints": [{"key": "a", "effect": "NoSchedule"}]});
+    check(slices, devices(64, tainted.clone()), "");
+    check(slices, devices(65, tainted), "is invalid: spec.devices: Too many: 65: must have at most 64 items");
+    let class = |parameters: Value| json!({"metadata": {"name": "x"}, "provisioner": "p", "parameters": parameters});
+    let classes = "storage.k8s.io/v1/storageclasses";
+    let parameters = |count: usize| (0..count).map(|at| (at.to_string(), "x".into())).collect::<Map<_, _>>();
+    check(classes, class(parameters(512).into()), "");
+    check(classes, class(parameters(513).into()), "is invalid: parameters: Too long: may not be more than 512 bytes");
+    let long = json!({"a": "x".repeat(256 * 1024)});
+    check(classes, class(long), "is invalid: parameters: Too long: may not be more than 262144 bytes");
+    let claim = |expression: &str| {
+        json!({"metadata": {"name": "x"}, "spec": {"devices": {"requests": [{"name": "r", "exactly":
+            {"deviceClassName": "c", "selectors": [{"cel": {"expression": expression}}]}}]}}})
+    };
+    let long = format!("true{}", " ".repeat(10 * 1024));
+    let refused = "selectors[0].cel.expression: Too long: may not be more than 10240 bytes";
+    check("resource.k8s.io/v1/resourceclaims", claim(&long), refused);
+    check("resource.k8s.io/v1/resourceclaims", claim(&long[..10 * 1024]), "");
+}
+
+/// Bodies that would take long if a rule compared each item with each other.
+#[test]
+fn objects_with_many_equal_items_are_refused_fast() {
+    let registry = Registry::builtin();
+    let started = std::time::Instant::now();
+    for (resource, member, item) in [
+        ("storage.k8s.io/v1/storageclasses", "/allowedTopologies", json!({})),
+        ("/v1/resourcequotas", "/spec/scopes", json!("BestEffort")),
+        ("/v1/limitranges", "/spec/limits", json!({"type": "Pod"})),
+        ("/v1/endpoints", "/subsets", json!({"addresses": [{"ip": "x"}]})),
+        ("/v1/nodes", "/spec/taints", json!({"key": "a", "effect": "NoSchedule"})),
+        ("/v1/nodes", "/status/declaredFeatures", json!("A")),
+        ("/v1/services", "/spec/ports", json!({"port": 1, "name": "a"})),
+        ("networking.k8s.io/v1/ingresses", "/spec/rules", json!({"host": "A_"})),
+        ("storage.k8s.io/v1/csinodes", "/spec/drivers", json!({"name": "d", "nodeID": "n"})),
+    ] {
+        let mut object = json!({"metadata": {"name": "x"}, "provisioner": "p", "spec": {}, "status": {}});
+        let hard: Map<_, _> = (0..1_000).map(|at| (format!("hugepages-{at}"), "1".into())).collect();
+        object["spec"]["hard"] = hard.into();
+        let (parent, name) = member.rsplit_once('/').unwrap();
+        object.pointer_mut(parent).unwrap()[name] = Value::from(vec![item; 20_000]);
+        let said = judge(&registry, &json!({"resource": resource, "object": object}));
+        assert!(!said.is_empty(), "{resource} {member} is accepted");
+    }
+    assert!(started.elapsed() < std::time::Duration::from_secs(20), "took {:?}", started.elapsed());
 }
 
 #[test]

@@ -1,0 +1,671 @@
+//! The forms of single values that many kinds share: addresses, ranges, names, amounts
+//! (`apimachinery/pkg/util/validation`, Kubernetes v1.36).
+//!
+//! Fields older than v1.33 take an address or a range in any spelling; since v1.36 they refuse those that
+//! programs read differently (leading zeros, IPv4 inside IPv6). Newer fields take the canonical spelling alone.
+
+use std::cmp::Ordering;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+
+use listwatch_meta::FieldError;
+use listwatch_meta::selector::{
+    dns_label_problems, dns_subdomain_problems, label_value_problems, qualified_name_problems,
+};
+use listwatch_schema::Path;
+use serde_json::Value;
+
+use super::{Errors, Object, items, objects, text};
+use crate::write::go::quote;
+use crate::write::quantities;
+
+/// The largest prefix length with leading zeros that is read as a number.
+const PREFIX_DIGITS_MAX: usize = 6;
+/// Bytes of the name of a CSI driver or a driver of devices.
+const DRIVER_NAME_BYTES_MAX: usize = 63;
+
+const NO_ADDRESS: &str = "must be a valid IP address, (e.g. 10.9.8.7 or 2001:db8::ffff)";
+const NO_RANGE: &str = "must be a valid CIDR value, (e.g. 10.9.8.0/24 or 2001:db8::/64)";
+pub(super) const IMMUTABLE: &str = "field is immutable";
+pub(super) const NOT_NEGATIVE: &str = "must be greater than or equal to 0";
+
+impl Errors {
+    /// The text at `at` is not allowed.
+    pub(super) fn invalid(&mut self, at: &Path<'_>, text: &str, why: impl std::fmt::Display) {
+        self.push(FieldError::invalid(at, quote(text), why));
+    }
+
+    /// The value at `at`, which is no text, is not allowed.
+    pub(super) fn invalid_value(&mut self, at: &Path<'_>, value: impl std::fmt::Display, why: impl std::fmt::Display) {
+        self.push(FieldError::invalid(at, value, why));
+    }
+
+    pub(super) fn required(&mut self, at: &Path<'_>, why: &str) {
+        self.push(FieldError::required(at, why));
+    }
+
+    pub(super) fn forbidden(&mut self, at: &Path<'_>, why: &str) {
+        self.push(FieldError::forbidden(at, why));
+    }
+
+    pub(super) fn not_supported(&mut self, at: &Path<'_>, text: &str, supported: &[&str]) {
+        self.push(FieldError::not_supported(at, text, supported));
+    }
+
+    pub(super) fn duplicate(&mut self, at: &Path<'_>, text: &str) {
+        self.push(FieldError::duplicate(at, quote(text)));
+    }
+
+    /// The value at `at` has more than `max` bytes.
+    pub(super) fn too_long(&mut self, at: &Path<'_>, max: usize) {
+        self.push(FieldError::too_long(at, format_args!("may not be more than {max} bytes")));
+    }
+
+    pub(super) fn too_many(&mut self, at: &Path<'_>, actual: usize, max: usize) {
+        self.push(FieldError::too_many(at, actual, max));
+    }
+
+    /// Adds one error for each problem of the text at `at`.
+    pub(super) fn problems(&mut self, at: &Path<'_>, text: &str, problems: Vec<String>) {
+        for problem in problems {
+            self.invalid(at, text, problem);
+        }
+    }
+}
+
+/// Is there room for more errors? Loops over large bodies end where there is none.
+pub(super) fn is_full(errors: &Errors) -> bool {
+    errors.len() >= listwatch_schema::limits::FIELD_ERRORS_MAX
+}
+
+/// A value as Go's JSON encoder writes it; what a Go slice or map that is absent is, where there is none.
+pub(super) fn json(value: Option<&Value>) -> String {
+    value.map_or_else(|| "null".to_owned(), Value::to_string)
+}
+
+// Addresses.
+
+fn sloppy_ipv4(text: &str) -> Option<Ipv4Addr> {
+    let mut octets = [0; 4];
+    let mut parts = text.split('.');
+    for octet in &mut octets {
+        let part = parts.next().filter(|part| !part.is_empty() && part.bytes().all(|byte| byte.is_ascii_digit()))?;
+        let part = part.trim_start_matches('0');
+        *octet = if part.is_empty() { 0 } else { part.parse().ok()? };
+    }
+    parts.next().is_none().then(|| Ipv4Addr::from(octets))
+}
+
+/// Longest text that can be an IPv6 address, with some leading zeros in each group.
+const ADDRESS_BYTES_MAX: usize = 256;
+
+fn sloppy_ipv6(text: &str) -> Option<Ipv6Addr> {
+    if let Ok(address) = text.parse() {
+        return Some(address);
+    }
+    if text.len() > ADDRESS_BYTES_MAX || !text.contains(':') {
+        return None;
+    }
+    let parts: Vec<String> = text
+        .split(':')
+        .map(|part| {
+            if part.contains('.') {
+                return sloppy_ipv4(part).map_or_else(|| part.to_owned(), |address| address.to_string());
+            }
+            let short = part.trim_start_matches('0');
+            if short.is_empty() && !part.is_empty() { "0".to_owned() } else { short.to_owned() }
+        })
+        .collect();
+    parts.join(":").parse().ok()
+}
+
+/// An address in any spelling (`ParseIPSloppy` of `k8s.io/utils/net`).
+pub(super) fn sloppy_ip(text: &str) -> Option<IpAddr> {
+    sloppy_ipv4(text).map(IpAddr::V4).or_else(|| sloppy_ipv6(text).map(IpAddr::V6))
+}
+
+/// Is this an IPv6 address to Go, which takes an IPv4 address inside an IPv6 one for the former?
+pub(super) fn is_ipv6(text: &str) -> bool {
+    matches!(sloppy_ip(text), Some(IpAddr::V6(address)) if address.to_ipv4_mapped().is_none())
+}
+
+pub(super) fn is_ipv4(text: &str) -> bool {
+    sloppy_ip(text).is_some() && !is_ipv6(text)
+}
+
+fn read_ip(text: &str, at: &Path<'_>, errors: &mut Errors) -> Option<IpAddr> {
+    let Some(address) = sloppy_ip(text) else {
+        errors.invalid(at, text, NO_ADDRESS);
+        return None;
+    };
+    let before = errors.len();
+    if text.parse::<IpAddr>().is_err() {
+        errors.invalid(at, text, "must not have leading 0s");
+    } else if matches!(address, IpAddr::V6(address) if address.to_ipv4_mapped().is_some()) {
+        errors.invalid(at, text, "must not be an IPv4-mapped IPv6 address");
+    }
+    (errors.len() == before).then_some(address)
+}
+
+/// An address in a field older than v1.33 (`IsValidIPForLegacyField`). Returns whether it is fine.
+pub(super) fn legacy_ip(text: &str, at: &Path<'_>, errors: &mut Errors) -> bool {
+    read_ip(text, at, errors).is_some()
+}
+
+/// An address in its canonical spelling (`IsValidIP`). Returns whether it is fine.
+pub(super) fn strict_ip(text: &str, at: &Path<'_>, errors: &mut Errors) -> bool {
+    let Some(address) = read_ip(text, at, errors) else { return false };
+    let canonical = address.to_string();
+    if canonical != text {
+        errors.invalid(at, text, format_args!("must be in canonical form ({})", quote(&canonical)));
+    }
+    canonical == text
+}
+
+/// What keeps a name from being an address in its canonical spelling.
+pub(in crate::write) fn strict_ip_problems(name: &str) -> Vec<String> {
+    let mut errors = Errors::default();
+    strict_ip(name, &Path::NIL, &mut errors);
+    let shown = format!("Invalid value: {}: ", quote(name));
+    errors.iter().map(|error| error.message.trim_start_matches(&shown).to_owned()).collect()
+}
+
+/// An address that an endpoint can have (`ValidateEndpointIP`).
+pub(super) fn endpoint_ip(text: &str, at: &Path<'_>, errors: &mut Errors) {
+    let Some(address) = sloppy_ip(text) else {
+        errors.invalid(at, text, "must be a valid IP address");
+        return;
+    };
+    if address.is_unspecified() {
+        errors.invalid(at, text, format_args!("may not be unspecified ({text})"));
+    }
+    let address = match address {
+        IpAddr::V6(address) => address.to_ipv4_mapped().map_or(IpAddr::V6(address), IpAddr::V4),
+        IpAddr::V4(_) => address,
+    };
+    if address.is_loopback() {
+        errors.invalid(at, text, "may not be in the loopback range (127.0.0.0/8, ::1/128)");
+    }
+    let (local, multicast) = match address {
+        IpAddr::V4(address) => (address.is_link_local(), address.octets()[..3] == [224, 0, 0]),
+        IpAddr::V6(address) => (address.segments()[0] & 0xffc0 == 0xfe80, address.segments()[0] & 0xff0f == 0xff02),
+    };
+    if local {
+        errors.invalid(at, text, "may not be in the link-local range (169.254.0.0/16, fe80::/10)");
+    }
+    if multicast {
+        errors.invalid(at, text, "may not be in the link-local multicast range (224.0.0.0/24, ff02::/10)");
+    }
+}
+
+/// A range of addresses, as it was written: the address may have bits beyond the prefix.
+#[derive(Clone, Copy)]
+pub(super) struct Range {
+    pub(super) address: IpAddr,
+    pub(super) prefix: u32,
+}
+
+impl Range {
+    /// A range in any spelling (`ParseCIDRSloppy`).
+    pub(super) fn parse(text: &str) -> Option<Range> {
+        let (address, prefix) = text.split_once('/')?;
+        let address = sloppy_ip(address)?;
+        let digits = !prefix.is_empty() && prefix.bytes().all(|byte| byte.is_ascii_digit());
+        let short = prefix.trim_start_matches('0');
+        if !digits || short.len() > PREFIX_DIGITS_MAX {
+            return None;
+        }
+        let prefix = if short.is_empty() { 0 } else { short.parse().ok()? };
+        (prefix <= bits(address)).then_some(Range { address, prefix })
+    }
+
+    /// The first address.
+    fn network(self) -> IpAddr {
+        match self.address {
+            IpAddr::V4(address) => {
+                let mask = u32::MAX.checked_shl(32 - self.prefix).unwrap_or(0);
+                IpAddr::V4(Ipv4Addr::from(u32::from(address) & mask))
+            }
+            IpAddr::V6(address) => {
+                let mask = u128::MAX.checked_shl(128 - self.prefix).unwrap_or(0);
+                IpAddr::V6(Ipv6Addr::from(u128::from(address) & mask))
+            }
+        }
+    }
+
+    /// Is every address of `other` in this range, and some of this not in `other`? As Go compares them:
+    /// by the length of the prefixes, whatever the family.
+    pub(super) fn is_strictly_above(self, other: Range) -> bool {
+        let inner = Range { address: other.network(), prefix: self.prefix };
+        let same_family = self.address.is_ipv4() == other.address.is_ipv4();
+        same_family && inner.network() == self.network() && self.prefix < other.prefix
+    }
+
+    pub(super) fn is_ipv6(self) -> bool {
+        matches!(self.address, IpAddr::V6(address) if address.to_ipv4_mapped().is_none())
+    }
+}
+
+fn bits(address: IpAddr) -> u32 {
+    if address.is_ipv4() { 32 } else { 128 }
+}
+
+fn read_cidr(text: &str, at: &Path<'_>, errors: &mut Errors) -> Option<Range> {
+    let Some(range) = Range::parse(text) else {
+        errors.invalid(at, text, NO_RANGE);
+        return None;
+    };
+    let (address, prefix) = text.split_once('/').unwrap_or_default();
+    let well_spelled = address.parse::<IpAddr>().is_ok() && (prefix == "0" || !prefix.starts_with('0'));
+    let why = if !well_spelled {
+        "must not have leading 0s in IP or prefix length"
+    } else if matches!(range.address, IpAddr::V6(address) if address.to_ipv4_mapped().is_some()) {
+        "must not have an IPv4-mapped IPv6 address"
+    } else if range.network() != range.address {
+        "must not have bits set beyond the prefix length"
+    } else {
+        return Some(range);
+    };
+    errors.invalid(at, text, why);
+    None
+}
+
+/// A range in a field older than v1.33 (`IsValidCIDRForLegacyField`).
+pub(super) fn legacy_cidr(text: &str, at: &Path<'_>, errors: &mut Errors) {
+    read_cidr(text, at, errors);
+}
+
+/// A range in its canonical spelling (`IsValidCIDR`).
+pub(super) fn strict_cidr(text: &str, at: &Path<'_>, errors: &mut Errors) {
+    let Some(range) = read_cidr(text, at, errors) else { return };
+    let canonical = format!("{}/{}", range.address, range.prefix);
+    if canonical != text {
+        errors.invalid(at, text, format_args!("must be in canonical form ({})", quote(&canonical)));
+    }
+}
+
+/// An address with the length of its network's prefix, in the canonical spelling (`IsValidInterfaceAddress`).
+pub(super) fn interface_address(text: &str, at: &Path<'_>, errors: &mut Errors) {
+    let Some(Range { address, mut prefix }) = Range::parse(text) else {
+        errors.invalid(at, text, "must be a valid address in CIDR form, (e.g. 10.9.8.7/24 or 2001:db8::1/64)");
+        return;
+    };
+    let mut shown = address;
+    if let IpAddr::V6(inner) = address
+        && let Some(inner) = inner.to_ipv4_mapped()
+    {
+        shown = IpAddr::V4(inner);
+        if prefix > 32 {
+            prefix = prefix.saturating_sub(96);
+        }
+    }
+    let canonical = format!("{shown}/{prefix}");
+    if canonical != text {
+        errors.invalid(at, text, format_args!("must be in canonical form ({})", quote(&canonical)));
+    }
+}
+
+// Names.
+
+pub(super) fn subdomain(text: &str, at: &Path<'_>, errors: &mut Errors) {
+    errors.problems(at, text, dns_subdomain_problems(text));
+}
+
+pub(super) fn label(text: &str, at: &Path<'_>, errors: &mut Errors) {
+    errors.problems(at, text, dns_label_problems(text));
+}
+
+pub(super) fn label_value(text: &str, at: &Path<'_>, errors: &mut Errors) {
+    errors.problems(at, text, label_value_problems(text));
+}
+
+/// A qualified name, which is also what the name of a label is.
+pub(super) fn qualified_name(text: &str, at: &Path<'_>, errors: &mut Errors) {
+    errors.problems(at, text, qualified_name_problems(text));
+}
+
+/// A name that is one element of a path (`IsPathSegmentName`).
+pub(super) fn path_segment(text: &str, at: &Path<'_>, errors: &mut Errors) {
+    if matches!(text, "." | "..") {
+        errors.invalid(at, text, format_args!("may not be '{text}'"));
+        return;
+    }
+    for illegal in ["/", "%"] {
+        if text.contains(illegal) {
+            errors.invalid(at, text, format_args!("may not contain '{illegal}'"));
+        }
+    }
+}
+
+/// The name of a driver (`ValidateCSIDriverName`).
+pub(super) fn driver_name(text: &str, at: &Path<'_>, errors: &mut Errors) {
+    if text.is_empty() {
+        errors.required(at, "");
+        return;
+    }
+    if text.len() > DRIVER_NAME_BYTES_MAX {
+        errors.too_long(at, DRIVER_NAME_BYTES_MAX);
+    }
+    errors.problems(at, text, dns_subdomain_problems(&text.to_lowercase()));
+}
+
+/// A domain name of two labels at least (`IsFullyQualifiedDomainName`).
+pub(super) fn domain_name(text: &str, at: &Path<'_>, errors: &mut Errors) {
+    if text.is_empty() {
+        errors.required(at, "");
+        return;
+    }
+    let name = text.strip_suffix('.').unwrap_or(text);
+    let problems = dns_subdomain_problems(name);
+    if !problems.is_empty() {
+        errors.invalid(at, name, problems.join(","));
+    } else if !name.contains('.') {
+        errors.invalid(at, name, "should be a domain with at least two segments separated by dots");
+    } else if let Some(label) = name.split('.').find(|label| !dns_label_problems(label).is_empty()) {
+        errors.invalid(at, label, dns_label_problems(label).join(","));
+    }
+}
+
+/// A domain, a slash and a path (`IsDomainPrefixedPath`).
+pub(super) fn domain_prefixed_path(text: &str, at: &Path<'_>, errors: &mut Errors) {
+    if text.is_empty() {
+        errors.required(at, "");
+        return;
+    }
+    let Some((host, path)) = text.split_once('/').filter(|(host, path)| !host.is_empty() && !path.is_empty()) else {
+        errors.invalid(at, text, "must be a domain-prefixed path (such as \"acme.io/foo\")");
+        return;
+    };
+    subdomain(host, at, errors);
+    let fine = |byte: u8| byte.is_ascii_alphanumeric() || b"/-._~%!$&'()*+,;=:".contains(&byte);
+    if !path.bytes().all(fine) {
+        let why = "Invalid path (regex used for validation is '[A-Za-z0-9/\\-._~%!$&'()*+,;=:]+')";
+        errors.invalid(at, path, why);
+    }
+}
+
+/// A name of the host of a rule or of a status, which may begin with `*.` where it has a star at all.
+pub(super) fn wildcard_subdomain(text: &str, at: &Path<'_>, errors: &mut Errors) {
+    const WHY: &str = "a wildcard DNS-1123 subdomain must start with '*.', followed by a valid DNS subdomain, which must consist of lower case alphanumeric characters, '-' or '.' and end with an alphanumeric character (e.g. '*.example.com', regex used for validation is '\\*\\.[a-z0-9]([-a-z0-9]*[a-z0-9])?(\\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*')";
+    if text.len() > 253 {
+        errors.invalid(at, text, "must be no more than 253 characters");
+    }
+    let shape = |rest: &str| dns_subdomain_problems(rest).iter().all(|problem| problem.contains("no more than"));
+    if !text.strip_prefix("*.").is_some_and(shape) {
+        errors.invalid(at, text, WHY);
+    }
+}
+
+/// The name of a host, with a star or without.
+pub(super) fn host(text: &str, at: &Path<'_>, errors: &mut Errors) {
+    if text.contains('*') { wildcard_subdomain(text, at, errors) } else { subdomain(text, at, errors) }
+}
+
+/// The name of a port (`IsValidPortName`).
+pub(super) fn port_name(text: &str, at: &Path<'_>, errors: &mut Errors) {
+    super::port_name(text, &at.to_string(), errors);
+}
+
+/// The number of a port (`IsValidPortNum`).
+pub(super) fn port_number(number: i64, at: &Path<'_>, errors: &mut Errors) {
+    if !(1..=65535).contains(&number) {
+        errors.invalid_value(at, number, "must be between 1 and 65535, inclusive");
+    }
+}
+
+/// Labels (`ValidateLabels`).
+pub(super) fn labels(object: &Object, name: &str, at: &Path<'_>, errors: &mut Errors) {
+    let Some(Value::Object(labels)) = object.get(name) else { return };
+    for (name, value) in labels {
+        qualified_name(name, at, errors);
+        label_value(value.as_str().unwrap_or_default(), at, errors);
+    }
+}
+
+/// A label selector (`ValidateLabelSelector`). `values_too` is false where an older server has taken values
+/// that are none.
+pub(super) fn label_selector(selector: Option<&Value>, values_too: bool, at: &Path<'_>, errors: &mut Errors) {
+    let Some(Value::Object(selector)) = selector else { return };
+    labels(selector, "matchLabels", &at.child("matchLabels"), errors);
+    let requirements_at = at.child("matchExpressions");
+    for (index, requirement) in objects(selector, "matchExpressions") {
+        let at = requirements_at.index(index);
+        let (values, values_at) = (items(requirement, "values"), at.child("values"));
+        match text(requirement, "operator") {
+            "In" | "NotIn" if values.is_empty() => {
+                errors.required(&values_at, "must be specified when `operator` is 'In' or 'NotIn'");
+            }
+            "Exists" | "DoesNotExist" if !values.is_empty() => {
+                errors.forbidden(&values_at, "may not be specified when `operator` is 'Exists' or 'DoesNotExist'");
+            }
+            "In" | "NotIn" | "Exists" | "DoesNotExist" => {}
+            other => errors.invalid(&at.child("operator"), other, "not a valid selector operator"),
+        }
+        qualified_name(text(requirement, "key"), &at.child("key"), errors);
+        for (index, value) in values.iter().enumerate().filter(|_| values_too) {
+            label_value(value.as_str().unwrap_or_default(), &values_at.index(index), errors);
+        }
+    }
+}
+
+/// Is this label selector one that is refused today?
+pub(super) fn is_invalid_selector(selector: Option<&Value>) -> bool {
+    let mut errors = Errors::default();
+    label_selector(selector, true, &Path::NIL, &mut errors);
+    !errors.is_empty()
+}
+
+/// A selector of nodes (`ValidateNodeSelector`). `values_too` is false where an older server has taken
+/// values that are none.
+pub(super) fn node_selector(selector: &Object, values_too: bool, at: &Path<'_>, errors: &mut Errors) {
+    let terms_at = at.child("nodeSelectorTerms");
+    if items(selector, "nodeSelectorTerms").is_empty() {
+        return errors.required(&terms_at, "must have at least one node selector term");
+    }
+    for (index, term) in objects(selector, "nodeSelectorTerms") {
+        let at = terms_at.index(index);
+        let requirements_at = at.child("matchExpressions");
+        for (index, requirement) in objects(term, "matchExpressions") {
+            node_requirement(requirement, values_too, &requirements_at.index(index), errors);
+        }
+        let requirements_at = at.child("matchFields");
+        for (index, requirement) in objects(term, "matchFields") {
+            node_field_requirement(requirement, &requirements_at.index(index), errors);
+        }
+    }
+}
+
+fn node_requirement(requirement: &Object, values_too: bool, at: &Path<'_>, errors: &mut Errors) {
+    let (values, values_at) = (items(requirement, "values"), at.child("values"));
+    match text(requirement, "operator") {
+        "In" | "NotIn" if values.is_empty() => {
+            errors.required(&values_at, "must be specified when `operator` is 'In' or 'NotIn'");
+        }
+        "Exists" | "DoesNotExist" if !values.is_empty() => {
+            errors.forbidden(&values_at, "may not be specified when `operator` is 'Exists' or 'DoesNotExist'");
+        }
+        "Gt" | "Lt" if values.len() != 1 => {
+            errors.required(&values_at, "must be specified single value when `operator` is 'Lt' or 'Gt'");
+        }
+        "In" | "NotIn" | "Exists" | "DoesNotExist" | "Gt" | "Lt" => {}
+        other => errors.invalid(&at.child("operator"), other, "not a valid selector operator"),
+    }
+    qualified_name(text(requirement, "key"), &at.child("key"), errors);
+    for (index, value) in values.iter().enumerate().filter(|_| values_too) {
+        label_value(value.as_str().unwrap_or_default(), &values_at.index(index), errors);
+    }
+}
+
+fn node_field_requirement(requirement: &Object, at: &Path<'_>, errors: &mut Errors) {
+    let (values, values_at) = (items(requirement, "values"), at.child("values"));
+    match text(requirement, "operator") {
+        "In" | "NotIn" if values.len() != 1 => {
+            let why = "must be only one value when `operator` is 'In' or 'NotIn' for node field selector";
+            errors.required(&values_at, why);
+        }
+        "In" | "NotIn" => {}
+        other => errors.invalid(&at.child("operator"), other, "not a valid selector operator"),
+    }
+    match text(requirement, "key") {
+        "metadata.name" => {
+            for (index, value) in values.iter().enumerate() {
+                subdomain(value.as_str().unwrap_or_default(), &values_at.index(index), errors);
+            }
+        }
+        other => errors.invalid(&at.child("key"), other, "not a valid field selector key"),
+    }
+}
+
+// Amounts.
+
+/// How an amount compares with zero; one that is too large to be counted has its sign alone.
+pub(super) fn sign(amount: &str) -> Ordering {
+    quantities::compare(amount, "0")
+        .unwrap_or_else(|| if amount.starts_with('-') { Ordering::Less } else { Ordering::Greater })
+}
+
+/// How two amounts compare. Amounts too large to be counted are the largest, and equal.
+pub(super) fn compare(left: &str, right: &str) -> Ordering {
+    let countable = |amount: &str| quantities::compare(amount, "0").is_some();
+    match (countable(left), countable(right)) {
+        (true, true) => quantities::compare(left, right).unwrap_or(Ordering::Equal),
+        (true, false) => sign(right).reverse(),
+        (false, true) => sign(left),
+        (false, false) => sign(left).cmp(&sign(right)),
+    }
+}
+
+/// An amount as text; decoding has spelled it.
+pub(super) fn amount(value: &Value) -> &str {
+    value.as_str().unwrap_or("0")
+}
+
+/// An amount of zero at least (`ValidateNonnegativeQuantity`).
+pub(super) fn not_negative_amount(amount: &str, at: &Path<'_>, errors: &mut Errors) {
+    if sign(amount) == Ordering::Less {
+        errors.invalid(at, amount, NOT_NEGATIVE);
+    }
+}
+
+/// An amount above zero (`ValidatePositiveQuantityValue`).
+pub(super) fn positive_amount(amount: &str, at: &Path<'_>, errors: &mut Errors) {
+    if sign(amount) != Ordering::Greater {
+        errors.invalid(at, amount, "must be greater than zero");
+    }
+}
+
+/// An amount in whole units, rounded away from zero (`Quantity.Value`).
+pub(super) fn whole(amount: &str) -> i64 {
+    let Ok(Some(nanos)) = listwatch_meta::quantity::nanos(amount) else { return 0 };
+    let units = nanos / 1_000_000_000 + i128::from(nanos % 1_000_000_000 != 0) * nanos.signum();
+    i64::try_from(units).unwrap_or(if units < 0 { i64::MIN } else { i64::MAX })
+}
+
+// Equality.
+
+/// Are two members equal to Go's `Semantic.DeepEqual`? A member that is absent is as good as its zero value,
+/// since most of upstream's fields are no pointers; for the others this tolerates more than upstream does.
+pub(super) fn same(left: Option<&Value>, right: Option<&Value>) -> bool {
+    fn is_nothing(value: Option<&Value>) -> bool {
+        match value {
+            None | Some(Value::Null) => true,
+            Some(Value::Array(items)) => items.is_empty(),
+            Some(Value::Object(members)) => members.values().all(|value| is_nothing(Some(value))),
+            Some(Value::String(text)) => text.is_empty(),
+            Some(Value::Bool(flag)) => !flag,
+            Some(Value::Number(number)) => number.as_i64() == Some(0),
+        }
+    }
+    match (left, right) {
+        (Some(Value::Object(left)), Some(Value::Object(right))) => {
+            left.iter().all(|(name, value)| same(Some(value), right.get(name)))
+                && right.iter().all(|(name, value)| left.contains_key(name) || same(None, Some(value)))
+        }
+        (Some(Value::Array(left)), Some(Value::Array(right))) => {
+            left.len() == right.len() && left.iter().zip(right).all(|(left, right)| same(Some(left), Some(right)))
+        }
+        (left, right) if is_nothing(left) || is_nothing(right) => is_nothing(left) && is_nothing(right),
+        (left, right) => left == right,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn addresses_are_read_in_any_spelling_and_refused_where_programs_disagree() {
+        let check = |text: &str, legacy: &str, strict: &str| {
+            for (form, expected) in
+                [(legacy_ip as fn(&str, &Path<'_>, &mut Errors) -> bool, legacy), (strict_ip, strict)]
+            {
+                let mut errors = Errors::default();
+                form(text, &Path::root("f"), &mut errors);
+                let found: Vec<String> = errors.iter().map(|error| error.message.clone()).collect();
+                let expected =
+                    if expected.is_empty() { vec![] } else { vec![format!("Invalid value: {text:?}: {expected}")] };
+                assert_eq!(found, expected, "{text}");
+            }
+        };
+        check("10.9.8.7", "", "");
+        check("2001:db8::ffff", "", "");
+        check("2001:DB8::1", "", "must be in canonical form (\"2001:db8::1\")");
+        check("2001:db8:0:0:0:0:0:1", "", "must be in canonical form (\"2001:db8::1\")");
+        for text in ["010.9.8.7", "2001:00db8::1", "::ffff:010.0.0.1"] {
+            check(text, "must not have leading 0s", "must not have leading 0s");
+        }
+        let mapped = "must not be an IPv4-mapped IPv6 address";
+        check("::ffff:10.9.8.7", mapped, mapped);
+        for text in ["", "a", "10.9.8", "10.9.8.256", "10.9.8.7.6", "fe80::1%eth0", "1:2", "[::1]", "10.9.8.7/8"] {
+            check(text, NO_ADDRESS, NO_ADDRESS);
+        }
+    }
+
+    #[test]
+    fn ranges_are_refused_where_bits_are_left_or_the_spelling_is_another() {
+        let check = |text: &str, legacy: &str, strict: &str| {
+            for (form, expected) in [(legacy_cidr as fn(&str, &Path<'_>, &mut Errors), legacy), (strict_cidr, strict)] {
+                let mut errors = Errors::default();
+                form(text, &Path::root("f"), &mut errors);
+                let found: Vec<String> = errors.iter().map(|error| error.message.clone()).collect();
+                let expected =
+                    if expected.is_empty() { vec![] } else { vec![format!("Invalid value: {text:?}: {expected}")] };
+                assert_eq!(found, expected, "{text}");
+            }
+        };
+        check("10.9.8.0/24", "", "");
+        check("0.0.0.0/0", "", "");
+        check("2001:db8::/64", "", "");
+        check("2001:DB8::/64", "", "must be in canonical form (\"2001:db8::/64\")");
+        let zeros = "must not have leading 0s in IP or prefix length";
+        check("10.9.8.0/024", zeros, zeros);
+        check("010.9.8.0/24", zeros, zeros);
+        let left = "must not have bits set beyond the prefix length";
+        check("10.9.8.7/24", left, left);
+        let mapped = "must not have an IPv4-mapped IPv6 address";
+        check("::ffff:10.9.8.0/120", mapped, mapped);
+        for text in ["10.9.8.0", "10.9.8.0/33", "2001:db8::/129", "10.9.8.0/", "10.9.8.0/-1", "/8", "x/8"] {
+            check(text, NO_RANGE, NO_RANGE);
+        }
+    }
+
+    #[test]
+    fn ranges_are_compared_by_prefix() {
+        let above =
+            |outer: &str, inner: &str| Range::parse(outer).unwrap().is_strictly_above(Range::parse(inner).unwrap());
+        assert!(above("10.0.0.0/8", "10.1.0.0/16"));
+        assert!(!above("10.0.0.0/8", "10.0.0.0/8"));
+        assert!(!above("10.0.0.0/8", "11.0.0.0/16"));
+        assert!(!above("10.0.0.0/8", "2001:db8::/64"));
+        assert!(above("0.0.0.0/0", "255.255.255.255/32"));
+    }
+
+    #[test]
+    fn amounts_too_large_to_count_still_compare() {
+        let huge = "1e40";
+        assert_eq!(compare(huge, "1"), Ordering::Greater);
+        assert_eq!(compare("1", huge), Ordering::Less);
+        assert_eq!(compare("-1e40", "1"), Ordering::Less);
+        assert_eq!(compare("1500m", "2"), Ordering::Less);
+        assert_eq!((whole("1500m"), whole("-1500m"), whole("1Ki")), (2, -2, 1024));
+    }
+}

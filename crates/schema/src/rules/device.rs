@@ -1,0 +1,84 @@
+//! Checks the expressions by which claims and classes of `resource.k8s.io` select devices.
+//!
+//! An expression has one variable, `device`, and gives a bool, or a value whose type is known only when it
+//! is evaluated. Syntax, names, fields and types are checked; functions that are not known here are accepted, and
+//! the worst-case cost is not estimated.
+//!
+//! Rules: `dynamic-resource-allocation/cel` of Kubernetes 1.36.
+
+use std::rc::Rc;
+
+use super::ast;
+use super::check::check_leniently;
+use super::types::Ty;
+
+/// Attributes or capacities of a device (`ResourceSliceMaxAttributesAndCapacitiesPerDevice`).
+const ATTRIBUTES_MAX: u64 = 32;
+/// Bytes of the domain of an attribute, and of the name of a driver (`DeviceMaxDomainLength`).
+const DOMAIN_BYTES_MAX: u64 = 63;
+/// Bytes of the name of an attribute below its domain (`DeviceMaxIDLength`).
+const ID_BYTES_MAX: u64 = 32;
+
+/// Checks the expression of a selector of devices.
+///
+/// # Errors
+/// Why it is refused, in kube-apiserver's words.
+pub fn check_device_selector(expression: &str) -> Result<(), String> {
+    let checked = ast::parse(expression)
+        .and_then(|parsed| check_leniently(expression, &parsed, vec![("device", Ty::Device)]))
+        .map_err(|issues| format!("compilation failed: {issues}"))?;
+    match checked {
+        // The type is not certain where a function is not known here.
+        None | Some(Ty::Bool | Ty::Dyn) => Ok(()),
+        Some(other) => Err(format!("must evaluate to bool or the unknown type, not {other}")),
+    }
+}
+
+/// The type of a field of a device.
+pub(super) fn field<'n>(name: &str) -> Option<Ty<'n>> {
+    let by_domain = |value: Ty<'n>| {
+        let by_id = Ty::Map(Rc::new(Ty::Text(ID_BYTES_MAX)), Rc::new(value), ATTRIBUTES_MAX);
+        Ty::Map(Rc::new(Ty::Text(DOMAIN_BYTES_MAX)), Rc::new(by_id), ATTRIBUTES_MAX)
+    };
+    match name {
+        "driver" => Some(Ty::Text(DOMAIN_BYTES_MAX)),
+        "allowMultipleAllocations" => Some(Ty::Bool),
+        "attributes" => Some(by_domain(Ty::Dyn)),
+        "capacity" => Some(by_domain(Ty::Named(super::signatures::QUANTITY))),
+        _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn check(expression: &str, expected: &str) {
+        let found = check_device_selector(expression).err().unwrap_or_default();
+        assert_eq!(found.lines().next().unwrap_or_default(), expected, "{expression}");
+    }
+
+    #[test]
+    fn device_selectors_are_checked_for_syntax_names_and_types() {
+        check("device.driver == \"a.example\"", "");
+        check("device.attributes[\"a.example\"].model == \"x\"", "");
+        check("device.attributes[\"a.example\"].ok", "");
+        check("device.attributes[\"a.example\"].version.isGreaterThan(semver(\"1.0.0\"))", "");
+        check("device.capacity[\"a.example\"].memory.compareTo(quantity(\"10Gi\")) >= 0", "");
+        check("\"a.example\" in device.attributes && device.allowMultipleAllocations", "");
+        check("has(device.attributes[\"a.example\"].model)", "");
+        check("cel.bind(a, device.attributes[\"a.example\"], a.x && a.y)", "");
+        check("device.driver", "must evaluate to bool or the unknown type, not string");
+        check("device.nothing", "compilation failed: ERROR: <input>:1:7: undefined field 'nothing'");
+        check("other", "compilation failed: ERROR: <input>:1:1: undeclared reference to 'other' (in container '')");
+        assert!(check_device_selector("device.driver ==").unwrap_err().starts_with("compilation failed: ERROR: "));
+    }
+
+    #[test]
+    fn nested_loops_are_refused_before_they_take_long() {
+        let nested = (0..16).fold("1".to_owned(), |inner, at| format!("[1].map(v{at}, {inner})")) + " == 1";
+        let started = std::time::Instant::now();
+        let _ = check_device_selector(&nested);
+        assert!(started.elapsed() < std::time::Duration::from_secs(5), "{nested}");
+    }
+}
