@@ -114,7 +114,11 @@ impl<'de> Visitor<'de> for Walk<'_, '_> {
                     self.found.push(wanted.at);
                 }
                 seen[at] = true;
-                skip |= wanted.unknown;
+                // An unknown field, which comes first among those at one place, is no duplicate.
+                if wanted.unknown {
+                    skip = true;
+                    break;
+                }
             }
             match skip {
                 true => drop(members.next_value::<IgnoredAny>()?),
