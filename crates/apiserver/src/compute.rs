@@ -112,7 +112,8 @@ impl Compute {
         }
         let (backend, owned) = (Arc::clone(backend), request.to_owned());
         let work = async move { write::write(&backend, owned.request()).await };
-        self.run(&request.user.username, deadline, work).await?
+        // Boxed: few writes go this way, and the future of each is moved about.
+        Box::pin(self.run(&request.user.username, deadline, work)).await?
     }
 
     /// Answers a review, as [`Compute::write`] carries out a write.
@@ -133,7 +134,8 @@ impl Compute {
             let request = owned.request();
             write::review(&shared.backend, &shared.auth, request.user, &request).await
         };
-        self.run(&request.user.username, deadline, work).await?
+        // Boxed: few writes go this way, and the future of each is moved about.
+        Box::pin(self.run(&request.user.username, deadline, work)).await?
     }
 
     fn with_slots(slots: usize) -> Self {

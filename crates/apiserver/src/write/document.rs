@@ -146,17 +146,21 @@ impl Document {
     /// What is wrong and where, for a human.
     pub(super) fn from_yaml(body: &[u8]) -> Result<Self, String> {
         // Most bodies are JSON, which is read much faster as such, but cannot tell the lines of duplicates.
-        if body.iter().find(|byte| !byte.is_ascii_whitespace()) == Some(&b'{')
-            && let Ok(document) = Self::from_json(body)
-            && document.strict_errors.is_empty()
-        {
-            return Ok(document);
-        }
+        let is_json = body.iter().find(|byte| !byte.is_ascii_whitespace()) == Some(&b'{');
+        let json = is_json.then(|| Self::from_json(body)).and_then(Result::ok);
+        let json = match json {
+            Some(document) if document.strict_errors.is_empty() => return Ok(document),
+            json => json,
+        };
         if !fuel::charge_bytes(body.len(), YAML_BYTES_PER_UNIT) {
             return Err(OUT_OF_FUEL.to_owned());
         }
         let memory = Memory::new(bytes_max(body.len()));
-        let yaml_reader::Parsed { value, duplicates } = yaml_reader::parse(body, OBJECT_DEPTH_MAX, &memory)?;
+        let yaml_reader::Parsed { value, duplicates } = match yaml_reader::parse(body, OBJECT_DEPTH_MAX, &memory) {
+            Ok(parsed) => parsed,
+            // YAML has no key of more than 1,024 characters; JSON has.
+            Err(why) => return json.ok_or(why),
+        };
         let strict_errors = match duplicates.is_empty() {
             true => Vec::new(),
             false => vec![format!("yaml: unmarshal errors:\n  {}", duplicates.join("\n  "))],
@@ -344,6 +348,13 @@ mod tests {
         let text =
             "yaml: unmarshal errors:\n  line 2: key \"a\" already set in map\n  line 4: key \"b\" already set in map";
         assert_eq!(document.strict_errors, [text]);
+    }
+
+    #[test]
+    fn json_is_yaml_also_with_long_keys_and_duplicates() {
+        let body = format!(r#"{{"{}":1,"a":1,"a":2}}"#, "k".repeat(2_000));
+        let document = Document::from_yaml(body.as_bytes()).unwrap();
+        assert_eq!((document.value["a"].as_i64(), document.strict_errors.len()), (Some(2), 1));
     }
 
     #[test]
