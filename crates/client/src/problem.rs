@@ -1,41 +1,41 @@
-//! What can go wrong between a client and its server, sorted by what to do about it.
+//! Problems of lists and watches, classified by remedy.
 
 use std::fmt;
 use std::time::Duration;
 
 use listwatch_meta::Status;
 
-/// Why a list or a watch did not go on.
+/// Why a list or a watch failed or ended.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Problem {
-    /// The server said no: with an HTTP status, or with an ERROR event in mid-stream.
+    /// The server refused, with an HTTP status or with an ERROR event in the stream.
     Refused {
-        /// What it said.
+        /// The server's answer.
         status: Box<Status>,
-        /// When it wants to be asked again, from the `Retry-After` header or the status itself.
+        /// The time until the next request, from the `Retry-After` header or the status.
         retry_after: Option<Duration>,
     },
-    /// The connection could not be made, or broke.
+    /// The connection failed or broke.
     Disconnected {
-        /// What the network said.
+        /// The cause.
         why: String,
     },
-    /// The server sent something that is no list or no event.
+    /// The answer is not a valid list or event.
     Malformed {
-        /// What was wrong with it.
+        /// The cause.
         why: String,
     },
-    /// Nothing came for this long.
+    /// Nothing arrived for this long.
     Silent {
-        /// How long was waited.
+        /// The length of the wait.
         waited: Duration,
     },
-    /// A watch ended at once and brought nothing.
+    /// A watch ended at once without an event.
     ShortWatch,
-    /// The initial events of a WatchList did not come to an end: the server does not know the
-    /// marker, or a proxy swallows it.
+    /// The end marker of a WatchList did not arrive: the network lost it, a proxy drops it, or the server
+    /// does not send it.
     NoInitialEventsEnd,
-    /// The client cannot do what its configuration asks for; trying again will not help.
+    /// The configuration asks for something that the client cannot do. A retry does not help.
     Misconfigured {
         /// What to change.
         why: String,
@@ -43,7 +43,7 @@ pub enum Problem {
 }
 
 impl Problem {
-    /// A refusal whose `Retry-After` stands in the status.
+    /// A refusal, with the `Retry-After` of the status.
     pub fn refused(status: Status) -> Self {
         let retry_after = status.retry_after_seconds().map(|seconds| Duration::from_secs(u64::from(seconds)));
         Problem::Refused { status: Box::new(status), retry_after }

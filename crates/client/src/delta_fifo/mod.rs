@@ -11,17 +11,17 @@
 //! Pure: it owns no lock, task or clock. The store's state comes in with each call.
 //!
 //! - **Order.** Deltas leave in the order in which they came, across objects.
-//! - **Once.** A version of an object is decoded (and transformed) exactly once. What the store
-//!   has, or the queue already holds, is recognised by uid and version before it is decoded: an
-//!   object that a relist brings again costs a look-up, keeps its allocation, and is no news.
-//! - **No lie after a gap.** A whole state ([`DeltaFifo::commit_replace`]) is compared with the
-//!   state at the end of the queue, so what is queued and not applied yet is not overlooked. What
-//!   vanished is a typed delete; a name with another uid is a delete and an add.
-//! - **No going back.** An event older than what is known of its object is dropped.
-//! - **Quarantine.** An object that cannot be decoded concerns nobody else. Its key is set aside,
+//! - **Once.** A version of an object is decoded (and transformed) exactly once. A version that the store
+//!   or the queue holds already is recognized by uid and version before it is decoded. An unchanged object
+//!   of a relist costs one look-up, keeps its allocation, and causes no change.
+//! - **Exact differences after a gap.** A whole state ([`DeltaFifo::commit_replace`]) is compared with the
+//!   state at the end of the queue, queued deltas included. An object that vanished is a delete; a name
+//!   with another uid is a delete and an add.
+//! - **No time travel.** An event that is older than the known state of its object is dropped.
+//! - **Quarantine.** An object that cannot be decoded affects no other object. Its key is quarantined
 //!   with the error and (up to [`QUARANTINE_BYTES_MAX`]) its bytes; the store keeps the last good
-//!   state of that object (that uid), if there was one. It is released by a version that can be decoded, by its deletion, or by
-//!   [`DeltaFifo::retry_quarantined`].
+//!   state of the same uid, if there was one. A version that can be decoded, the deletion, or
+//!   [`DeltaFifo::retry_quarantined`] releases the key.
 //! - **Bounded.** [`DeltaFifo::has_room`] turns false at [`FifoConfig::bytes_max`]; the producer
 //!   then stops reading from the network until the consumer has caught up. Nothing is dropped.
 //!   With [`Compaction::LatestPerKey`] the queue holds at most one state per object, and one
@@ -67,15 +67,15 @@ pub const QUARANTINE_BYTES_MAX: usize = 4 * 1024 * 1024;
 /// How many emptied slots a queue may have beside as many as it has deltas.
 const EMPTY_SLOTS_MAX: usize = 64;
 
-/// What becomes of several states of one object in the queue.
+/// The treatment of several states of one object in the queue.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Compaction {
-    /// All are told: the consumer sees each state that the watch told.
+    /// The consumer receives each state of the watch.
     #[default]
     KeepEvery,
-    /// The newest is told, in its own place; states before it in the queue are left out, as if the
-    /// watch had been slower. An object that came and went within the queue is never told. Memory
-    /// is bounded by the number of objects, whatever their rate of change.
+    /// The consumer receives the newest state, at its own position; earlier states in the queue are left
+    /// out. An object that was created and deleted within the queue is left out. Memory is bounded by the
+    /// number of objects, at any rate of change.
     LatestPerKey,
 }
 
@@ -97,7 +97,7 @@ impl Default for FifoConfig {
     }
 }
 
-/// What became of something that was handed to a queue.
+/// The effect of an object that was handed to a queue.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Pushed {
     /// It is queued, or part of the state that is collected.

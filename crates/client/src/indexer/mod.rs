@@ -1,16 +1,18 @@
 //! The local copy: one [`Indexer`] that writes, any number of [`Store`] readers, and the
 //! [`Change`]s between two states.
 //!
-//! A reader takes a snapshot: an immutable ordered map with its indexes that costs one pointer and
-//! stays as it is while the writer goes on. The writer builds the next state beside it and
-//! publishes a batch at once, so readers never wait, never hold the writer up, and never see half
-//! a batch or an index that disagrees with the objects.
+//! A reader takes a snapshot: an immutable ordered map with its indexes. A snapshot costs one pointer
+//! and never changes. The writer builds the next state beside it and publishes whole batches, so readers
+//! never wait, never delay the writer, and never see half a batch or an index that disagrees with the
+//! objects.
 //!
-//! Three ways to find objects: by key or in key order ([`Snapshot::get`], [`Snapshot::iter`],
-//! [`Snapshot::namespace`]), by an index of your own ([`Indexer::add_index`]), and by label
-//! selector ([`Snapshot::select`]). And two ways to read one's own writes: waiting for their
-//! version ([`Store::wait_for_version`]), or laying them over the store until it shows them
-//! ([`OwnWrites`]).
+//! | task | method |
+//! |---|---|
+//! | find by key, or in key order | [`Snapshot::get`], [`Snapshot::iter`], [`Snapshot::namespace`] |
+//! | find by an index | [`Indexer::add_index`], [`Snapshot::by_index`] |
+//! | find by label selector | [`Snapshot::select`] |
+//! | read your own write: wait for its version | [`Store::wait_for_version`] |
+//! | read your own write: overlay it until the store catches up | [`OwnWrites`] |
 //!
 //! # Example
 //! ```
@@ -62,14 +64,14 @@ use snapshot::Shared;
 pub use snapshot::{Snapshot, Store, WaitError};
 pub use writes::{OWN_WRITES_MAX, OwnWrites, RecordError};
 
-/// What became of a delta that was handed to [`Indexer::apply`].
+/// The effect of a delta on the state.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Applied {
     /// The state changed.
     Changed,
     /// The store holds this version already, or never held what was deleted.
     Unchanged,
-    /// The store holds a newer version; the object was passed over.
+    /// The store holds a newer version; the delta was skipped.
     Stale,
 }
 

@@ -1,5 +1,5 @@
-//! The shell of an informer: a task for each part that pulls its [`Reflection`], and one that puts
-//! what they bring into the hub.
+//! The tasks of an informer: one per part, which polls the part's [`Reflection`], and one that hands the
+//! changes to the hub.
 //!
 //! ```text
 //!   part "a": Reflection ─┐ one message      ┌──▶ view ──▶ handler task
@@ -7,9 +7,9 @@
 //!   part "c": Reflection ─┘  waits  (Merge)  └──▶ view ──▶ stream
 //! ```
 //!
-//! Back-pressure goes all the way: a handler under [`Policy::Block`](super::Policy) makes the worker
-//! wait, the worker makes the parts wait, and a reflection that is not pulled does not read from its
-//! connection. Every wait in here ends when the informer is stopped.
+//! A handler under [`Policy::Block`](super::Policy) makes the worker wait, the worker makes the parts
+//! wait, and a reflection that is not polled does not read from its connection. Every wait in this module
+//! ends when the informer is stopped.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::pin::pin;

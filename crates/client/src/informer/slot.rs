@@ -1,8 +1,8 @@
-//! One handler's [`View`] behind a lock, with those who wait for it: the handler for something to
-//! do, the informer for room, and whoever wants to know that it has synced or ended.
+//! One handler's [`View`] behind a lock, with its waiters: the handler waits for events, the informer for
+//! room, and others for the handler to be synced or to end.
 //!
-//! Whoever waits looks and leaves its waker under one lock, so no wake-up falls between the two.
-//! The lock is held for a few map operations, never across an `await`.
+//! A waiter checks its condition and stores its waker under the same lock, so no wake-up is lost. The
+//! lock is held for a few map operations, never across an `await`.
 
 use std::future::{Future as _, poll_fn};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};

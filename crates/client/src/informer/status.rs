@@ -1,4 +1,4 @@
-//! What an informer says about itself: [`InformerStatus`], errors that carry reasons, and metrics.
+//! The status of an informer ([`InformerStatus`]), its errors, and its metrics.
 
 use std::fmt::{self, Write as _};
 use std::time::Duration;
@@ -9,17 +9,17 @@ use super::view::{Counts, Lag};
 use crate::problem::Problem;
 use crate::reflector::ReflectorState;
 
-/// Whether an informer runs.
+/// The phase of an informer's life.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum Phase {
-    /// It was not started.
+    /// It has not been started yet.
     #[default]
     New,
     /// It runs.
     Running,
     /// It was asked to stop.
     Stopping,
-    /// It does not run any more.
+    /// It has stopped.
     Stopped(Stop),
 }
 
@@ -28,13 +28,13 @@ pub enum Phase {
 pub struct PartStatus {
     /// The namespace or shard; empty where there is only one part.
     pub name: String,
-    /// What its reflector does at the moment, and why its copy is not current if it is not.
+    /// The state of its reflector, which names the reason if the copy is not current.
     pub state: ReflectorState,
     /// Its initial state is in place.
     pub synced: bool,
-    /// What went wrong last, if anything did since the last progress.
+    /// The last problem since the last progress.
     pub problem: Option<Problem>,
-    /// Objects that were passed over because they had no name or were of another kind.
+    /// Objects that were skipped because they had no name or were of another kind.
     pub skipped: u64,
     /// How often an object could not be decoded.
     pub quarantined: u64,
@@ -77,12 +77,12 @@ pub struct InformerStatus {
 pub enum NotSynced {
     /// The time is over.
     TimedOut {
-        /// How long was waited.
+        /// The length of the wait.
         waited: Duration,
-        /// What the parts that are not synced are doing, in words.
+        /// The parts that are not synced: name, and state in words.
         parts: Vec<(String, String)>,
     },
-    /// The informer stands still.
+    /// The informer stopped.
     Stopped(Stop),
     /// The handler ended first.
     Ended {
@@ -123,13 +123,13 @@ pub enum StartError {
     /// It is about to stop; try again when that is done.
     #[error("the informer is still stopping")]
     Stopping,
-    /// It ended in a way that leaves nothing to start.
+    /// It ended for good.
     #[error("the informer cannot be started again: {0}")]
     Over(Stop),
 }
 
-/// Handlers that were still busy when the patience of whoever stopped their informer was over. The
-/// informer has stopped all the same; they go on with what they have.
+/// Handlers that were still busy when the patience of a stop was over. The informer has stopped; the
+/// handlers go on with their queues.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("handlers were still busy: {}", .handlers.join(", "))]
 pub struct StillBusy {
