@@ -251,7 +251,7 @@ async fn unread_answer_is_cut_when_the_time_of_its_request_is_over() {
         world.create(&format!("large-{n}"), 32 * 1024).await;
     }
     let client = world.connect().await;
-    let unread = stalled(&world, 10, "/api/v1/namespaces/shop/configmaps?timeout=1s").await;
+    let unread = stalled(&world, 10, "/api/v1/namespaces/shop/configmaps?timeout=2s").await;
     let read_slowly = client.get("/api/v1/namespaces/shop/configmaps?timeout=20s").await;
     assert_eq!(reads_in_flight(&client).await, Some(11));
     let begun = std::time::Instant::now();
