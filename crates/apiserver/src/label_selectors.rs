@@ -64,11 +64,6 @@ impl LabelSelector {
         self.requirements.push(Requirement { key, operator, values });
     }
 
-    /// Does it ask for nothing?
-    pub(crate) fn is_empty(&self) -> bool {
-        self.requirements.is_empty() && !self.broken
-    }
-
     /// Does it select these labels? One that asks for nothing selects everything; what an operator that
     /// does not exist would select, is not known.
     pub(crate) fn selects(&self, labels: &Map<String, Value>) -> Option<bool> {
@@ -151,7 +146,5 @@ mod tests {
             Some("a,!b,c in (x,y),d notin (x),z=1"),
         );
         check(term("Sounds", json!([])), None);
-        assert!(read(&json!({"matchLabels": {}})).is_empty());
-        assert!(!read(&term("Sounds", json!([]))).is_empty());
     }
 }

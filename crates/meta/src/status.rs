@@ -239,11 +239,10 @@ pub struct FieldError {
 impl FieldError {
     /// A value that is not allowed; `value` is printed as Go prints it (strings quoted).
     pub fn invalid(field: impl Into<String>, value: impl fmt::Display, detail: impl fmt::Display) -> Self {
-        FieldError {
-            field: field.into(),
-            reason: "FieldValueInvalid",
-            message: format!("Invalid value: {value}: {detail}"),
-        }
+        let detail = detail.to_string();
+        let separator = if detail.is_empty() { "" } else { ": " };
+        let message = format!("Invalid value: {value}{separator}{detail}");
+        FieldError { field: field.into(), reason: "FieldValueInvalid", message }
     }
 
     /// A value that must be given.

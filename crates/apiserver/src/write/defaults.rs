@@ -251,6 +251,48 @@ mod tests {
         );
     }
 
+    /// As kube-apiserver v1.36 does.
+    #[test]
+    fn pods_with_resources_of_their_own() {
+        let check = |containers: Value, inits: Value, resources: Value, expected: Value| {
+            let spec = json!({"containers": containers, "initContainers": inits, "resources": resources});
+            let Value::Object(mut pod) = json!({ "spec": spec }) else { panic!("not an object") };
+            apply(of("", "Pod").unwrap(), &mut pod);
+            assert_eq!(pod["spec"]["resources"], expected);
+        };
+        let asks = |kind: &str, amounts: Value| json!([{"image": "i", "resources": {kind: amounts}}]);
+        let most = json!({"limits": {"cpu": "3"}});
+        check(
+            asks("requests", json!({"cpu": "1500m", "memory": "1Gi"})),
+            json!([]),
+            most.clone(),
+            json!({"limits": {"cpu": "3"}, "requests": {"cpu": "1500m", "memory": "1Gi"}}),
+        );
+        let pages = || asks("limits", json!({"hugepages-2Mi": "4Mi", "cpu": "1"}));
+        let requests = json!({"cpu": "1", "hugepages-2Mi": "4Mi", "memory": "1Gi"});
+        check(
+            pages(),
+            json!([]),
+            json!({"limits": {"memory": "1Gi"}}),
+            json!({"limits": {"hugepages-2Mi": "4Mi", "memory": "1Gi"}, "requests": requests}),
+        );
+        check(
+            pages(),
+            json!([]),
+            json!({"requests": {"memory": "1Gi"}}),
+            json!({"limits": {"hugepages-2Mi": "4Mi"}, "requests": requests}),
+        );
+        check(
+            asks("requests", json!({"cpu": "100m"})),
+            json!([{"image": "i", "resources": {"requests": {"cpu": "250m"}}},
+                {"image": "i", "restartPolicy": "Always", "resources": {"requests": {"cpu": "200m"}}}]),
+            most,
+            json!({"limits": {"cpu": "3"}, "requests": {"cpu": "300m"}}),
+        );
+        let none = json!({"limits": {"ephemeral-storage": "1"}});
+        check(json!([]), json!([]), none.clone(), none);
+    }
+
     #[test]
     fn services() {
         check(

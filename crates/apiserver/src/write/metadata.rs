@@ -8,6 +8,7 @@ use std::collections::HashSet;
 
 use listwatch_meta::FieldError;
 use listwatch_meta::selector::{label_value_problems, qualified_name_problems};
+use listwatch_schema::Path;
 use serde_json::{Map, Value};
 
 use super::decode::Expected;
@@ -339,17 +340,22 @@ pub(super) fn validate_labels(labels: &Map<String, Value>, field: &str, errors: 
 }
 
 fn validate_annotations(annotations: &Map<String, Value>, errors: &mut Errors) {
+    validate_annotations_at(annotations, &Path::root("metadata").child("annotations"), errors);
+}
+
+/// Checks annotations that stand at `at`.
+pub(super) fn validate_annotations_at(annotations: &Map<String, Value>, at: &Path<'_>, errors: &mut Errors) {
     let mut bytes = 0;
     for (name, value) in annotations {
         // Case does not matter in annotations' names.
         for why in qualified_name_problems(&name.to_lowercase()) {
-            errors.push(FieldError::invalid("metadata.annotations", go::quote(name), why));
+            errors.push(FieldError::invalid(at, go::quote(name), why));
         }
         bytes += name.len() + value.as_str().map_or(0, str::len);
     }
     if bytes > ANNOTATIONS_BYTES_MAX {
         let why = format_args!("may not be more than {ANNOTATIONS_BYTES_MAX} bytes");
-        errors.push(FieldError::too_long("metadata.annotations", why));
+        errors.push(FieldError::too_long(at, why));
     }
 }
 

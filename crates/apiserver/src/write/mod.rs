@@ -27,7 +27,6 @@ mod delete;
 mod document;
 mod evict;
 pub(crate) mod go;
-mod immutable;
 mod json_patch;
 mod kinds;
 mod merge_keys;

@@ -11,7 +11,7 @@ use serde_json::{Map, Value};
 use super::kinds::{self, Making, Part};
 use super::store::{metadata, metadata_mut};
 use super::validate::Errors;
-use super::{Clock, defaults, immutable, metadata as meta, scope, validate};
+use super::{Clock, defaults, metadata as meta, scope, validate};
 use crate::crd::{objects, strategy, validation};
 use crate::registry::{Resource, Subresource};
 
@@ -137,7 +137,6 @@ pub(super) fn update(
             validate::validate(&resource.group, &resource.kind, new, Some(old), &mut errors);
         }
         if subresource.is_none() {
-            immutable::validate(&resource.group, &resource.kind, new, old, &mut errors);
             validate::validate_update(&resource.group, &resource.kind, new, old, &mut errors);
         }
         if subresource == Some(&Subresource::Status) {

@@ -1,19 +1,20 @@
-//! What built-in kinds demand of their fields, with kube-apiserver's texts (`pkg/apis/*/validation` of v1.36,
-//! each seen at a real server).
+//! What built-in kinds demand of their fields, with kube-apiserver's texts and in its order
+//! (`pkg/apis/*/validation` of v1.36, seen at a real server): one function for each kind, in a module for its group.
 //!
 //! ```text
-//!  check_of("apps", "X") ─▶ fn(object, replaced object, errors)            one function per kind
-//!  of("apps", "Deployment") ─▶ [Below("spec", [NotNegative("replicas"), Check(selector), …])]
+//!  create ────────▶ validate(object)
+//!  update ────────▶ validate(object, old) ─▶ validate_update(object, old)
+//!  PUT …/status ──▶ validate_status(object, old)
 //! ```
 //!
-//! The functions hold the rules of their kinds as upstream has them, with the order of errors. The tables hold
-//! what a client leans on: required fields, enumerations, ranges, names, what may not stand together; what they
-//! let through may still be refused upstream. What either refuses, kube-apiserver refuses too. Objects of custom
-//! kinds are checked by their schemas instead.
+//! Where it is not certain that kube-apiserver refuses an object, it is accepted. Objects of custom kinds are
+//! checked by their schemas instead.
 
 mod access;
 mod admission;
 mod aggregation;
+mod autoscaling;
+mod batch;
 pub(super) mod certificates;
 mod csi;
 pub(super) mod devices;
@@ -24,8 +25,9 @@ mod flow_control;
 pub(super) mod formats;
 mod networking;
 pub(super) mod nodes;
-mod pods;
+pub(super) mod pods;
 mod quotas;
+mod rbac;
 mod services;
 mod storage;
 pub(super) mod volumes;
@@ -43,7 +45,6 @@ use super::names;
 use crate::registry::NameRule;
 
 type Object = Map<String, Value>;
-type Rules = &'static [Rule];
 
 /// What is wrong with an object: [`FIELD_ERRORS_MAX`] errors at most. The object is refused all the
 /// same; what is wrong beyond them is left out.
@@ -79,51 +80,33 @@ impl DerefMut for Errors {
     }
 }
 
-/// What is demanded of one member of an object. A member that is `null` is as good as absent.
-enum Rule {
-    /// It is there and not empty; the second text is the detail.
-    Required(&'static str, &'static str),
-    /// When it is there: one of these, in the order in which the answer lists them.
-    OneOf(&'static str, &'static [&'static str]),
-    /// When it is there: not below zero.
-    NotNegative(&'static str),
-    /// When it is there: from the first to the second number.
-    Within(&'static str, i64, i64),
-    /// When it is there: a name.
-    Name(&'static str, NameRule),
-    /// When it is there: labels.
-    Labels(&'static str),
-    /// The rules hold for the member; for an empty object where it is absent.
-    Below(&'static str, Rules),
-    /// The rules hold for every item of the list.
-    Each(&'static str, Rules),
-    /// No two items of the list have the same text here.
-    Unique(&'static str, &'static str),
-    /// Whatever the function says; it is given the object and where that stands, with a dot behind.
-    Check(fn(&Object, &str, &mut Errors)),
-}
-
 /// Validates an object; the second one is the object that it replaces.
 type Check = fn(&Object, Option<&Object>, &mut Errors);
 
 /// Validates an object of a built-in kind; `old` is the object that it replaces. Some rules bear in an update
 /// what was stored before they came.
 pub(super) fn validate(group: &str, kind: &str, object: &Object, old: Option<&Object>, errors: &mut Errors) {
-    match check_of(group, kind) {
-        Some(check) => check(object, old, errors),
-        None => run(of(group, kind), object, "", errors),
+    if let Some(check) = check_of(group, kind) {
+        check(object, old, errors);
     }
 }
 
-/// Kinds whose rules are one function.
+/// The rules of a kind; some kinds have none but for their metadata.
 fn check_of(group: &str, kind: &str) -> Option<Check> {
     Some(match (group, kind) {
+        ("", "ConfigMap") => storage::config_map,
         ("", "Endpoints") => endpoints::endpoints,
+        ("", "Event") => events::event,
         ("", "LimitRange") => quotas::limit_range,
+        ("", "Namespace") => namespace,
         ("", "Node") => nodes::node,
         ("", "PersistentVolume") => volumes::volume,
         ("", "PersistentVolumeClaim") => volumes::claim,
+        ("", "Pod") => pods::pod,
+        ("", "PodTemplate") => workloads::pod_template,
+        ("", "ReplicationController") => workloads::replication_controller,
         ("", "ResourceQuota") => quotas::resource_quota,
+        ("", "Secret") => storage::secret,
         ("", "Service") => services::service,
         ("admissionregistration.k8s.io", "MutatingAdmissionPolicy") => admission::mutating_policy,
         ("admissionregistration.k8s.io", "MutatingAdmissionPolicyBinding") => admission::mutating_binding,
@@ -132,6 +115,16 @@ fn check_of(group: &str, kind: &str) -> Option<Check> {
         ("admissionregistration.k8s.io", "ValidatingAdmissionPolicyBinding") => admission::validating_binding,
         ("admissionregistration.k8s.io", "ValidatingWebhookConfiguration") => webhooks::validating,
         ("apiregistration.k8s.io", "APIService") => aggregation::api_service,
+        ("apps", "ControllerRevision") => workloads::controller_revision,
+        ("apps", "DaemonSet") => workloads::daemon_set,
+        ("apps", "Deployment") => workloads::deployment,
+        ("apps", "ReplicaSet") => workloads::replica_set,
+        ("apps", "StatefulSet") => workloads::stateful_set,
+        ("autoscaling", "HorizontalPodAutoscaler") => autoscaling::autoscaler,
+        ("batch", "CronJob") => batch::cron_job,
+        ("batch", "Job") => batch::job,
+        ("certificates.k8s.io", "CertificateSigningRequest") => certificates::request,
+        ("coordination.k8s.io", "Lease") => access::lease,
         ("discovery.k8s.io", "EndpointSlice") => endpoints::endpoint_slice,
         ("flowcontrol.apiserver.k8s.io", "FlowSchema") => flow_control::flow_schema,
         ("flowcontrol.apiserver.k8s.io", "PriorityLevelConfiguration") => flow_control::priority_level,
@@ -140,10 +133,17 @@ fn check_of(group: &str, kind: &str) -> Option<Check> {
         ("networking.k8s.io", "IngressClass") => networking::ingress_class,
         ("networking.k8s.io", "NetworkPolicy") => networking::network_policy,
         ("networking.k8s.io", "ServiceCIDR") => networking::service_cidr,
+        ("node.k8s.io", "RuntimeClass") => access::runtime_class,
+        ("policy", "PodDisruptionBudget") => autoscaling::budget,
+        ("rbac.authorization.k8s.io", "ClusterRole") => rbac::cluster_role,
+        ("rbac.authorization.k8s.io", "ClusterRoleBinding") => rbac::cluster_role_binding,
+        ("rbac.authorization.k8s.io", "Role") => rbac::role,
+        ("rbac.authorization.k8s.io", "RoleBinding") => rbac::role_binding,
         ("resource.k8s.io", "DeviceClass") => devices::device_class,
         ("resource.k8s.io", "ResourceClaim") => devices::claim,
         ("resource.k8s.io", "ResourceClaimTemplate") => devices::claim_template,
         ("resource.k8s.io", "ResourceSlice") => devices::resource_slice,
+        ("scheduling.k8s.io", "PriorityClass") => access::priority_class,
         ("storage.k8s.io", "CSIDriver") => csi::csi_driver,
         ("storage.k8s.io", "CSINode") => csi::csi_node,
         ("storage.k8s.io", "CSIStorageCapacity") => csi::csi_storage_capacity,
@@ -154,9 +154,29 @@ fn check_of(group: &str, kind: &str) -> Option<Check> {
     })
 }
 
-/// Validates what an update changes: transitions that the rules for one object do not see.
+/// Who holds a new namespace; of one that is there, `/finalize` says so.
+fn namespace(namespace: &Object, old: Option<&Object>, errors: &mut Errors) {
+    if old.is_none() {
+        for finalizer in texts(child(namespace, "spec"), "finalizers") {
+            super::kinds::namespaces::finalizer(finalizer, "spec.finalizers", errors);
+        }
+    }
+}
+
+/// Validates what an update changes: fields that never change, and transitions.
 pub(super) fn validate_update(group: &str, kind: &str, new: &Object, old: &Object, errors: &mut Errors) {
-    let _ = (group, kind, new, old, errors);
+    let check: fn(&Object, &Object, &mut Errors) = match (group, kind) {
+        ("", "Secret") => storage::update_secret,
+        ("apps", "ControllerRevision") => workloads::update_controller_revision,
+        ("apps", "DaemonSet" | "Deployment" | "ReplicaSet") => workloads::update_selector,
+        ("apps", "StatefulSet") => workloads::update_stateful_set,
+        ("batch", "Job") => batch::update_job,
+        ("node.k8s.io", "RuntimeClass") => access::update_runtime_class,
+        ("rbac.authorization.k8s.io", "ClusterRoleBinding" | "RoleBinding") => rbac::update_binding,
+        ("scheduling.k8s.io", "PriorityClass") => access::update_priority_class,
+        _ => return,
+    };
+    check(new, old, errors);
 }
 
 /// Validates a status that is written through the subresource.
@@ -168,8 +188,11 @@ pub(super) fn validate_status(group: &str, kind: &str, new: &Object, old: &Objec
         ("", "Service") => services::service_status,
         ("admissionregistration.k8s.io", "ValidatingAdmissionPolicy") => admission::policy_status,
         ("apiregistration.k8s.io", "APIService") => aggregation::status,
+        ("autoscaling", "HorizontalPodAutoscaler") => autoscaling::autoscaler_status,
+        ("batch", "Job") => batch::job_status,
         ("flowcontrol.apiserver.k8s.io", "FlowSchema" | "PriorityLevelConfiguration") => flow_control::status,
         ("networking.k8s.io", "Ingress") => networking::ingress_status,
+        ("policy", "PodDisruptionBudget") => autoscaling::budget_status,
         ("resource.k8s.io", "ResourceClaim") => devices::claim_status,
         ("storage.k8s.io", "VolumeAttachment") => csi::volume_attachment_status,
         _ => return,
@@ -190,66 +213,6 @@ pub(super) fn validate_by_second_version(
         match old {
             None => events::created(object, errors),
             Some(old) => events::updated(object, old, errors),
-        }
-    }
-}
-
-fn of(group: &str, kind: &str) -> Rules {
-    match (group, kind) {
-        ("", "Event") => events::EVENT,
-        ("", "Pod") => pods::POD,
-        ("", "ReplicationController") => workloads::REPLICATION_CONTROLLER,
-        ("apps", "Deployment") => workloads::DEPLOYMENT,
-        ("apps", "ReplicaSet") => workloads::REPLICA_SET,
-        ("apps", "DaemonSet") => workloads::DAEMON_SET,
-        ("apps", "StatefulSet") => workloads::STATEFUL_SET,
-        ("batch", "Job") => workloads::JOB,
-        ("batch", "CronJob") => workloads::CRON_JOB,
-        ("autoscaling", "HorizontalPodAutoscaler") => workloads::AUTOSCALER,
-        ("policy", "PodDisruptionBudget") => workloads::BUDGET,
-        ("", "ConfigMap") => storage::CONFIG_MAP,
-        ("", "Secret") => storage::SECRET,
-        ("rbac.authorization.k8s.io", "Role") => access::ROLE,
-        ("rbac.authorization.k8s.io", "ClusterRole") => access::CLUSTER_ROLE,
-        ("rbac.authorization.k8s.io", "RoleBinding") => access::ROLE_BINDING,
-        ("rbac.authorization.k8s.io", "ClusterRoleBinding") => access::CLUSTER_ROLE_BINDING,
-        ("scheduling.k8s.io", "PriorityClass") => access::PRIORITY_CLASS,
-        ("certificates.k8s.io", "CertificateSigningRequest") => certificates::REQUEST,
-        ("coordination.k8s.io", "Lease") => access::LEASE,
-        ("node.k8s.io", "RuntimeClass") => access::RUNTIME_CLASS,
-        _ => &[],
-    }
-}
-
-fn run(rules: Rules, object: &Object, at: &str, errors: &mut Errors) {
-    for rule in rules {
-        match rule {
-            Rule::Required(name, detail) => {
-                if is_empty(object.get(*name)) {
-                    errors.push(FieldError::required(format!("{at}{name}"), detail));
-                }
-            }
-            Rule::OneOf(name, supported) => one_of(object, name, at, supported, errors),
-            Rule::NotNegative(name) => not_negative(object, name, at, errors),
-            Rule::Within(name, first, last) => {
-                if let Some(number) = number(object, name) {
-                    within(number, (*first, *last), format!("{at}{name}"), errors);
-                }
-            }
-            Rule::Name(name, rule) => named(text(object, name), *rule, &format!("{at}{name}"), errors),
-            Rule::Labels(name) => {
-                if let Some(Value::Object(labels)) = object.get(*name) {
-                    super::metadata::validate_labels(labels, &format!("{at}{name}"), errors);
-                }
-            }
-            Rule::Below(name, rules) => run(rules, child(object, name), &format!("{at}{name}."), errors),
-            Rule::Each(name, rules) => {
-                for (position, item) in objects(object, name) {
-                    run(rules, item, &format!("{at}{name}[{position}]."), errors);
-                }
-            }
-            Rule::Unique(list, name) => unique(object, list, name, at, errors),
-            Rule::Check(check) => check(object, at, errors),
         }
     }
 }
@@ -300,34 +263,11 @@ fn one_of(object: &Object, name: &str, at: &str, supported: &[&str], errors: &mu
     }
 }
 
-fn not_negative(object: &Object, name: &str, at: &str, errors: &mut Errors) {
-    if let Some(number) = number(object, name).filter(|number| *number < 0) {
-        errors.push(FieldError::invalid(format!("{at}{name}"), number, "must be greater than or equal to 0"));
-    }
-}
-
-fn within(number: i64, (first, last): (i64, i64), field: String, errors: &mut Errors) {
-    if number < first || number > last {
-        let why = format_args!("must be between {first} and {last}, inclusive");
-        errors.push(FieldError::invalid(field, number, why));
-    }
-}
-
 /// A name, where one is given.
 fn named(name: &str, rule: NameRule, field: &str, errors: &mut Errors) {
     if !name.is_empty() {
         for problem in names::problems(rule, name, false) {
             errors.push(FieldError::invalid(field, quoted(name), problem));
-        }
-    }
-}
-
-fn unique(object: &Object, list: &str, name: &str, at: &str, errors: &mut Errors) {
-    let mut seen = std::collections::HashSet::new();
-    for (position, item) in objects(object, list) {
-        let value = text(item, name);
-        if !value.is_empty() && !seen.insert(value) {
-            errors.push(FieldError::duplicate(format!("{at}{list}[{position}].{name}"), quoted(value)));
         }
     }
 }
@@ -459,22 +399,6 @@ fn port_name(name: &str, field: &str, errors: &mut Errors) {
     }
     if name.starts_with('-') || name.ends_with('-') {
         wrong("must not begin or end with a hyphen");
-    }
-}
-
-/// A number or a percentage (`IntOrString`).
-fn int_or_percent(object: &Object, name: &str, at: &str, errors: &mut Errors) {
-    match object.get(name) {
-        Some(Value::String(text)) => {
-            let digits = text
-                .strip_suffix('%')
-                .filter(|digits| !digits.is_empty() && digits.bytes().all(|byte| byte.is_ascii_digit()));
-            if digits.is_none() {
-                let why = "a valid percent string must be a numeric string followed by an ending '%' (e.g. '1%',  or '93%', regex used for validation is '[0-9]+%')";
-                errors.push(FieldError::invalid(format!("{at}{name}"), quoted(text), why));
-            }
-        }
-        _ => not_negative(object, name, at, errors),
     }
 }
 

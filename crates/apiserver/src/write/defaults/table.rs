@@ -4,6 +4,7 @@ use serde_json::{Map, Value, json};
 
 use super::Default::{Do, Each, Empty, Flag, From, If, In, Number, Positive, Text};
 use super::{Defaults, missing};
+use crate::write::validate::pods::level_pod;
 
 /// The defaults of a built-in kind; `None` when it has none.
 pub(in crate::write) fn of(group: &str, kind: &str) -> Option<&'static Defaults> {
@@ -172,7 +173,7 @@ static ONLY_PODS: Defaults = Defaults(&[
     ("priority", From(priority)),
     ("enableServiceLinks", Flag(true)),
     ("preemptionPolicy", From(|spec| priority(spec).map(|_| json!("PreemptLowerPriority")))),
-    ("resources", Do(requests_of_pod)),
+    ("resources", Do(level_pod)),
 ]);
 
 /// The priority of a pod without a class, and of the classes that every cluster has. Of others only
@@ -196,13 +197,6 @@ fn service_account(spec: &mut Map<String, Value>) {
             spec.insert(to.to_owned(), Value::String(name));
             return;
         }
-    }
-}
-
-/// Requests of the pod as a whole that are not given are what its limits are.
-fn requests_of_pod(spec: &mut Map<String, Value>) {
-    if spec.contains_key("resources") {
-        requests_from_limits(spec);
     }
 }
 

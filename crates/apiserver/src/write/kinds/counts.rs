@@ -1,5 +1,5 @@
 //! Statuses that count: no count is below zero, none of a part above that of the whole
-//! (`Validate*Status` in `pkg/apis/{apps,core,policy}/validation`).
+//! (`Validate*Status` in `pkg/apis/{apps,core}/validation`).
 
 use listwatch_meta::FieldError;
 use serde_json::Value;
@@ -28,6 +28,7 @@ pub(super) const DEPLOYMENT: Counts = Counts {
         "readyReplicas",
         "availableReplicas",
         "unavailableReplicas",
+        "terminatingReplicas",
         "collisionCount",
     ],
     parts: &[
@@ -40,6 +41,24 @@ pub(super) const DEPLOYMENT: Counts = Counts {
 };
 
 pub(super) const REPLICA_SET: Counts = Counts {
+    members: &[
+        "replicas",
+        "fullyLabeledReplicas",
+        "readyReplicas",
+        "availableReplicas",
+        "observedGeneration",
+        "terminatingReplicas",
+    ],
+    parts: &[
+        ("fullyLabeledReplicas", "replicas", REPLICAS),
+        ("readyReplicas", "replicas", REPLICAS),
+        ("availableReplicas", "replicas", REPLICAS),
+        ("availableReplicas", "readyReplicas", "readyReplicas"),
+    ],
+    grows: "",
+};
+
+pub(super) const REPLICATION_CONTROLLER: Counts = Counts {
     members: &["replicas", "fullyLabeledReplicas", "readyReplicas", "availableReplicas", "observedGeneration"],
     parts: &[
         ("fullyLabeledReplicas", "replicas", REPLICAS),
@@ -84,12 +103,6 @@ pub(super) const DAEMON_SET: Counts = Counts {
     ],
     parts: &[],
     grows: "collisionCount",
-};
-
-pub(super) const BUDGET: Counts = Counts {
-    members: &["disruptionsAllowed", "currentHealthy", "desiredHealthy", "expectedPods"],
-    parts: &[],
-    grows: "",
 };
 
 impl Counts {
@@ -158,7 +171,5 @@ mod tests {
         );
         let negative = "status.numberReady: Invalid value: -1: must be greater than or equal to 0";
         check("apps", "DaemonSet", json!({"numberReady": -1, "collisionCount": 3}), &[negative]);
-        let negative = "status.expectedPods: Invalid value: -1: must be greater than or equal to 0";
-        check("policy", "PodDisruptionBudget", json!({"expectedPods": -1}), &[negative]);
     }
 }

@@ -1,6 +1,6 @@
 //! What single built-in kinds do when they are written, beyond what all do: [`Steps`], a table by kind
-//! (`pkg/registry/*/*/strategy.go`). Which fields never change is a table of its own, in
-//! [`super::immutable`], and what a write reaches at all is in [`super::scope`].
+//! (`pkg/registry/*/*/strategy.go`). Which fields never change is in [`super::validate`], and what a write
+//! reaches at all is in [`super::scope`].
 //!
 //! ```text
 //!  decode ─▶ defaults ─▶ create │ update ─▶ … ─▶ judge
@@ -60,7 +60,7 @@ pub(super) struct Steps {
 const PLAIN: Steps =
     Steps { group: "", kind: "", decode: |_| Ok(()), create: |_, _| {}, update: |_, _, _| {}, judge: |_, _, _, _| {} };
 
-static TABLE: [Steps; 19] = [
+static TABLE: [Steps; 18] = [
     Steps { group: "", kind: "ConfigMap", decode: data::decode_config_map, judge: data::judge, ..PLAIN },
     Steps {
         group: "",
@@ -89,7 +89,7 @@ static TABLE: [Steps; 19] = [
     Steps {
         group: "",
         kind: "ReplicationController",
-        judge: |new, old, part, errors| counts::REPLICA_SET.judge(new, old, part, errors),
+        judge: |new, old, part, errors| counts::REPLICATION_CONTROLLER.judge(new, old, part, errors),
         ..PLAIN
     },
     Steps { group: "", kind: "Secret", decode: data::decode_secret, judge: data::judge, ..PLAIN },
@@ -151,12 +151,6 @@ static TABLE: [Steps; 19] = [
         kind: "ResourceSlice",
         create: |slice, making| devices::prepare_slice(slice, making.now),
         update: |slice, _, part| devices::prepare_slice(slice, &part.clock.now()),
-        ..PLAIN
-    },
-    Steps {
-        group: "policy",
-        kind: "PodDisruptionBudget",
-        judge: |new, old, part, errors| counts::BUDGET.judge(new, old, part, errors),
         ..PLAIN
     },
 ];

@@ -47,19 +47,11 @@ pub(super) fn update(new: &mut Object, old: &Object, part: Part<'_>) {
 /// Who holds it is named like any finalizer, and its phase is that of its life.
 pub(super) fn judge(new: &Object, _: &Object, part: Part<'_>, errors: &mut Errors) {
     let member = |member: &str, name: &str| new.get(member).and_then(|object| object.get(name));
-    let invalid = |at: String, text: &str, why: &str| FieldError::invalid(at, go::quote(text), why);
     match part.subresource {
         Some(Subresource::Finalize) => {
             let finalizers = member("spec", "finalizers").and_then(Value::as_array).into_iter().flatten();
             for (position, finalizer) in finalizers.filter_map(Value::as_str).enumerate() {
-                let at = format!("spec.finalizers[{position}]");
-                if let Err(why) = validate_qualified_name(finalizer) {
-                    errors.push(invalid(at.clone(), finalizer, &why));
-                }
-                if !finalizer.contains('/') && !STANDARD_FINALIZERS.contains(&finalizer) {
-                    let why = "name is neither a standard finalizer name nor is it fully qualified";
-                    errors.push(invalid(at, finalizer, why));
-                }
+                self::finalizer(finalizer, &format!("spec.finalizers[{position}]"), errors);
             }
         }
         Some(Subresource::Status) => {
@@ -69,10 +61,21 @@ pub(super) fn judge(new: &Object, _: &Object, part: Part<'_>, errors: &mut Error
                 true => ("Terminating", "may only be 'Terminating' if `deletionTimestamp` is not empty"),
             };
             if phase != expected {
-                errors.push(invalid("status.Phase".to_owned(), phase, why));
+                errors.push(FieldError::invalid("status.Phase", go::quote(phase), why));
             }
         }
         _ => {}
+    }
+}
+
+/// `validateFinalizerName`, of one that holds a namespace.
+pub(in crate::write) fn finalizer(finalizer: &str, at: &str, errors: &mut Errors) {
+    if let Err(why) = validate_qualified_name(finalizer) {
+        errors.push(FieldError::invalid(at, go::quote(finalizer), why));
+    }
+    if !finalizer.contains('/') && !STANDARD_FINALIZERS.contains(&finalizer) {
+        let why = "name is neither a standard finalizer name nor is it fully qualified";
+        errors.push(FieldError::invalid(at, go::quote(finalizer), why));
     }
 }
 

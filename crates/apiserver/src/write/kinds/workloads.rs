@@ -1,6 +1,6 @@
 //! Daemon sets, whose templates are counted, and jobs, which select their pods by their own uid.
 
-use serde_json::{Map, Value, json};
+use serde_json::{Map, Value};
 
 use super::{Making, Object, Part};
 use crate::write::metadata as meta;
@@ -46,10 +46,12 @@ pub(super) fn create_job(job: &mut Object, making: Making<'_>) {
         ("controller-uid", making.uid),
         ("job-name", &name),
     ] {
-        labels.insert(label.to_owned(), Value::String(value.to_owned()));
+        // What a client claims instead is refused when the job is validated.
+        labels.entry(label).or_insert_with(|| Value::String(value.to_owned()));
     }
     let generated = labels.clone();
-    spec.insert("selector".to_owned(), json!({"matchLabels": {"batch.kubernetes.io/controller-uid": making.uid}}));
+    let selector = child_mut(child_mut(spec, "selector"), "matchLabels");
+    selector.entry("batch.kubernetes.io/controller-uid").or_insert_with(|| making.uid.into());
     let metadata = metadata_mut(job);
     if metadata.get("labels").and_then(Value::as_object).is_none_or(Map::is_empty) {
         metadata.insert("labels".to_owned(), Value::Object(generated));
@@ -58,6 +60,8 @@ pub(super) fn create_job(job: &mut Object, making: Making<'_>) {
 
 #[cfg(test)]
 mod tests {
+    use serde_json::json;
+
     use super::super::map;
     use super::*;
     use crate::auth::User;

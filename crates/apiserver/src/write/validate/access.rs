@@ -1,104 +1,102 @@
-//! Who may do what, who is asked before something is done, and small kinds of the machinery.
+//! Small kinds of the machinery: priority classes, leases, runtime classes (`pkg/apis/{scheduling,coordination,
+//! node}/validation`).
 
-use listwatch_meta::FieldError;
+use std::collections::{BTreeSet, HashSet};
 
-use super::Rule::{Check, Each, NotNegative, OneOf, Required};
-use super::{Errors, Object, Rules, child, given, items, number, text};
-use crate::registry::NameRule;
+use listwatch_schema::Path;
+use serde_json::{Map, Value, json};
 
-const RBAC: &str = "rbac.authorization.k8s.io";
-
-pub(super) const ROLE: Rules = &[Each("rules", &[Check(|rule, at, errors| policy_rule(rule, at, true, errors))])];
-pub(super) const CLUSTER_ROLE: Rules =
-    &[Each("rules", &[Check(|rule, at, errors| policy_rule(rule, at, false, errors))])];
-pub(super) const ROLE_BINDING: Rules =
-    &[Check(|binding, _, errors| role_ref(binding, &["Role", "ClusterRole"], errors)), Each("subjects", SUBJECT)];
-pub(super) const CLUSTER_ROLE_BINDING: Rules =
-    &[Check(|binding, _, errors| role_ref(binding, &["ClusterRole"], errors)), Each("subjects", SUBJECT)];
-const SUBJECT: Rules = &[Required("name", ""), Check(subject)];
-
-pub(super) const PRIORITY_CLASS: Rules =
-    &[Check(priority_class), OneOf("preemptionPolicy", &["PreemptLowerPriority", "Never"])];
-pub(super) const LEASE: Rules = &[super::Rule::Below("spec", &[Check(duration), NotNegative("leaseTransitions")])];
-pub(super) const RUNTIME_CLASS: Rules = &[Required("handler", ""), super::Rule::Name("handler", NameRule::Label)];
-
-fn policy_rule(rule: &Object, at: &str, namespaced: bool, errors: &mut Errors) {
-    if items(rule, "verbs").is_empty() {
-        errors.push(FieldError::required(format!("{at}verbs"), "verbs must contain at least one value"));
-    }
-    if let Some(urls) = given(rule, "nonResourceURLs").filter(|urls| !super::is_empty(Some(urls))) {
-        let both = !items(rule, "apiGroups").is_empty() || !items(rule, "resources").is_empty();
-        let field = format!("{at}nonResourceURLs");
-        if namespaced {
-            errors.push(FieldError::invalid(field, urls, "namespaced rules cannot apply to non-resource URLs"));
-        } else if both {
-            let why = "rules cannot apply to both regular resources and non-resource URLs";
-            errors.push(FieldError::invalid(field, urls, why));
-        }
-        return;
-    }
-    for (list, why) in [
-        ("apiGroups", "resource rules must supply at least one api group"),
-        ("resources", "resource rules must supply at least one resource"),
-    ] {
-        if items(rule, list).is_empty() {
-            errors.push(FieldError::required(format!("{at}{list}"), why));
-        }
-    }
-}
-
-fn role_ref(binding: &Object, kinds: &[&str], errors: &mut Errors) {
-    let role = child(binding, "roleRef");
-    let group = text(role, "apiGroup");
-    if !matches!(group, "" | RBAC) {
-        errors.push(FieldError::not_supported("roleRef.apiGroup", group, &[RBAC]));
-    }
-    let kind = text(role, "kind");
-    if !kinds.contains(&kind) {
-        errors.push(FieldError::not_supported("roleRef.kind", kind, kinds));
-    }
-    if text(role, "name").is_empty() {
-        errors.push(FieldError::required("roleRef.name", ""));
-    }
-}
-
-fn subject(subject: &Object, at: &str, errors: &mut Errors) {
-    let (kind, group) = (text(subject, "kind"), text(subject, "apiGroup"));
-    let expected = match kind {
-        "ServiceAccount" => "",
-        "User" | "Group" => RBAC,
-        _ => {
-            let supported = ["ServiceAccount", "User", "Group"];
-            return errors.push(FieldError::not_supported(format!("{at}kind"), kind, &supported));
-        }
-    };
-    if group != expected {
-        errors.push(FieldError::not_supported(format!("{at}apiGroup"), group, &[expected]));
-    }
-}
+use super::formats::{self, NOT_NEGATIVE, label};
+use super::workloads::immutable;
+use super::{Errors, Object, child, given, is_true, items, number, objects, pods, text};
 
 /// The highest priority that is not the system's own.
 const PRIORITY_MAX: i64 = 1_000_000_000;
+/// The classes that every cluster has, and their priorities.
+const SYSTEM_CLASSES: [(&str, i64); 2] =
+    [("system-node-critical", 2_000_001_000), ("system-cluster-critical", 2_000_000_000)];
 
-fn priority_class(class: &Object, _: &str, errors: &mut Errors) {
+/// `ValidatePriorityClass`; of an update, only [`update_priority_class`] is asked.
+pub(super) fn priority_class(class: &Object, old: Option<&Object>, errors: &mut Errors) {
+    if old.is_some() {
+        return;
+    }
     let name = text(child(class, "metadata"), "name");
     let value = number(class, "value").unwrap_or(0);
     if name.starts_with("system-") {
-        let known = [("system-cluster-critical", 2_000_000_000), ("system-node-critical", 2_000_001_000)];
-        if !known.contains(&(name, value)) {
-            let why = format!(
-                "priority class names with 'system-' prefix are reserved for system use only. error: {name} is not a known system priority class"
-            );
-            errors.push(FieldError::forbidden("metadata.name", why));
+        let why = match SYSTEM_CLASSES.iter().find(|(known, _)| *known == name) {
+            None => Some(format!("{name} is not a known system priority class")),
+            Some((_, known)) if *known != value => Some(format!("value of {name} PriorityClass must be {known}")),
+            Some(_) => {
+                is_true(class, "globalDefault").then(|| format!("globalDefault of {name} PriorityClass must be false"))
+            }
+        };
+        if let Some(why) = why {
+            let at = Path::root("metadata");
+            let reserved = "priority class names with 'system-' prefix are reserved for system use only. error: ";
+            errors.forbidden(&at.child("name"), &format!("{reserved}{why}"));
         }
     } else if value > PRIORITY_MAX {
-        let why = format_args!("maximum allowed value of a user defined priority is {PRIORITY_MAX}");
-        errors.push(FieldError::forbidden("value", why));
+        let why = format!("maximum allowed value of a user defined priority is {PRIORITY_MAX}");
+        errors.forbidden(&Path::root("value"), &why);
+    }
+    let policy = text(class, "preemptionPolicy");
+    if !matches!(policy, "" | "PreemptLowerPriority" | "Never") {
+        let supported = ["PreemptLowerPriority", "Never"];
+        errors.not_supported(&Path::root("preemptionPolicy"), policy, &supported);
     }
 }
 
-fn duration(spec: &Object, at: &str, errors: &mut Errors) {
-    if let Some(seconds) = number(spec, "leaseDurationSeconds").filter(|seconds| *seconds <= 0) {
-        errors.push(FieldError::invalid(format!("{at}leaseDurationSeconds"), seconds, "must be greater than 0"));
+/// A class keeps its priority and whom it preempts.
+pub(super) fn update_priority_class(new: &Object, old: &Object, errors: &mut Errors) {
+    if number(new, "value").unwrap_or(0) != number(old, "value").unwrap_or(0) {
+        errors.forbidden(&Path::root("value"), "may not be changed in an update.");
     }
+    immutable(new, old, "", "preemptionPolicy", errors);
+}
+
+/// `ValidateLeaseSpec`, without what only leases of the feature CoordinatedLeaderElection have.
+pub(super) fn lease(lease: &Object, _: Option<&Object>, errors: &mut Errors) {
+    let (spec, at) = (child(lease, "spec"), Path::root("spec"));
+    if let Some(seconds) = number(spec, "leaseDurationSeconds").filter(|seconds| *seconds <= 0) {
+        errors.invalid_value(&at.child("leaseDurationSeconds"), seconds, "must be greater than 0");
+    }
+    if let Some(count) = number(spec, "leaseTransitions").filter(|count| *count < 0) {
+        errors.invalid_value(&at.child("leaseTransitions"), count, NOT_NEGATIVE);
+    }
+}
+
+/// `ValidateRuntimeClass`; of an update, only [`update_runtime_class`] is asked.
+pub(super) fn runtime_class(class: &Object, old: Option<&Object>, errors: &mut Errors) {
+    if old.is_some() {
+        return;
+    }
+    match text(class, "handler") {
+        "" => errors.required(&Path::root("handler"), ""),
+        handler => label(handler, &Path::root("handler"), errors),
+    }
+    if let Some(Value::Object(overhead)) = given(class, "overhead") {
+        let mut limits = Map::new();
+        limits.insert("limits".to_owned(), overhead.get("podFixed").cloned().unwrap_or_default());
+        pods::container_resources(&limits, &BTreeSet::new(), &Path::root("overhead"), errors);
+    }
+    let Some(Value::Object(scheduling)) = given(class, "scheduling") else { return };
+    let at = Path::root("scheduling");
+    formats::labels(scheduling, "nodeSelector", &at.child("nodeSelector"), errors);
+    let at = at.child("tolerations");
+    pods::tolerations(items(scheduling, "tolerations"), &at, errors);
+    let mut seen = HashSet::new();
+    for (position, toleration) in objects(scheduling, "tolerations") {
+        let [key, operator, value, effect] = ["key", "operator", "value", "effect"].map(|name| text(toleration, name));
+        if !seen.insert((key, operator, value, effect)) {
+            let shown = json!({"Key": key, "Operator": operator, "Value": value, "Effect": effect,
+                "TolerationSeconds": toleration.get("tolerationSeconds")});
+            errors.push(listwatch_meta::FieldError::duplicate(at.index(position), shown));
+        }
+    }
+}
+
+/// A class keeps its handler.
+pub(super) fn update_runtime_class(new: &Object, old: &Object, errors: &mut Errors) {
+    immutable(new, old, "", "handler", errors);
 }

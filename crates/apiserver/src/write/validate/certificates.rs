@@ -7,13 +7,18 @@ use base64::engine::general_purpose::STANDARD as BASE64;
 use listwatch_meta::FieldError;
 use serde_json::Value;
 
-use super::Rule::{Below, Check};
-use super::{Errors, Object, Rules, items, names, number, quoted, text};
+use super::{Errors, Object, child, items, names, number, quoted, text};
 use crate::registry::NameRule;
 use crate::write::go;
 use crate::write::x509::{self, CertificateRequest};
 
-pub(super) const REQUEST: Rules = &[Below("spec", &[Check(request), Check(usages), Check(signer), Check(expiration)])];
+/// `ValidateCertificateSigningRequestCreate`.
+pub(super) fn request(request: &Object, _: Option<&Object>, errors: &mut Errors) {
+    let spec = child(request, "spec");
+    for check in [request_bytes, usages, signer, expiration] {
+        check(spec, "spec.", errors);
+    }
+}
 
 /// What a key may be used for.
 const USAGES: [&str; 23] = [
@@ -49,7 +54,7 @@ const EXPIRATION_SECONDS_MIN: i64 = 600;
 const SIGNER_DOMAIN_BYTES_MAX: usize = 253;
 const SIGNER_PATH_BYTES_MAX: usize = 253 + 63 + 1;
 
-fn request(spec: &Object, at: &str, errors: &mut Errors) {
+fn request_bytes(spec: &Object, at: &str, errors: &mut Errors) {
     let encoded = text(spec, "request");
     let decoded = BASE64.decode(encoded).map_err(|error| error.to_string());
     let request = decoded.and_then(|text| CertificateRequest::from_pem(&text));

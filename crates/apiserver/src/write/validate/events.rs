@@ -6,8 +6,7 @@ use listwatch_meta::FieldError;
 use listwatch_meta::selector::{validate_dns_subdomain, validate_qualified_name};
 use serde_json::Value;
 
-use super::Rule::Check;
-use super::{Errors, Object, Rules, child, given, number, quoted, text};
+use super::{Errors, Object, child, given, number, quoted, text};
 
 /// `ActionLengthLimit`, `ReasonLengthLimit` and `ReportingInstanceLengthLimit`, in bytes.
 const TEXT_BYTES_MAX: usize = 128;
@@ -15,8 +14,6 @@ const TEXT_BYTES_MAX: usize = 128;
 const NOTE_BYTES_MAX: usize = 1024;
 
 const ELSEWHERE: &str = "does not match event.namespace";
-
-pub(super) const EVENT: Rules = &[Check(|event, _, errors| legacy(event, errors))];
 
 /// What a write through `events.k8s.io/v1` may not change.
 const IMMUTABLE: [&str; 13] = [
@@ -36,7 +33,7 @@ const IMMUTABLE: [&str; 13] = [
 ];
 
 /// `legacyValidateEvent`: events with an `eventTime` are of the new kind.
-fn legacy(event: &Object, errors: &mut Errors) {
+pub(super) fn event(event: &Object, _: Option<&Object>, errors: &mut Errors) {
     let namespace = event.get("metadata").and_then(|metadata| metadata.get("namespace")?.as_str()).unwrap_or_default();
     let about = text(child(event, "involvedObject"), "namespace");
     let elsewhere = || FieldError::invalid("involvedObject.namespace", quoted(about), ELSEWHERE);

@@ -46,7 +46,7 @@ const MEASURED: [&str; 10] = [
     "requests.storage",
 ];
 
-fn is_huge_page(name: &str) -> bool {
+pub(super) fn is_huge_page(name: &str) -> bool {
     name.starts_with("hugepages-")
 }
 
@@ -78,7 +78,7 @@ pub(super) fn is_extended(name: &str) -> bool {
 }
 
 /// The name of a resource (`validateResourceName`). Returns whether it is one.
-fn resource_name(name: &str, at: &Path<'_>, errors: &mut Errors) -> bool {
+pub(super) fn resource_name(name: &str, at: &Path<'_>, errors: &mut Errors) -> bool {
     let before = errors.len();
     qualified_name(name, at, errors);
     if errors.len() == before && !name.contains('/') && !is_standard_name(name) {
@@ -87,7 +87,7 @@ fn resource_name(name: &str, at: &Path<'_>, errors: &mut Errors) -> bool {
     errors.len() == before
 }
 
-fn container_resource_name(name: &str, at: &Path<'_>, errors: &mut Errors) {
+pub(super) fn container_resource_name(name: &str, at: &Path<'_>, errors: &mut Errors) {
     resource_name(name, at, errors);
     if !name.contains('/') {
         if !matches!(name, "cpu" | "memory" | "ephemeral-storage") && !is_huge_page(name) {

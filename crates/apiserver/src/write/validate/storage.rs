@@ -5,16 +5,14 @@ use base64::engine::general_purpose::STANDARD as BASE64;
 use listwatch_meta::FieldError;
 use serde_json::Value;
 
-use super::Rule::Check;
-use super::{Errors, Object, Rules, child, quoted, text};
+use super::workloads::immutable;
+use super::{Errors, Object, child, invalid_each, quoted, text};
 
 /// All values of a ConfigMap or a Secret together may have this many bytes (`MaxSecretSize`).
 const DATA_BYTES_MAX: usize = 1024 * 1024;
 
-pub(super) const CONFIG_MAP: Rules = &[Check(config_map)];
-pub(super) const SECRET: Rules = &[Check(secret)];
-
-fn config_map(map: &Object, _: &str, errors: &mut Errors) {
+/// `ValidateConfigMap`.
+pub(super) fn config_map(map: &Object, _: Option<&Object>, errors: &mut Errors) {
     let (texts, bytes) = (child(map, "data"), child(map, "binaryData"));
     let mut size = 0;
     for (key, value) in texts {
@@ -40,27 +38,39 @@ pub(super) fn decoded_len(text: &str) -> usize {
     (text.len() / 4 * 3).saturating_sub(text.bytes().rev().take(2).filter(|byte| *byte == b'=').count())
 }
 
-/// `IsConfigMapKey`.
 fn data_key(key: &str, list: &str, errors: &mut Errors) {
-    let mut wrong = |why: &str| errors.push(FieldError::invalid(format!("{list}[{key}]"), quoted(key), why));
-    if key.len() > 253 {
-        wrong("must be no more than 253 characters");
-    }
-    let fine = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_' | b'.');
-    if key.is_empty() || !key.bytes().all(fine) {
-        wrong(
-            "a valid config key must consist of alphanumeric characters, '-', '_' or '.' (e.g. 'key.name',  or 'KEY_NAME',  or 'key-name', regex used for validation is '[-._a-zA-Z0-9]+')",
-        );
-    }
-    match key {
-        "." => wrong("must not be '.'"),
-        ".." => wrong("must not be '..'"),
-        key if key.starts_with("..") => wrong("must not start with '..'"),
-        _ => {}
+    let problems = key_problems(key);
+    if !problems.is_empty() {
+        invalid_each(problems, key, &format!("{list}[{key}]"), errors);
     }
 }
 
-fn secret(secret: &Object, _: &str, errors: &mut Errors) {
+/// What keeps a text from being a key of a config map or a secret (`IsConfigMapKey`).
+pub(super) fn key_problems(key: &str) -> Vec<String> {
+    let mut problems = Vec::new();
+    if key.len() > 253 {
+        problems.push("must be no more than 253 characters".to_owned());
+    }
+    let fine = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_' | b'.');
+    if key.is_empty() || !key.bytes().all(fine) {
+        problems.push("a valid config key must consist of alphanumeric characters, '-', '_' or '.' (e.g. 'key.name',  or 'KEY_NAME',  or 'key-name', regex used for validation is '[-._a-zA-Z0-9]+')".to_owned());
+    }
+    match key {
+        "." => problems.push("must not be '.'".to_owned()),
+        ".." => problems.push("must not be '..'".to_owned()),
+        key if key.starts_with("..") => problems.push("must not start with '..'".to_owned()),
+        _ => {}
+    }
+    problems
+}
+
+/// A secret keeps its type.
+pub(super) fn update_secret(new: &Object, old: &Object, errors: &mut Errors) {
+    immutable(new, old, "", "type", errors);
+}
+
+/// `ValidateSecret`.
+pub(super) fn secret(secret: &Object, _: Option<&Object>, errors: &mut Errors) {
     let data = child(secret, "data");
     let mut size = 0;
     for (key, value) in data {
@@ -74,7 +84,10 @@ fn secret(secret: &Object, _: &str, errors: &mut Errors) {
         "kubernetes.io/tls" => &["tls.crt", "tls.key"],
         "kubernetes.io/dockerconfigjson" => &[".dockerconfigjson"],
         "kubernetes.io/dockercfg" => &[".dockercfg"],
-        "kubernetes.io/ssh-auth" => &["ssh-privatekey"],
+        "kubernetes.io/ssh-auth" if text(data, "ssh-privatekey").is_empty() => {
+            errors.push(FieldError::required("data[ssh-privatekey]", ""));
+            &[]
+        }
         "kubernetes.io/basic-auth" if !data.contains_key("username") && !data.contains_key("password") => {
             &["username", "password"]
         }
@@ -93,14 +106,25 @@ fn secret(secret: &Object, _: &str, errors: &mut Errors) {
             errors.push(FieldError::required(format!("data[{key}]"), ""));
             continue;
         };
-        let decoded = || BASE64.decode(value.as_str().unwrap_or_default()).unwrap_or_default();
-        if key.starts_with(".docker") && serde_json::from_slice::<Value>(&decoded()).is_err() {
-            let found = String::from_utf8_lossy(&decoded()).chars().next();
-            let why = match found {
-                None => "unexpected end of JSON input".to_owned(),
-                Some(found) => format!("invalid character '{found}' looking for beginning of value"),
-            };
-            errors.push(FieldError::invalid(format!("data[{key}]"), "\"<secret contents redacted>\"", why));
+        if !key.starts_with(".docker") {
+            continue;
         }
+        let decoded = BASE64.decode(value.as_str().unwrap_or_default()).unwrap_or_default();
+        let kind = match serde_json::from_slice::<Value>(&decoded) {
+            Ok(Value::Object(_) | Value::Null) => continue,
+            Ok(Value::Array(_)) => "array",
+            Ok(Value::String(_)) => "string",
+            Ok(Value::Number(_)) => "number",
+            Ok(Value::Bool(_)) => "bool",
+            Err(_) => "",
+        };
+        let why = match String::from_utf8_lossy(&decoded).chars().next() {
+            _ if !kind.is_empty() => {
+                format!("json: cannot unmarshal {kind} into Go value of type map[string]interface {{}}")
+            }
+            None => "unexpected end of JSON input".to_owned(),
+            Some(found) => format!("invalid character '{found}' looking for beginning of value"),
+        };
+        errors.push(FieldError::invalid(format!("data[{key}]"), "\"<secret contents redacted>\"", why));
     }
 }

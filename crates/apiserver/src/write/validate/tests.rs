@@ -10,16 +10,18 @@ use crate::registry::{Registry, Resource};
 use crate::write::kinds::Making;
 use crate::write::{Clock, prepare};
 
-const CASES: [(&str, &str); 9] = [
+const CASES: [(&str, &str); 11] = [
     ("csi", include_str!("cases/csi.jsonl")),
     ("devices", include_str!("cases/devices.jsonl")),
     ("endpoints", include_str!("cases/endpoints.jsonl")),
     ("extension", include_str!("cases/extension.jsonl")),
     ("networking", include_str!("cases/networking.jsonl")),
     ("nodes", include_str!("cases/nodes.jsonl")),
+    ("pods", include_str!("cases/pods.jsonl")),
     ("quotas", include_str!("cases/quotas.jsonl")),
     ("services", include_str!("cases/services.jsonl")),
     ("volumes", include_str!("cases/volumes.jsonl")),
+    ("workloads", include_str!("cases/workloads.jsonl")),
 ];
 
 /// An object of a case as it is when it was decoded.

@@ -273,7 +273,7 @@ fn source(spec: &Object, name: &str, inline: bool, at: &Path<'_>, errors: &mut E
     }
 }
 
-fn needs(source: &Object, names: &[&str], at: &Path<'_>, errors: &mut Errors) {
+pub(super) fn needs(source: &Object, names: &[&str], at: &Path<'_>, errors: &mut Errors) {
     for name in names.iter().filter(|name| super::is_empty(source.get(**name))) {
         errors.required(&at.child(name), "");
     }
@@ -292,7 +292,7 @@ fn partition(disk: &Object, at: &Path<'_>, errors: &mut Errors) {
     }
 }
 
-fn lun(source: &Object, at: &Path<'_>, errors: &mut Errors) {
+pub(super) fn lun(source: &Object, at: &Path<'_>, errors: &mut Errors) {
     if let Some(lun) = number(source, "lun").filter(|lun| !(0..=255).contains(lun)) {
         errors.invalid_value(&at.child("lun"), lun, "must be between 0 and 255, inclusive");
     }
@@ -304,7 +304,7 @@ fn no_steps_back(path: &str, at: &Path<'_>, errors: &mut Errors) {
     }
 }
 
-fn one_source(kind: &str, source: &Object, name: &str, at: &Path<'_>, errors: &mut Errors) {
+pub(super) fn one_source(kind: &str, source: &Object, name: &str, at: &Path<'_>, errors: &mut Errors) {
     match kind {
         "hostPath" => host_path(source, at, errors),
         "gcePersistentDisk" => {
@@ -462,7 +462,7 @@ fn iscsi(source: &Object, name: &str, at: &Path<'_>, errors: &mut Errors) {
 
 /// The name of a target or initiator: `iqn.`, a date, a domain and a text; `eui.` and 16, `naa.` and 32
 /// letters and digits. As upstream's expressions read it: one of them looks for its text anywhere.
-fn is_iscsi_name(name: &str) -> bool {
+pub(super) fn is_iscsi_name(name: &str) -> bool {
     let alphanumeric = |text: &str| text.bytes().all(|byte| byte.is_ascii_alphanumeric());
     let rest_of =
         |prefix: &str| name.strip_prefix(prefix).and_then(|rest| rest.char_indices().nth(1).map(|(at, _)| &rest[at..]));
@@ -654,6 +654,18 @@ pub(super) fn claim(claim: &Object, old: Option<&Object>, errors: &mut Errors) {
     let groups_too = before.is_none_or(|before| {
         ["dataSource", "dataSourceRef"].iter().all(|name| given(child(before, name), "apiGroup").is_none())
     });
+    claim_rules(spec, values_too, groups_too, &at, errors);
+    if let Some(old) = old {
+        changed_claim(claim, old, errors);
+    }
+}
+
+/// The spec of a claim that is yet to be made (`ValidatePersistentVolumeClaimSpec`).
+pub(super) fn claim_spec(spec: &Object, at: &Path<'_>, errors: &mut Errors) {
+    claim_rules(spec, true, true, at, errors);
+}
+
+fn claim_rules(spec: &Object, values_too: bool, groups_too: bool, at: &Path<'_>, errors: &mut Errors) {
     let modes_at = at.child("accessModes");
     if items(spec, "accessModes").is_empty() {
         errors.required(&modes_at, "at least 1 access mode is required");
@@ -674,12 +686,9 @@ pub(super) fn claim(claim: &Object, old: Option<&Object>, errors: &mut Errors) {
     {
         errors.not_supported(&at.child("volumeMode"), mode, &VOLUME_MODES);
     }
-    data_sources(spec, groups_too, &at, errors);
+    data_sources(spec, groups_too, at, errors);
     if !text(spec, "volumeAttributesClassName").is_empty() {
         subdomain(text(spec, "volumeAttributesClassName"), &at.child("volumeAttributesClassName"), errors);
-    }
-    if let Some(old) = old {
-        changed_claim(claim, old, errors);
     }
 }
 

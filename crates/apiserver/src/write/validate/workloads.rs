@@ -1,359 +1,428 @@
-//! Kinds that make pods, scale them, or guard them.
+//! Kinds that keep pods running: those of `apps`, replication controllers, and templates of pods that stand
+//! alone (`pkg/apis/apps/validation`, `pkg/apis/core/validation`).
 
 use std::collections::HashSet;
 
 use listwatch_meta::FieldError;
+use listwatch_schema::Path;
 use serde_json::{Value, json};
 
-use super::Rule::{Below, Check, Each, NotNegative, OneOf, Required};
-use super::pods;
-use super::{Errors, Object, Rules, child, given, int_or_percent, number, objects, quoted, selector, text};
+use super::formats::{self, IMMUTABLE, NOT_NEGATIVE, label, label_selector};
+use super::{Errors, Object, child, given, is_same, number, objects, pods, text};
 use crate::label_selectors::LabelSelector;
-use crate::registry::NameRule;
 
-const TEMPLATE: Rules = &[Check(pods::template_labels), Below("spec", pods::SPEC)];
-const ALWAYS: Rules = &[Check(always)];
+const PERCENT: &str = "a valid percent string must be a numeric string followed by an ending '%' (e.g. '1%',  or '93%', regex used for validation is '[0-9]+%')";
 
-pub(super) const DEPLOYMENT: Rules = &[Below(
-    "spec",
-    &[
-        NotNegative("replicas"),
-        Check(|spec, at, errors| selects(spec, at, "deployment", errors)),
-        Below("template", TEMPLATE),
-        Below("template", ALWAYS),
-        Check(deployment_strategy),
-        NotNegative("minReadySeconds"),
-        NotNegative("revisionHistoryLimit"),
-        Check(progress_deadline),
-    ],
-)];
-pub(super) const REPLICA_SET: Rules = &[Below(
-    "spec",
-    &[
-        NotNegative("replicas"),
-        NotNegative("minReadySeconds"),
-        Check(|spec, at, errors| selects(spec, at, "deployment", errors)),
-        Below("template", TEMPLATE),
-        Below("template", ALWAYS),
-    ],
-)];
-pub(super) const DAEMON_SET: Rules = &[Below(
-    "spec",
-    &[
-        Check(|spec, at, errors| selects(spec, at, "daemonset", errors)),
-        Below("template", TEMPLATE),
-        Below("template", ALWAYS),
-        NotNegative("minReadySeconds"),
-        Check(|spec, at, errors| update_strategy(spec, at, None, errors)),
-        NotNegative("revisionHistoryLimit"),
-    ],
-)];
-pub(super) const STATEFUL_SET: Rules = &[Below(
-    "spec",
-    &[
-        Check(pod_management),
-        Check(|spec, at, errors| update_strategy(spec, at, Some("must be 'RollingUpdate' or 'OnDelete'"), errors)),
-        NotNegative("replicas"),
-        NotNegative("minReadySeconds"),
-        Check(|spec, at, errors| selects(spec, at, "statefulset", errors)),
-        Check(template_with_claims),
-        Below("template", ALWAYS),
-    ],
-)];
-pub(super) const REPLICATION_CONTROLLER: Rules = &[Below(
-    "spec",
-    &[
-        NotNegative("minReadySeconds"),
-        Required("selector", ""),
-        NotNegative("replicas"),
-        Required("template", ""),
-        Check(template_of_controller),
-    ],
-)];
-
-pub(super) const JOB: Rules = &[Below("spec", JOB_SPEC)];
-const JOB_SPEC: Rules = &[
-    NotNegative("parallelism"),
-    NotNegative("completions"),
-    NotNegative("activeDeadlineSeconds"),
-    NotNegative("backoffLimit"),
-    NotNegative("ttlSecondsAfterFinished"),
-    NotNegative("backoffLimitPerIndex"),
-    OneOf("completionMode", &["NonIndexed", "Indexed"]),
-    Check(completions),
-    Below("template", TEMPLATE),
-    Below("template", &[Check(ends)]),
-];
-pub(super) const CRON_JOB: Rules = &[
-    Check(cron_job_name),
-    Below(
-        "spec",
-        &[
-            Required("schedule", ""),
-            Check(schedule),
-            NotNegative("startingDeadlineSeconds"),
-            OneOf("concurrencyPolicy", &["Allow", "Forbid", "Replace"]),
-            NotNegative("successfulJobsHistoryLimit"),
-            NotNegative("failedJobsHistoryLimit"),
-            Below("jobTemplate", &[Below("spec", JOB_SPEC)]),
-        ],
-    ),
-];
-
-pub(super) const AUTOSCALER: Rules = &[Below(
-    "spec",
-    &[
-        Check(replica_range),
-        Below("scaleTargetRef", &[Required("kind", ""), Required("name", ""), Check(target)]),
-        Each(
-            "metrics",
-            &[OneOf("type", &["ContainerResource", "External", "Object", "Pods", "Resource"]), Check(metric_source)],
-        ),
-    ],
-)];
-pub(super) const BUDGET: Rules = &[Below(
-    "spec",
-    &[
-        Check(budget),
-        Check(|spec, at, errors| int_or_percent(spec, "minAvailable", at, errors)),
-        Check(|spec, at, errors| int_or_percent(spec, "maxUnavailable", at, errors)),
-        Check(|spec, at, errors| selector(spec, "selector", at, errors)),
-        OneOf("unhealthyPodEvictionPolicy", &["AlwaysAllow", "IfHealthyBudget"]),
-    ],
-)];
-
-/// The template as the pods will be: each claim template is a volume of its name, which containers
-/// may mount, in place of one that the template has under that name.
-fn template_with_claims(spec: &Object, at: &str, errors: &mut Errors) {
-    let mut template = child(spec, "template").clone();
-    let claims: Vec<&str> =
-        objects(spec, "volumeClaimTemplates").map(|(_, claim)| text(child(claim, "metadata"), "name")).collect();
-    let named: HashSet<&str> = claims.iter().copied().collect();
-    if !claims.is_empty() {
-        let mut pod = child(&template, "spec").clone();
-        let declared = objects(&pod, "volumes").filter(|(_, volume)| !named.contains(text(volume, "name")));
-        let mut volumes: Vec<Value> = declared.map(|(_, volume)| Value::Object(volume.clone())).collect();
-        volumes.extend(claims.iter().map(|name| json!({"name": name, "persistentVolumeClaim": {"claimName": name}})));
-        pod.insert("volumes".to_owned(), Value::Array(volumes));
-        template.insert("spec".to_owned(), Value::Object(pod));
-    }
-    super::run(TEMPLATE, &template, &format!("{at}template."), errors);
-}
-
-/// The selector is there, says something, and means the pods of the template.
-fn selects(spec: &Object, at: &str, kind: &str, errors: &mut Errors) {
-    let labels = child(child(child(spec, "template"), "metadata"), "labels");
-    match given(spec, "selector") {
-        // Of a daemon set an absent one is only seen not to match.
-        None if kind == "daemonset" => {}
-        None => errors.push(FieldError::required(format!("{at}selector"), "")),
-        Some(present) => {
-            selector(spec, "selector", at, errors);
-            if super::is_empty(Some(present)) {
-                let why = format_args!("empty selector is invalid for {kind}");
-                errors.push(FieldError::invalid(format!("{at}selector"), present, why));
-                return;
-            }
+/// Numbers that are not below zero.
+pub(super) fn not_negative(object: &Object, names: &[&str], at: &Path<'_>, errors: &mut Errors) {
+    for name in names {
+        if let Some(number) = number(object, name).filter(|number| *number < 0) {
+            errors.invalid_value(&at.child(name), number, NOT_NEGATIVE);
         }
     }
-    let selector = LabelSelector::of(child(spec, "selector"));
-    // What cannot be read was refused already.
-    if selector.is_empty() || selector.selects(labels) == Some(false) {
-        let shown = if labels.is_empty() { Value::Null } else { Value::Object(labels.clone()) };
-        let why = "`selector` does not match template `labels`";
-        errors.push(FieldError::invalid(format!("{at}template.metadata.labels"), shown, why));
+}
+
+/// The number of a percentage.
+fn percent(value: Option<&Value>) -> Option<u64> {
+    let digits = value?.as_str()?.strip_suffix('%')?;
+    let is_number = !digits.is_empty() && digits.bytes().all(|byte| byte.is_ascii_digit());
+    is_number.then(|| digits.parse().unwrap_or(u64::MAX))
+}
+
+/// Is it zero, of whatever? A text that is no percentage counts as its number.
+fn is_zero(value: Option<&Value>) -> bool {
+    match (percent(value), value) {
+        (Some(percent), _) => percent == 0,
+        (None, Some(Value::String(text))) => text.parse::<i32>().unwrap_or(0) == 0,
+        (None, value) => value.and_then(Value::as_i64).unwrap_or(0) == 0,
     }
 }
 
-/// Pods of these kinds never end by themselves.
-fn always(template: &Object, at: &str, errors: &mut Errors) {
-    let policy = text(child(template, "spec"), "restartPolicy");
-    if matches!(policy, "OnFailure" | "Never") {
-        errors.push(FieldError::not_supported(format!("{at}spec.restartPolicy"), policy, &["Always"]));
+/// A number that is not below zero, or a percentage (`ValidatePositiveIntOrPercent`).
+pub(super) fn int_or_percent(object: &Object, name: &str, at: &Path<'_>, errors: &mut Errors) {
+    match object.get(name) {
+        Some(Value::String(text)) if percent(object.get(name)).is_none() => {
+            errors.invalid(&at.child(name), text, PERCENT);
+        }
+        Some(Value::String(_)) => {}
+        _ => not_negative(object, &[name], at, errors),
     }
 }
 
-/// Pods of a job end.
-fn ends(template: &Object, at: &str, errors: &mut Errors) {
-    if matches!(text(child(template, "spec"), "restartPolicy"), "" | "Always") {
-        let why = "valid values: \"OnFailure\", \"Never\"";
-        errors.push(FieldError::required(format!("{at}spec.restartPolicy"), why));
+/// `IsNotMoreThan100Percent`.
+pub(super) fn at_most_all(object: &Object, name: &str, at: &Path<'_>, errors: &mut Errors) {
+    if percent(object.get(name)).is_some_and(|percent| percent > 100) {
+        errors.invalid(&at.child(name), text(object, name), "must not be greater than 100%");
+    }
+}
+
+/// A label selector that selects something; with whether it selects the labels of the template. Nothing where
+/// it cannot be read.
+fn selects(spec: &Object, kind: &str, at: &Path<'_>, errors: &mut Errors) -> Option<bool> {
+    let selector_at = at.child("selector");
+    match given(spec, "selector") {
+        None => errors.required(&selector_at, ""),
+        Some(selector) => {
+            label_selector(Some(selector), true, &selector_at, errors);
+            nothing_selected(selector, kind, &selector_at, errors);
+        }
+    }
+    read_selector(spec)
+}
+
+fn nothing_selected(selector: &Value, kind: &str, at: &Path<'_>, errors: &mut Errors) {
+    let empty = |name: &str| super::is_empty(selector.get(name));
+    if empty("matchLabels") && empty("matchExpressions") {
+        errors.invalid_value(at, "{}", format_args!("empty selector is invalid for {kind}"));
+    }
+}
+
+/// Whether the selector selects the labels of the template; nothing where it cannot be read. An absent one
+/// selects nothing, an empty one everything.
+fn read_selector(spec: &Object) -> Option<bool> {
+    let Some(Value::Object(selector)) = given(spec, "selector") else { return Some(false) };
+    let mut wrong = Errors::default();
+    label_selector(Some(&Value::Object(selector.clone())), true, &Path::NIL, &mut wrong);
+    if !wrong.is_empty() {
+        return None;
+    }
+    let labels = child(child(child(spec, "template"), "metadata"), "labels");
+    LabelSelector::of(selector).selects(labels)
+}
+
+fn unselected(template: &Object, at: &Path<'_>, errors: &mut Errors) {
+    let labels = child(child(template, "metadata"), "labels");
+    let shown = if labels.is_empty() { Value::Null } else { Value::Object(labels.clone()) };
+    let at = at.child("metadata");
+    errors.invalid_value(&at.child("labels"), shown, "`selector` does not match template `labels`");
+}
+
+/// Pods that are replaced never end by themselves.
+fn endless(template: &Object, kind: &str, at: &Path<'_>, errors: &mut Errors) {
+    let spec = child(template, "spec");
+    let at = at.child("spec");
+    let policy = text(spec, "restartPolicy");
+    if policy != "Always" {
+        errors.not_supported(&at.child("restartPolicy"), policy, &["Always"]);
+    }
+    if given(spec, "activeDeadlineSeconds").is_some() {
+        let why = format!("activeDeadlineSeconds in {kind} is not Supported");
+        errors.forbidden(&at.child("activeDeadlineSeconds"), &why);
+    }
+}
+
+/// `ValidatePodTemplateSpecForReplicaSet`.
+fn template_of_replica_set(
+    spec: &Object,
+    old: Option<&Object>,
+    selects: Option<bool>,
+    at: &Path<'_>,
+    errors: &mut Errors,
+) {
+    let Some(selects) = selects else {
+        let shown = given(spec, "selector").cloned().unwrap_or_default();
+        return errors.invalid_value(&at.child("selector"), shown, "invalid label selector");
+    };
+    let template = child(spec, "template");
+    let at = at.child("template");
+    if !selects {
+        unselected(template, &at, errors);
+    }
+    pods::template(template, old.map(|old| child(old, "template")), &at, errors);
+    endless(template, "ReplicaSet", &at, errors);
+}
+
+/// `ValidateDeploymentSpec`.
+pub(super) fn deployment(deployment: &Object, old: Option<&Object>, errors: &mut Errors) {
+    let (spec, at) = (child(deployment, "spec"), Path::root("spec"));
+    not_negative(spec, &["replicas"], &at, errors);
+    let matches = selects(spec, "deployment", &at, errors);
+    template_of_replica_set(spec, old.map(|old| child(old, "spec")), matches, &at, errors);
+    deployment_strategy(spec, &at.child("strategy"), errors);
+    not_negative(spec, &["minReadySeconds", "revisionHistoryLimit", "progressDeadlineSeconds"], &at, errors);
+    if let Some(deadline) = number(spec, "progressDeadlineSeconds")
+        && deadline <= number(spec, "minReadySeconds").unwrap_or(0)
+    {
+        let why = "must be greater than minReadySeconds";
+        errors.invalid_value(&at.child("progressDeadlineSeconds"), deadline, why);
+    }
+}
+
+fn deployment_strategy(spec: &Object, at: &Path<'_>, errors: &mut Errors) {
+    let strategy = child(spec, "strategy");
+    let rolling = given(strategy, "rollingUpdate").and_then(Value::as_object);
+    let rolling_at = at.child("rollingUpdate");
+    match (text(strategy, "type"), rolling) {
+        ("Recreate", Some(_)) => {
+            errors.forbidden(&rolling_at, "may not be specified when strategy `type` is 'Recreate'");
+        }
+        ("Recreate", None) => {}
+        ("RollingUpdate", None) => errors.required(&rolling_at, "this should be defaulted and never be nil"),
+        ("RollingUpdate", Some(rolling)) => {
+            int_or_percent(rolling, "maxUnavailable", &rolling_at, errors);
+            int_or_percent(rolling, "maxSurge", &rolling_at, errors);
+            if is_zero(rolling.get("maxUnavailable")) && is_zero(rolling.get("maxSurge")) {
+                let shown = rolling.get("maxUnavailable").unwrap_or(&Value::Null);
+                errors.invalid_value(&rolling_at.child("maxUnavailable"), shown, "may not be 0 when `maxSurge` is 0");
+            }
+            at_most_all(rolling, "maxUnavailable", &rolling_at, errors);
+        }
+        _ => not_a_strategy(strategy, &["Recreate", "RollingUpdate"], at, errors),
     }
 }
 
 /// A strategy as Go shows it.
 fn shown_strategy(strategy: &Object) -> Value {
-    json!({"Type": text(strategy, "type"), "RollingUpdate": null})
+    let rolling = given(strategy, "rollingUpdate")
+        .map(|rolling| json!({"MaxUnavailable": rolling.get("maxUnavailable"), "MaxSurge": rolling.get("maxSurge")}));
+    json!({"Type": text(strategy, "type"), "RollingUpdate": rolling})
 }
 
-fn deployment_strategy(spec: &Object, at: &str, errors: &mut Errors) {
-    let strategy = child(spec, "strategy");
-    let rolling = given(strategy, "rollingUpdate").and_then(Value::as_object);
-    let at = format!("{at}strategy");
-    match (text(strategy, "type"), rolling) {
-        ("Recreate", Some(_)) => {
-            let why = "may not be specified when strategy `type` is 'Recreate'";
-            errors.push(FieldError::forbidden(format!("{at}.rollingUpdate"), why));
-        }
-        ("RollingUpdate", None) => {
-            let why = "this should be defaulted and never be nil";
-            errors.push(FieldError::required(format!("{at}.rollingUpdate"), why));
-        }
-        ("RollingUpdate", Some(rolling)) => {
-            let at = format!("{at}.rollingUpdate.");
-            int_or_percent(rolling, "maxUnavailable", &at, errors);
-            int_or_percent(rolling, "maxSurge", &at, errors);
-            let nothing = |name: &str| rolling.get(name).is_some_and(|value| value == 0 || value == "0%");
-            if nothing("maxUnavailable") && nothing("maxSurge") {
-                let shown = rolling.get("maxUnavailable").unwrap_or(&Value::Null);
-                let why = "may not be 0 when `maxSurge` is 0";
-                errors.push(FieldError::invalid(format!("{at}maxUnavailable"), shown, why));
-            }
-            let percent =
-                text(rolling, "maxUnavailable").strip_suffix('%').and_then(|digits| digits.parse::<u64>().ok());
-            if percent.is_some_and(|percent| percent > 100) {
-                let shown = quoted(text(rolling, "maxUnavailable"));
-                errors.push(FieldError::invalid(format!("{at}maxUnavailable"), shown, "must not be greater than 100%"));
-            }
-        }
-        ("Recreate" | "", _) => {}
-        _ => errors.push(FieldError {
-            field: at,
-            reason: "FieldValueNotSupported",
-            message: format!(
-                "Unsupported value: {}: supported values: \"Recreate\", \"RollingUpdate\"",
-                shown_strategy(strategy)
-            ),
-        }),
-    }
+fn not_a_strategy(strategy: &Object, supported: &[&str], at: &Path<'_>, errors: &mut Errors) {
+    let supported: Vec<String> = supported.iter().map(|one| format!("{one:?}")).collect();
+    let message =
+        format!("Unsupported value: {}: supported values: {}", shown_strategy(strategy), supported.join(", "));
+    errors.push(FieldError { field: at.to_string(), reason: "FieldValueNotSupported", message });
 }
 
-fn update_strategy(spec: &Object, at: &str, invalid: Option<&str>, errors: &mut Errors) {
-    let strategy = child(spec, "updateStrategy");
-    if matches!(text(strategy, "type"), "" | "RollingUpdate" | "OnDelete") {
-        return;
-    }
-    let (field, shown) = (format!("{at}updateStrategy"), shown_strategy(strategy));
-    errors.push(match invalid {
-        Some(why) => FieldError::invalid(field, shown, why),
-        None => FieldError {
-            field,
-            reason: "FieldValueNotSupported",
-            message: format!("Unsupported value: {shown}: supported values: \"RollingUpdate\", \"OnDelete\""),
-        },
-    });
+/// `ValidateReplicaSetSpec`.
+pub(super) fn replica_set(set: &Object, old: Option<&Object>, errors: &mut Errors) {
+    let (spec, at) = (child(set, "spec"), Path::root("spec"));
+    not_negative(spec, &["replicas", "minReadySeconds"], &at, errors);
+    // Upstream's text names the other kind.
+    let matches = selects(spec, "deployment", &at, errors);
+    template_of_replica_set(spec, old.map(|old| child(old, "spec")), matches, &at, errors);
 }
 
-fn pod_management(spec: &Object, at: &str, errors: &mut Errors) {
-    let policy = text(spec, "podManagementPolicy");
-    if !matches!(policy, "" | "OrderedReady" | "Parallel") {
-        let why = "must be 'OrderedReady' or 'Parallel'";
-        errors.push(FieldError::invalid(format!("{at}podManagementPolicy"), quoted(policy), why));
+/// `ValidateReplicationControllerSpec`.
+pub(super) fn replication_controller(controller: &Object, old: Option<&Object>, errors: &mut Errors) {
+    let (spec, at) = (child(controller, "spec"), Path::root("spec"));
+    not_negative(spec, &["minReadySeconds"], &at, errors);
+    let selector = child(spec, "selector");
+    if selector.is_empty() {
+        errors.required(&at.child("selector"), "");
     }
-}
-
-fn progress_deadline(spec: &Object, at: &str, errors: &mut Errors) {
-    not_above_ready(number(spec, "progressDeadlineSeconds"), spec, at, errors);
-}
-
-fn not_above_ready(deadline: Option<i64>, spec: &Object, at: &str, errors: &mut Errors) {
-    let Some(deadline) = deadline else { return };
-    super::not_negative(spec, "progressDeadlineSeconds", at, errors);
-    if deadline <= number(spec, "minReadySeconds").unwrap_or(0) {
-        let field = format!("{at}progressDeadlineSeconds");
-        errors.push(FieldError::invalid(field, deadline, "must be greater than minReadySeconds"));
-    }
-}
-
-/// A replication controller need not have been given a template to be shown what it lacks.
-fn template_of_controller(spec: &Object, at: &str, errors: &mut Errors) {
-    if let Some(Value::Object(template)) = given(spec, "template") {
-        super::run(TEMPLATE, template, &format!("{at}template."), errors);
-        super::run(ALWAYS, template, &format!("{at}template."), errors);
-    }
-}
-
-fn completions(spec: &Object, at: &str, errors: &mut Errors) {
-    if text(spec, "completionMode") == "Indexed" && given(spec, "completions").is_none() {
-        errors.push(FieldError::required(format!("{at}completions"), "when completion mode is Indexed"));
-    }
-}
-
-/// The jobs' names get eleven characters behind that of the cron job.
-fn cron_job_name(cron_job: &Object, _: &str, errors: &mut Errors) {
-    let name = text(child(cron_job, "metadata"), "name");
-    if name.len() > 52 {
-        errors.push(FieldError::invalid("metadata.name", quoted(name), "must be no more than 52 characters"));
-    }
-}
-
-fn schedule(spec: &Object, at: &str, errors: &mut Errors) {
-    let schedule = text(spec, "schedule");
-    let mut wrong = |why: String| errors.push(FieldError::invalid(format!("{at}schedule"), quoted(schedule), why));
-    if schedule.is_empty() {
-        return;
-    }
-    if schedule.contains("TZ=") {
-        return wrong("cannot use TZ or CRON_TZ in schedule, use timeZone field instead".to_owned());
-    }
-    const KNOWN: [&str; 7] = ["@yearly", "@annually", "@monthly", "@weekly", "@daily", "@midnight", "@hourly"];
-    if schedule.starts_with('@') {
-        if !KNOWN.contains(&schedule) && !schedule.starts_with("@every ") {
-            wrong(format!("unrecognized descriptor: {schedule}"));
-        }
-        return;
-    }
-    let fields: Vec<&str> = schedule.split_whitespace().collect();
-    if fields.len() != 5 {
-        wrong(format!("expected exactly 5 fields, found {}: [{}]", fields.len(), fields.join(" ")));
-    }
-}
-
-fn replica_range(spec: &Object, at: &str, errors: &mut Errors) {
-    let (least, most) = (number(spec, "minReplicas"), number(spec, "maxReplicas").unwrap_or(0));
-    if let Some(least) = least.filter(|least| *least < 1) {
-        let why = "must be greater than or equal to 1";
-        errors.push(FieldError::invalid(format!("{at}minReplicas"), least, why));
-    }
-    if most < 1 {
-        errors.push(FieldError::required(format!("{at}maxReplicas"), "must be set and greater than 0"));
-    }
-    if least.is_some_and(|least| most < least) {
-        let why = "must be greater than or equal to `minReplicas`";
-        errors.push(FieldError::invalid(format!("{at}maxReplicas"), most, why));
-    }
-}
-
-fn target(target: &Object, at: &str, errors: &mut Errors) {
-    super::named(text(target, "name"), NameRule::PathSegment, &format!("{at}name"), errors);
-    let version = text(target, "apiVersion");
-    if version.is_empty() || (version == "v1" && text(target, "kind") != "ReplicationController") {
-        let why = "apiVersion must specify API group";
-        errors.push(FieldError::invalid(format!("{at}apiVersion"), quoted(version), why));
-    }
-}
-
-fn metric_source(metric: &Object, at: &str, errors: &mut Errors) {
-    let source = match text(metric, "type") {
-        "ContainerResource" => "containerResource",
-        "External" => "external",
-        "Object" => "object",
-        "Pods" => "pods",
-        "Resource" => "resource",
-        _ => return,
+    not_negative(spec, &["replicas"], &at, errors);
+    let at = at.child("template");
+    let Some(Value::Object(template)) = given(spec, "template") else {
+        return errors.required(&at, "");
     };
-    if given(metric, source).is_none() {
-        let why = "must populate information for the given metric source";
-        errors.push(FieldError::required(format!("{at}{source}"), why));
+    let labels = child(child(template, "metadata"), "labels");
+    if selector.iter().any(|(name, value)| labels.get(name) != Some(value)) {
+        unselected(template, &at, errors);
+    }
+    pods::template(template, old.map(|old| child(child(old, "spec"), "template")), &at, errors);
+    endless(template, "ReplicationController", &at, errors);
+}
+
+/// `ValidateDaemonSetSpec`.
+pub(super) fn daemon_set(set: &Object, old: Option<&Object>, errors: &mut Errors) {
+    let (spec, at) = (child(set, "spec"), Path::root("spec"));
+    let template = child(spec, "template");
+    let values_too = old.is_none_or(|old| !formats::is_invalid_selector(child(old, "spec").get("selector")));
+    label_selector(spec.get("selector"), values_too, &at.child("selector"), errors);
+    if read_selector(spec) == Some(false) {
+        unselected(template, &at.child("template"), errors);
+    }
+    if let Some(selector) = given(spec, "selector") {
+        nothing_selected(selector, "daemonset", &at.child("selector"), errors);
+    }
+    let template_at = at.child("template");
+    pods::template(template, old.map(|old| child(child(old, "spec"), "template")), &template_at, errors);
+    endless(template, "DaemonSet", &template_at, errors);
+    not_negative(spec, &["minReadySeconds"], &at, errors);
+    daemon_set_strategy(child(spec, "updateStrategy"), &at.child("updateStrategy"), errors);
+    not_negative(spec, &["revisionHistoryLimit"], &at, errors);
+}
+
+fn daemon_set_strategy(strategy: &Object, at: &Path<'_>, errors: &mut Errors) {
+    let rolling_at = at.child("rollingUpdate");
+    match (text(strategy, "type"), given(strategy, "rollingUpdate").and_then(Value::as_object)) {
+        ("OnDelete", _) => {}
+        ("RollingUpdate", None) => errors.required(&rolling_at, ""),
+        ("RollingUpdate", Some(rolling)) => {
+            let names = ["maxUnavailable", "maxSurge"];
+            names.iter().for_each(|name| int_or_percent(rolling, name, &rolling_at, errors));
+            names.iter().for_each(|name| at_most_all(rolling, name, &rolling_at, errors));
+            let [none_unavailable, no_surge] = names.map(|name| is_zero(rolling.get(name)));
+            if !none_unavailable && !no_surge {
+                let shown = rolling.get("maxSurge").unwrap_or(&Value::Null);
+                let why = "may not be set when maxUnavailable is non-zero";
+                errors.invalid_value(&rolling_at.child("maxSurge"), shown, why);
+            } else if none_unavailable && no_surge {
+                errors.required(&rolling_at.child("maxUnavailable"), "cannot be 0 when maxSurge is 0");
+            }
+        }
+        _ => not_a_strategy(strategy, &["RollingUpdate", "OnDelete"], at, errors),
     }
 }
 
-fn budget(spec: &Object, at: &str, errors: &mut Errors) {
-    let (least, most) = (given(spec, "minAvailable"), given(spec, "maxUnavailable"));
-    if let (Some(least), Some(most)) = (least, most) {
-        let shown = json!({"MinAvailable": least, "Selector": null, "MaxUnavailable": most,
-            "UnhealthyPodEvictionPolicy": null});
-        let why = "minAvailable and maxUnavailable cannot be both set";
-        errors.push(FieldError::invalid(at.trim_end_matches('.'), shown, why));
+/// `ValidateStatefulSet`, and of an update what it does not bear.
+pub(super) fn stateful_set(set: &Object, old: Option<&Object>, errors: &mut Errors) {
+    let Some(old) = old else { return stateful_set_spec(set, None, true, errors) };
+    let mut before = Errors::default();
+    stateful_set_spec(old, Some(old), true, &mut before);
+    stateful_set_spec(set, Some(old), before.is_empty(), errors);
+}
+
+fn stateful_set_spec(set: &Object, old: Option<&Object>, with_template: bool, errors: &mut Errors) {
+    let (spec, at) = (child(set, "spec"), Path::root("spec"));
+    match text(spec, "podManagementPolicy") {
+        "" => errors.required(&at.child("podManagementPolicy"), ""),
+        "OrderedReady" | "Parallel" => {}
+        policy => errors.invalid(&at.child("podManagementPolicy"), policy, "must be 'OrderedReady' or 'Parallel'"),
+    }
+    stateful_set_strategy(child(spec, "updateStrategy"), &at.child("updateStrategy"), errors);
+    if let Some(Value::Object(retention)) = given(spec, "persistentVolumeClaimRetentionPolicy") {
+        let at = at.child("persistentVolumeClaimRetentionPolicy");
+        for name in ["whenDeleted", "whenScaled"] {
+            let policy = text(retention, name);
+            if !matches!(policy, "Retain" | "Delete") {
+                errors.not_supported(&at.child(name), policy, &["Retain", "Delete"]);
+            }
+        }
+    }
+    if old.is_none() {
+        let at = at.child("volumeClaimTemplates");
+        for (position, claim) in objects(spec, "volumeClaimTemplates") {
+            let at = at.index(position);
+            super::volumes::claim_spec(child(claim, "spec"), &at.child("spec"), errors);
+        }
+    }
+    not_negative(spec, &["replicas", "minReadySeconds"], &at, errors);
+    if let Some(Value::Object(ordinals)) = given(spec, "ordinals") {
+        not_negative(ordinals, &["start"], &at.child("ordinals"), errors);
+    }
+    let service = text(spec, "serviceName");
+    if old.is_none() && !service.is_empty() {
+        label(service, &at.child("serviceName"), errors);
+    }
+    let template_at = at.child("template");
+    let template = child(spec, "template");
+    match selects(spec, "statefulset", &at, errors) {
+        None => errors.invalid_value(&at.child("selector"), given(spec, "selector").unwrap_or(&Value::Null), ""),
+        Some(selects) => {
+            if !selects {
+                unselected(template, &template_at, errors);
+            }
+            let old = old.map(|old| child(child(old, "spec"), "template"));
+            template_of_stateful_set(spec, old, with_template, &template_at, errors);
+        }
+    }
+    endless(template, "StatefulSet", &template_at, errors);
+}
+
+fn stateful_set_strategy(strategy: &Object, at: &Path<'_>, errors: &mut Errors) {
+    let rolling = given(strategy, "rollingUpdate").and_then(Value::as_object);
+    let rolling_at = at.child("rollingUpdate");
+    match (text(strategy, "type"), rolling) {
+        ("", _) => errors.required(at, ""),
+        ("OnDelete", None) | ("RollingUpdate", None) => {}
+        ("OnDelete", Some(rolling)) => {
+            let shown = json!({"Partition": number(rolling, "partition").unwrap_or(0),
+                "MaxUnavailable": rolling.get("maxUnavailable")});
+            errors.invalid_value(&rolling_at, shown, "only allowed for updateStrategy 'RollingUpdate'");
+        }
+        // How many may be missing needs a feature that is off.
+        ("RollingUpdate", Some(rolling)) => not_negative(rolling, &["partition"], &rolling_at, errors),
+        _ => {
+            let rolling = rolling.map(|rolling| {
+                json!({"Partition": number(rolling, "partition").unwrap_or(0),
+                    "MaxUnavailable": rolling.get("maxUnavailable")})
+            });
+            let shown = json!({"Type": text(strategy, "type"), "RollingUpdate": rolling});
+            errors.invalid_value(at, shown, "must be 'RollingUpdate' or 'OnDelete'");
+        }
+    }
+}
+
+/// The template as the pods will be: each claim template is a volume of its name, in place of one that the
+/// template has under that name; hostname and subdomain are the controller's.
+fn template_of_stateful_set(spec: &Object, old: Option<&Object>, whole: bool, at: &Path<'_>, errors: &mut Errors) {
+    let mut template = child(spec, "template").clone();
+    let mut pod = child(&template, "spec").clone();
+    for name in ["hostname", "subdomain"] {
+        pod.shift_remove(name);
+    }
+    let claims: Vec<&str> =
+        objects(spec, "volumeClaimTemplates").map(|(_, claim)| text(child(claim, "metadata"), "name")).collect();
+    if !claims.is_empty() {
+        let mut seen: HashSet<&str> = HashSet::new();
+        let mut volumes: Vec<Value> = claims
+            .iter()
+            .filter(|name| seen.insert(name))
+            .map(|name| json!({"name": name, "persistentVolumeClaim": {"claimName": name}}))
+            .collect();
+        let declared = objects(&pod, "volumes").filter(|(_, volume)| !seen.contains(text(volume, "name")));
+        volumes.extend(declared.map(|(_, volume)| Value::Object(volume.clone())));
+        pod.insert("volumes".to_owned(), Value::Array(volumes));
+    }
+    template.insert("spec".to_owned(), Value::Object(pod));
+    if whole {
+        pods::template(&template, old, at, errors);
+    }
+    // Upstream looks at these once more.
+    let metadata = child(&template, "metadata");
+    formats::labels(metadata, "labels", &at.child("labels"), errors);
+    pods::template_annotations(&template, at, errors);
+}
+
+/// What an update of a stateful set may change.
+pub(super) fn update_stateful_set(new: &Object, old: &Object, errors: &mut Errors) {
+    const CHANGEABLE: [&str; 7] = [
+        "replicas",
+        "template",
+        "updateStrategy",
+        "minReadySeconds",
+        "ordinals",
+        "revisionHistoryLimit",
+        "persistentVolumeClaimRetentionPolicy",
+    ];
+    let (after, before) = (child(new, "spec"), child(old, "spec"));
+    let names = after.keys().chain(before.keys().filter(|name| !after.contains_key(*name)));
+    let changed = names
+        .filter(|name| !CHANGEABLE.contains(&name.as_str()))
+        .any(|name| !is_same(after.get(name), before.get(name)));
+    if changed {
+        let why = "updates to statefulset spec for fields other than 'replicas', 'ordinals', 'template', 'updateStrategy', 'revisionHistoryLimit', 'persistentVolumeClaimRetentionPolicy' and 'minReadySeconds' are forbidden";
+        errors.forbidden(&Path::root("spec"), why);
+    }
+}
+
+/// A selector that never changes.
+pub(super) fn update_selector(new: &Object, old: &Object, errors: &mut Errors) {
+    immutable(new, old, "spec", "selector", errors);
+}
+
+/// A member that never changes (`ValidateImmutableField`).
+pub(super) fn immutable(new: &Object, old: &Object, holder: &str, name: &str, errors: &mut Errors) {
+    let of = |object| if holder.is_empty() { object } else { child(object, holder) }.get(name);
+    if !is_same(of(new), of(old)) {
+        let at = Path::root(holder);
+        errors.invalid_value(&at.child(name), of(new).unwrap_or(&Value::Null), IMMUTABLE);
+    }
+}
+
+/// A revision keeps its data.
+pub(super) fn update_controller_revision(new: &Object, old: &Object, errors: &mut Errors) {
+    immutable(new, old, "", "data", errors);
+}
+
+/// `ValidatePodTemplate`.
+pub(super) fn pod_template(object: &Object, old: Option<&Object>, errors: &mut Errors) {
+    let old = old.map(|old| child(old, "template"));
+    pods::template(child(object, "template"), old, &Path::root("template"), errors);
+}
+
+/// `ValidateControllerRevisionCreate`; an update only keeps its data.
+pub(super) fn controller_revision(revision: &Object, old: Option<&Object>, errors: &mut Errors) {
+    not_negative(revision, &["revision"], &Path::NIL, errors);
+    if old.is_some() {
+        return;
+    }
+    match revision.get("data") {
+        None | Some(Value::Null) => errors.required(&Path::root("data"), "data is mandatory"),
+        Some(Value::Object(_)) => {}
+        Some(_) => errors.required(&Path::root("data"), "data must be a valid JSON object"),
     }
 }
