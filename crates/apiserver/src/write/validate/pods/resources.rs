@@ -222,14 +222,28 @@ fn together<'a>(spec: &'a Object, kind: &str) -> HashMap<&'a str, i128> {
     staying
 }
 
-/// An amount as it is written.
-fn shown(nanos: i128) -> String {
+/// How the first container that asks for a resource spells its amount: that is the form of the sum.
+fn spellings<'a>(spec: &'a Object, kind: &str) -> HashMap<&'a str, &'a str> {
+    let mut first = HashMap::new();
+    for list in ["containers", "initContainers"] {
+        for (_, container) in objects(spec, list) {
+            for (name, value) in child(child(container, "resources"), kind) {
+                first.entry(name.as_str()).or_insert_with(|| amount(value));
+            }
+        }
+    }
+    first
+}
+
+/// A sum, spelled in the form of an amount.
+fn shown(nanos: i128, like: &str) -> String {
     let text = if nanos % 1_000_000_000 == 0 {
         (nanos / 1_000_000_000).to_string()
     } else {
         format!("{}m", nanos / 1_000_000)
     };
-    listwatch_meta::quantity::canonical(&text).ok().flatten().unwrap_or(text)
+    let nothing = if like.ends_with('i') { "0Ki" } else { "0" };
+    listwatch_meta::quantity::sum(nothing, &text).unwrap_or(text)
 }
 
 /// What a pod that says what it takes as a whole takes besides: as much as its containers do, else as much as
@@ -241,11 +255,11 @@ pub(in crate::write) fn level_pod(spec: &mut Object) {
         return;
     }
     let add = |amounts: &mut Object, kind: &str, wanted: fn(&str) -> bool, but: &Object| {
-        let sums = together(spec, kind);
+        let (sums, spelled) = (together(spec, kind), spellings(spec, kind));
         let mut names: Vec<&&str> = sums.keys().filter(|name| wanted(name) && !but.contains_key(**name)).collect();
         names.sort_unstable();
         for name in names {
-            amounts.entry(*name).or_insert_with(|| shown(sums[name]).into());
+            amounts.entry(*name).or_insert_with(|| shown(sums[name], spelled[name]).into());
         }
     };
     add(&mut limits, "limits", is_huge_page, &requests);
@@ -271,13 +285,13 @@ fn consistency(spec: &Object, resources: &Object, at: &Path<'_>, errors: &mut Er
             continue;
         }
         let at = at.child(kind);
-        let sums = together(spec, kind);
+        let (sums, spelled) = (together(spec, kind), spellings(spec, kind));
         let mut names: Vec<&&str> = sums.keys().collect();
         names.sort_unstable();
         for name in names {
             let Some(own) = of_pod.get(*name).filter(|_| kind == "requests" || is_huge_page(name)) else { continue };
             if sums[name] > nanos(own) {
-                let sum = shown(sums[name]);
+                let sum = shown(sums[name], spelled[name]);
                 let why = format_args!("must be greater than or equal to aggregate container {hint} of {sum}");
                 errors.invalid(&at.key(name), amount(own), why);
             }
