@@ -11,7 +11,7 @@ use std::collections::HashSet;
 use std::convert::Infallible;
 use std::future::Future;
 use std::panic::AssertUnwindSafe;
-use std::pin::Pin;
+use std::pin::{Pin, pin};
 use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Duration;
@@ -227,7 +227,9 @@ impl ApiService {
                 let begun = Instant::now();
                 let labels = labels(&route, &parts.headers, &query);
                 let answered = match route.verb {
-                    Verb::Write(_) => self.review(&route, &user, &parts.headers, &query, &asker, upload).await,
+                    Verb::Write(_) => {
+                        Box::pin(self.review(&route, &user, &parts.headers, &query, &asker, upload)).await
+                    }
                     _ => components::answer(&self.shared, &route, &query, &asker).await,
                 };
                 let mut response = answered.unwrap_or_else(|status| asker.status(&status));
@@ -240,7 +242,7 @@ impl ApiService {
                 let labels = labels(&route, &parts.headers, &query);
                 let deprecation = route.resource.deprecation.clone();
                 let mut response = if websocket::is_asked(parts) && is_watch(&route, &query) {
-                    self.websocket(&route, parts, &query, &asker).await
+                    Box::pin(self.websocket(&route, parts, &query, &asker)).await
                 } else {
                     self.resource(route, &user, &parts.headers, &query, &asker, upload).await
                 };
@@ -353,7 +355,7 @@ impl ApiService {
         let (seats, received) = match route.verb {
             Verb::Get | Verb::Collection | Verb::Connect => (&self.shared.reads, None),
             // First the body, then the seat: who sends slowly takes none.
-            Verb::Write(_) => match in_time(deadline, upload.collect(&self.shared.bodies)).await {
+            Verb::Write(_) => match in_time(deadline, Box::pin(upload.collect(&self.shared.bodies)).as_mut()).await {
                 Ok(received) => (&self.shared.writes, Some(received)),
                 Err(status) => return asker.status(&status),
             },
@@ -370,33 +372,50 @@ impl ApiService {
                 Verb::Write(verb) => {
                     let body = received.as_ref().map(|received| received.bytes.clone()).unwrap_or_default();
                     room = self.room_for(&body).await;
-                    let content_type = header(headers, &CONTENT_TYPE);
-                    let (content_type, body) = match self.shared.cbor {
-                        true => from_cbor(content_type, body)?,
-                        false => (content_type, body),
-                    };
-                    let request = WriteRequest {
-                        verb,
-                        resource: &route.resource,
-                        namespace: route.namespace.as_deref(),
-                        name: route.name.as_deref(),
-                        subresource: route.subresource.as_deref(),
-                        query,
-                        content_type,
-                        user,
-                        user_agent: header(headers, &USER_AGENT),
-                        body,
-                    };
-                    let view = ObjectView::negotiate(asker, &route.resource)?;
-                    let written = self.shared.compute.write(&self.shared.backend, request, deadline.into_std()).await?;
-                    respond::written(written, &route.resource, &view)
+                    // Boxed, so that a read does not move the future of a write.
+                    Box::pin(self.write(verb, &route, user, headers, query, asker, body, deadline)).await
                 }
             }
         };
-        let mut response = in_time(deadline, work).await.unwrap_or_else(|status| asker.status(&status));
+        let mut response = in_time(deadline, pin!(work)).await.unwrap_or_else(|status| asker.status(&status));
         let hold = held(seat, deadline, room, response.body());
         response.body_mut().hold(hold);
         response
+    }
+
+    /// Carries out a write whose body has been received.
+    #[expect(clippy::too_many_arguments, reason = "the parts of one request, which borrow from each other")]
+    async fn write(
+        &self,
+        verb: write::WriteVerb,
+        route: &ResourceRoute,
+        user: &User,
+        headers: &HeaderMap,
+        query: &Query<'_>,
+        asker: &Asker,
+        body: Bytes,
+        deadline: Instant,
+    ) -> Result<Response<Body>, Status> {
+        let content_type = header(headers, &CONTENT_TYPE);
+        let (content_type, body) = match self.shared.cbor {
+            true => from_cbor(content_type, body)?,
+            false => (content_type, body),
+        };
+        let request = WriteRequest {
+            verb,
+            resource: &route.resource,
+            namespace: route.namespace.as_deref(),
+            name: route.name.as_deref(),
+            subresource: route.subresource.as_deref(),
+            query,
+            content_type,
+            user,
+            user_agent: header(headers, &USER_AGENT),
+            body,
+        };
+        let view = ObjectView::negotiate(asker, &route.resource)?;
+        let written = self.shared.compute.write(&self.shared.backend, request, deadline.into_std()).await?;
+        respond::written(written, &route.resource, &view)
     }
 
     /// Answers a question.
@@ -415,10 +434,10 @@ impl ApiService {
         B::Error: Into<Box<dyn std::error::Error + Send + Sync>>,
     {
         let deadline = Instant::now() + request_timeout(query)?;
-        let received = in_time(deadline, upload.collect(&self.shared.bodies)).await?;
+        let received = in_time(deadline, pin!(upload.collect(&self.shared.bodies))).await?;
         let Some(seat) = self.shared.writes.take(Instant::now) else { return Ok(too_many_requests()) };
         let body = received.bytes.clone();
-        let room = in_time(deadline, async { Ok(self.room_for(&body).await) }).await?;
+        let room = in_time(deadline, pin!(async { Ok(self.room_for(&body).await) })).await?;
         let content_type = header(headers, &CONTENT_TYPE);
         let (content_type, body) = match self.shared.cbor {
             true => from_cbor(content_type, body)?,
@@ -481,7 +500,12 @@ impl ApiService {
 }
 
 /// The outcome, or a 504 at the deadline.
-async fn in_time<T>(deadline: Instant, work: impl Future<Output = Result<T, Status>>) -> Result<T, Status> {
+///
+/// Takes the work by reference: an `async fn` would hold it twice, as its argument and inside the timeout.
+async fn in_time<T, F>(deadline: Instant, work: Pin<&mut F>) -> Result<T, Status>
+where
+    F: Future<Output = Result<T, Status>>,
+{
     let late = |_| Status::timeout("request did not complete within the allotted timeout");
     tokio::time::timeout_at(deadline, work).await.map_err(late)?
 }
