@@ -63,6 +63,10 @@ pub const RULE_BYTES_MAX: usize = 100_000;
 /// definition is created: reading and evaluating it take stack.
 pub const RULE_DEPTH_MAX: usize = 64;
 
+/// Nodes of an expression that its type check visits. Each loop inside a loop doubles the visits of its body. An
+/// expression that needs more is refused when the definition is created.
+pub const RULE_CHECKS_MAX: usize = 1_000_000;
+
 /// Units of the worst case of one rule, by the estimate made when the definition is created, where it
 /// is refused if it has more. As in Kubernetes (`StaticEstimatedCostLimit`).
 pub const RULE_ESTIMATE_MAX: u64 = 10_000_000;

@@ -423,3 +423,16 @@ fn a_time_zone_that_nobody_knows_is_refused_with_the_definition() {
         assert_eq!(definition(&root(spec(&format!("self.t.getHours('{zone}') == 1")))), [""; 0], "{zone}");
     }
 }
+
+#[test]
+fn type_check_of_nested_loops_is_bounded() {
+    let nested = |levels: usize| {
+        let rule = format!("{}1{}.size() == 1", "[1].map(a, ".repeat(levels), ")".repeat(levels));
+        definition(&root(spec(&rule)))
+    };
+    assert_eq!(nested(10), [""; 0], "ten loops inside each other are accepted");
+    // Without the bound, this check would visit each inner node 2^20 times.
+    let errors = nested(20);
+    assert_eq!(errors.len(), 1, "{errors:?}");
+    assert!(errors[0].contains("expression needs more than 1000000 type checks"), "{errors:?}");
+}

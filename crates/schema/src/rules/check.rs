@@ -6,9 +6,15 @@
 
 use std::rc::Rc;
 
+use listwatch_meta::fuel;
+
 use super::ast::{Ast, BIND, Fold, Literal, Node, issue_at};
 use super::types::Ty;
 use super::{library, signatures};
+use crate::limits::RULE_CHECKS_MAX;
+
+/// Units of fuel that one visit of a node takes.
+const VISIT_UNITS: u64 = 4;
 
 /// A part of a unit for each byte or item that is read.
 pub(super) const READ_DIVISOR: u64 = 10;
@@ -37,8 +43,15 @@ pub(super) struct Summary<'n> {
 /// The compiler's text.
 pub(super) fn check<'n>(source: &str, ast: &Ast, variables: Vec<(&str, Ty<'n>)>) -> Result<Summary<'n>, String> {
     let variables = variables.into_iter().map(|(name, ty)| (name.to_owned(), ty)).collect();
-    let mut checker =
-        Checker { source, variables, uses_old_self: false, issues: Vec::new(), lenient: false, uncertain: false };
+    let mut checker = Checker {
+        source,
+        variables,
+        uses_old_self: false,
+        issues: Vec::new(),
+        lenient: false,
+        uncertain: false,
+        visits_left: RULE_CHECKS_MAX,
+    };
     let checked = checker.ast(ast);
     if !checker.issues.is_empty() {
         return Err(checker.issues.join("\n"));
@@ -57,8 +70,15 @@ pub(super) fn check_leniently<'n>(
     variables: Vec<(&str, Ty<'n>)>,
 ) -> Result<Option<Ty<'n>>, String> {
     let variables = variables.into_iter().map(|(name, ty)| (name.to_owned(), ty)).collect();
-    let mut checker =
-        Checker { source, variables, uses_old_self: false, issues: Vec::new(), lenient: true, uncertain: false };
+    let mut checker = Checker {
+        source,
+        variables,
+        uses_old_self: false,
+        issues: Vec::new(),
+        lenient: true,
+        uncertain: false,
+        visits_left: RULE_CHECKS_MAX,
+    };
     let checked = checker.ast(ast);
     if !checker.issues.is_empty() {
         return Err(checker.issues.join("\n"));
@@ -79,6 +99,8 @@ struct Checker<'s, 'n> {
     lenient: bool,
     /// Something was not known, so that types are not certain.
     uncertain: bool,
+    /// Nodes that may still be visited, of [`RULE_CHECKS_MAX`].
+    visits_left: usize,
 }
 
 impl<'n> Checker<'_, 'n> {
@@ -88,6 +110,20 @@ impl<'n> Checker<'_, 'n> {
     }
 
     fn ast(&mut self, ast: &Ast) -> Checked<'n> {
+        if !fuel::charge(VISIT_UNITS) {
+            // The request is answered as one whose time is up.
+            self.visits_left = 0;
+        }
+        match self.visits_left {
+            0 => return Checked { ty: Ty::Dyn, cost: 0 },
+            1 => {
+                // The last visit reports the bound, once. From here on nothing is visited.
+                self.visits_left = 0;
+                let ty = self.issue(ast.at, &format!("expression needs more than {RULE_CHECKS_MAX} type checks"));
+                return Checked { ty, cost: 0 };
+            }
+            _ => self.visits_left -= 1,
+        }
         match &ast.node {
             Node::Literal(literal) => Checked { ty: literal_type(literal), cost: 0 },
             Node::Ident(name) => {
