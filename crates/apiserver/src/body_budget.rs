@@ -19,6 +19,8 @@ use tokio::time::Instant;
 pub(crate) const BODIES_BYTES_MAX: usize = 256 * 1024 * 1024;
 /// Bytes of the bodies of one connection, the same way; a body beyond is refused with a 429.
 pub(crate) const CONNECTION_BODIES_BYTES_MAX: usize = 32 * 1024 * 1024;
+/// Bodies of at most this many bytes may use all of the budget; larger ones leave a sixteenth of it to them.
+const SMALL_BODY_BYTES: usize = 64 * 1024;
 /// For this long an incomplete body is not given up for the sake of others.
 pub(crate) const RECEIVING_GRACE: Duration = Duration::from_secs(1);
 
@@ -117,11 +119,13 @@ impl BodyCharge {
         if own.is_some_and(|(_, own)| own.reclaimed.load(Relaxed)) {
             return Err(Exhausted);
         }
-        let excess = (state.bytes + bytes).saturating_sub(self.budget.bytes_max);
+        let large = self.bytes + bytes > SMALL_BODY_BYTES;
+        let bytes_max = self.budget.bytes_max - if large { self.budget.bytes_max / 16 } else { 0 };
+        let excess = (state.bytes + bytes).saturating_sub(bytes_max);
         if excess > 0 {
             state.reclaim(excess, own.map(|(id, _)| *id), now());
         }
-        if state.bytes + bytes > self.budget.bytes_max {
+        if state.bytes + bytes > bytes_max {
             return Err(Exhausted);
         }
         state.bytes += bytes;

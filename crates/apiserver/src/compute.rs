@@ -162,8 +162,10 @@ impl Compute {
         let tank = Tank::new(OFFLOADED_UNITS_MAX).until(deadline).unless(cancelled);
         let mut metered = Metered { tank, future: Box::pin(work) };
         let bell = Arc::new(Bell(Notify::new()));
+        let mut turn = Turn::First;
         loop {
-            let slot = self.slots.take(user).await?;
+            let slot = self.slots.take(user, turn).await?;
+            turn = Turn::Again;
             let waker = Waker::from(Arc::clone(&bell));
             let polled = tokio::task::spawn_blocking(move || {
                 let poll = Pin::new(&mut metered).poll(&mut Context::from_waker(&waker));
@@ -251,6 +253,15 @@ struct SlotsState {
     count: usize,
 }
 
+/// Whether a request has computed before.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Turn {
+    /// It may be refused.
+    First,
+    /// It may have had its effect on the store, and is never refused: its answer has to say so.
+    Again,
+}
+
 /// A right to compute; given back when it is dropped.
 #[derive(Debug)]
 struct Slot {
@@ -259,7 +270,7 @@ struct Slot {
 }
 
 impl Slots {
-    async fn take(self: &Arc<Self>, user: &str) -> Result<Slot, NotComputed> {
+    async fn take(self: &Arc<Self>, user: &str, turn: Turn) -> Result<Slot, NotComputed> {
         let waiter = {
             let mut state = self.state.lock();
             let held = state.held.get(user).copied().unwrap_or(0);
@@ -269,14 +280,19 @@ impl Slots {
                 return Ok(Slot { of: Some((Arc::clone(self), user.to_owned())) });
             }
             let of_user = state.waiting.get(user).map_or(0, VecDeque::len);
-            if state.count >= QUEUE_MAX || of_user >= QUEUE_PER_USER_MAX {
+            let full = state.count >= QUEUE_MAX || of_user >= QUEUE_PER_USER_MAX;
+            if full && turn == Turn::First {
                 return Err(NotComputed::Overloaded);
             }
             let (sender, waiter) = oneshot::channel();
             if of_user == 0 {
                 state.turns.push_back(user.to_owned());
             }
-            state.waiting.entry(user.to_owned()).or_default().push_back(sender);
+            let queue = state.waiting.entry(user.to_owned()).or_default();
+            match turn {
+                Turn::First => queue.push_back(sender),
+                Turn::Again => queue.push_front(sender),
+            }
             state.count += 1;
             waiter
         };
@@ -390,13 +406,13 @@ mod tests {
     #[tokio::test]
     async fn users_take_turns_and_their_queues_are_bounded() {
         let slots = Compute::with_slots(1).slots;
-        let first = slots.take("a").await.unwrap();
+        let first = slots.take("a", Turn::First).await.unwrap();
         let order = Arc::new(Mutex::new(Vec::new()));
         let mut waiters = Vec::new();
         for user in ["a", "a", "a", "b", "c"] {
             let (slots, order) = (Arc::clone(&slots), Arc::clone(&order));
             waiters.push(tokio::spawn(async move {
-                let _slot = slots.take(user).await.unwrap();
+                let _slot = slots.take(user, Turn::First).await.unwrap();
                 order.lock().push(user);
             }));
             tokio::task::yield_now().await;
@@ -411,22 +427,24 @@ mod tests {
         assert_eq!(*order.lock(), ["a", "b", "c", "a"]);
         assert_eq!(slots.state.lock().free, 1);
 
-        let _held = slots.take("a").await.unwrap();
-        let mut full: Vec<_> = (0..QUEUE_PER_USER_MAX).map(|_| Box::pin(slots.take("a"))).collect();
+        let _held = slots.take("a", Turn::First).await.unwrap();
+        let mut full: Vec<_> = (0..QUEUE_PER_USER_MAX).map(|_| Box::pin(slots.take("a", Turn::First))).collect();
         for waiter in &mut full {
             assert!(poll_once(waiter.as_mut()).is_pending());
         }
-        assert_eq!(slots.take("a").await.unwrap_err(), NotComputed::Overloaded);
-        assert!(poll_once(Box::pin(slots.take("b")).as_mut()).is_pending());
+        assert_eq!(slots.take("a", Turn::First).await.unwrap_err(), NotComputed::Overloaded);
+        let mut again = Box::pin(slots.take("a", Turn::Again));
+        assert!(poll_once(again.as_mut()).is_pending(), "a request that has computed before is never refused");
+        assert!(poll_once(Box::pin(slots.take("b", Turn::First)).as_mut()).is_pending());
     }
 
     #[tokio::test]
     async fn one_user_leaves_a_slot_to_others() {
         let slots = Compute::with_slots(2).slots;
-        let first = slots.take("a").await.unwrap();
-        let mut second = Box::pin(slots.take("a"));
+        let first = slots.take("a", Turn::First).await.unwrap();
+        let mut second = Box::pin(slots.take("a", Turn::First));
         assert!(poll_once(second.as_mut()).is_pending(), "one of two slots is not for the same user");
-        let other = slots.take("b").await.unwrap();
+        let other = slots.take("b", Turn::First).await.unwrap();
         drop(other);
         assert!(poll_once(second.as_mut()).is_pending());
         drop(first);

@@ -80,7 +80,12 @@ impl Problems {
         }
         match problem {
             Some(problem) => {
-                tracing::error!(controller, problem, "a built-in loop cannot do its work");
+                // The text changes with each value that cannot be read. The log has the first one.
+                if problems.contains_key(controller) {
+                    tracing::debug!(controller, problem, "a built-in loop still cannot do its work");
+                } else {
+                    tracing::error!(controller, problem, "a built-in loop cannot do its work");
+                }
                 problems.insert(controller, problem);
             }
             None => {

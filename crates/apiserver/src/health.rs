@@ -45,7 +45,7 @@ enum Subject {
     Definitions,
     Loops,
     Controllers,
-    /// The objects that every cluster has, by the check under which their problems are kept.
+    /// The objects that every cluster has, by the check under which their problems are kept. Fails `/readyz` alone.
     Objects(&'static str),
     /// The shutdown has not begun.
     Shutdown,
@@ -112,8 +112,16 @@ const CHECKS: &[(&str, On, Subject)] = &[
 
 /// What the checks of an endpoint find.
 pub(crate) fn findings(endpoint: &str, state: &State<'_>) -> Vec<Finding> {
-    let checks = CHECKS.iter().filter(|(_, on, _)| *on == On::Each || endpoint == "readyz");
-    checks.map(|(name, _, subject)| Finding { name, problem: state.problem(*subject) }).collect()
+    let readyz = endpoint == "readyz";
+    let checks = CHECKS.iter().filter(|(_, on, _)| *on == On::Each || readyz);
+    checks
+        .map(|(name, _, subject)| {
+            // A restart makes no object that could not be made before: liveness must not ask for one.
+            let problem =
+                if readyz || !matches!(subject, Subject::Objects(_)) { state.problem(*subject) } else { None };
+            Finding { name, problem }
+        })
+        .collect()
 }
 
 impl State<'_> {
@@ -284,6 +292,7 @@ mod tests {
         let refused = State { controllers: why(), ..state(&nothing) };
         assert_eq!((failed("readyz", &refused), failed("livez", &refused)), (vec!["controllers-sync"], vec![]));
         let service = |check: &str| (check == "poststarthook/bootstrap-controller").then(|| "why".to_owned());
-        assert_eq!(failed("healthz", &state(&service)), ["poststarthook/bootstrap-controller"]);
+        assert_eq!(failed("readyz", &state(&service)), ["poststarthook/bootstrap-controller"]);
+        assert_eq!(failed("livez", &state(&service)), [""; 0], "a missing object is no reason to restart the server");
     }
 }

@@ -34,6 +34,7 @@ use crate::auth::User;
 use crate::backend::Backend;
 use crate::conditions::{self, Saying};
 use crate::controllers::survive;
+use crate::crd;
 use crate::registry::Resource;
 use crate::write::metadata::FINALIZER_KUBERNETES;
 use crate::write::{self, Amendment, Removal, WriteRequest, WriteVerb};
@@ -131,6 +132,8 @@ pub(crate) async fn run(backend: Arc<Backend>) {
                     Some(Delivery::Event(event)) => {
                         unreadable.remove("");
                         agenda.see(event.object(), event.change(), Instant::now());
+                        // Another server may have finished what this one could not read.
+                        unreadable.retain(|name, _| agenda.is_known(name));
                     }
                     Some(Delivery::Bookmark { .. }) => {}
                     Some(Delivery::Error(status)) => {
@@ -223,6 +226,11 @@ struct Entry {
 }
 
 impl Agenda {
+    /// Whether a namespace is being deleted, as far as was seen.
+    fn is_known(&self, name: &str) -> bool {
+        self.entries.contains_key(name)
+    }
+
     /// A namespace was seen to change.
     fn see(&mut self, namespace: &Object, change: Change, now: Instant) {
         let name = namespace.name();
@@ -367,6 +375,12 @@ impl Findings {
 async fn remove_content(backend: &Backend, namespace: &str) -> Result<Findings, Status> {
     let registry = backend.registry();
     let mut findings = Findings::default();
+    // A kind whose definition cannot be read is not served, and its objects would stay behind.
+    if let Some(why) = backend.problems().get(crd::DEFINITIONS) {
+        findings.failures.push(format!("customresourcedefinitions.apiextensions.k8s.io: {why}"));
+        findings.unreadable = Some(why);
+        return Ok(findings);
+    }
     // One prefix may be served in several versions; it is emptied once.
     let mut prefixes = HashSet::new();
     for resource in registry.resources().iter().filter(|resource| resource.namespaced) {

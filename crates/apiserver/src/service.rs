@@ -68,6 +68,8 @@ pub(crate) const WRITES_IN_FLIGHT_MAX: usize = 200;
 /// parsed, each counted as the most that one of its length can take; then the answers, until they are
 /// sent. Further ones wait, within the time that a request may take.
 pub(crate) const WRITES_BYTES_MAX: usize = 512 * 1024 * 1024;
+/// Bytes of a body that is parsed without room of [`WRITES_BYTES_MAX`].
+pub(crate) const SMALL_BODY_BYTES_MAX: usize = 16 * 1024;
 /// A write that waits for that memory cuts one slow answer each such time.
 const WRITES_BYTES_RECLAIM_INTERVAL: Duration = Duration::from_millis(250);
 
@@ -456,17 +458,24 @@ impl ApiService {
             body,
         };
         let view = ObjectView::plain(asker)?;
-        let answer = self.shared.compute.review(&self.shared, request, deadline.into_std()).await?;
+        let review = self.shared.compute.review(&self.shared, request, deadline.into_std());
+        let answer = in_time(deadline, pin!(review)).await?;
         let mut response = respond::written(answer, &route.resource, &view)?;
         let hold = held(seat, deadline, room, response.body());
         response.body_mut().hold(hold);
         Ok(response)
     }
 
-    /// Waits until there is room for what becomes of a body.
+    /// Waits until there is room for what becomes of a large body. A small one needs none.
     async fn room_for(&self, body: &Bytes) -> Option<OwnedSemaphorePermit> {
+        let bytes = write::document_bytes_max(body.len());
+        // A small write, such as a lease, never waits behind large ones. The seats bound what small ones take
+        // together: 200 times 1.6 MiB.
+        if body.len() <= SMALL_BODY_BYTES_MAX {
+            return None;
+        }
         // None is ever asked for that there is no room for at all, and the semaphore is never closed.
-        let bytes = u32::try_from(write::document_bytes_max(body.len()).min(WRITES_BYTES_MAX)).unwrap_or(u32::MAX);
+        let bytes = u32::try_from(bytes.min(WRITES_BYTES_MAX)).unwrap_or(u32::MAX);
         let mut room = std::pin::pin!(Arc::clone(&self.shared.writes_bytes).acquire_many_owned(bytes));
         loop {
             match tokio::time::timeout(WRITES_BYTES_RECLAIM_INTERVAL, &mut room).await {
@@ -841,17 +850,20 @@ mod tests {
 
     #[tokio::test]
     async fn writes_share_their_memory() {
-        let server = crate::ApiServer::builder().build().await.unwrap();
-        let send = || async {
-            let body = http_body_util::Full::new(Bytes::from_static(br#"{"metadata":{"generateName":"n"}}"#));
+        let server = &crate::ApiServer::builder().build().await.unwrap();
+        let send = |annotation: usize| async move {
+            let annotations = format!(r#"{{"a":"{}"}}"#, "x".repeat(annotation));
+            let body = format!(r#"{{"metadata":{{"generateName":"n","annotations":{annotations}}}}}"#);
+            let body = http_body_util::Full::new(Bytes::from(body));
             let request = Request::post("/api/v1/namespaces").header(CONTENT_TYPE, "application/json");
             server.service().handle(request.body(body).unwrap()).await.status()
         };
         let all = Arc::clone(&server.shared.writes_bytes).acquire_many_owned(WRITES_BYTES_MAX as u32);
         let taken = all.await.unwrap();
-        let mut waiting = std::pin::pin!(send());
+        let mut waiting = std::pin::pin!(send(100_000));
         let soon = tokio::time::timeout(Duration::from_millis(100), &mut waiting).await;
-        assert!(soon.is_err(), "there is room for no body");
+        assert!(soon.is_err(), "there is room for no large body");
+        assert_eq!(send(1).await, StatusCode::CREATED, "a small write does not wait behind large ones");
         drop(taken);
         assert_eq!(waiting.await, StatusCode::CREATED);
         assert_eq!(server.shared.writes_bytes.available_permits(), WRITES_BYTES_MAX);

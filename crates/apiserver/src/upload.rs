@@ -29,6 +29,8 @@ const RATE_BYTES_MIN: usize = 10 * 1024;
 /// Bytes of a refused request that are read and forgotten before the answer (Go's 256 KiB). A client
 /// that has more to send sees its stream reset behind the answer.
 const DRAIN_BYTES_MAX: usize = 256 * 1024;
+/// Bytes that are reserved for a body before they have come.
+const RESERVED_BYTES_MAX: usize = 64 * 1024;
 /// How long they may take to come; the answer waits no longer.
 const DRAIN_TIMEOUT: Duration = Duration::from_secs(1);
 
@@ -95,7 +97,8 @@ where
                 continue;
             }
             if joined.is_empty() {
-                joined.reserve(self.announced().max(first.len() + bytes));
+                // What is announced may never come; it grows with what has.
+                joined.reserve(self.announced().min(RESERVED_BYTES_MAX).max(first.len() + bytes));
                 joined.extend_from_slice(&std::mem::take(&mut first));
             }
             joined.extend_from_slice(&data.copy_to_bytes(bytes));

@@ -167,7 +167,7 @@ impl Pattern {
     }
 }
 
-/// Compiles a regular expression within [`PATTERN_BYTES_MAX`].
+/// Compiles a regular expression within [`crate::limits::PATTERN_BYTES_MAX`].
 pub(crate) fn compile_pattern(text: &str) -> Result<Matcher, String> {
     if let Some(repeat) = repeat_beyond_go(text) {
         return Err(format!("error parsing regexp: invalid repeat count: `{repeat}`"));

@@ -24,7 +24,12 @@ use crate::schema::{Constraint, Kind, More, Node};
 pub(crate) fn validate(value: &Value, node: &Node, old: Option<&Value>, at: &Path<'_>) -> Vec<FieldError> {
     let mut validator = Validator { steps: 0 };
     let correlated = old.map(|old| Correlated { old, node });
-    let outcome = validator.ratcheted(value, node, &ValuePath::ROOT, correlated);
+    let mut outcome = validator.ratcheted(value, node, &ValuePath::ROOT, correlated);
+    // A branch of `not` or `oneOf` that ran out of steps counts as one that does not match: the value is refused
+    // here, whatever came of it.
+    if validator.steps > VALIDATION_STEPS_MAX && outcome.is_valid() {
+        outcome.unplaced(format!("the object takes more than {VALIDATION_STEPS_MAX} steps to validate"));
+    }
     outcome.findings.into_iter().map(|finding| finding.below(at)).collect()
 }
 

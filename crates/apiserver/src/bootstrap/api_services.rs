@@ -357,8 +357,11 @@ async fn is_defined(backend: &Backend, name: &str) -> Result<bool, Status> {
             && definition["metadata"]["deletionTimestamp"].is_null()
             && versions.into_iter().flatten().any(|listed| listed["name"] == version && listed["served"] == true)
     };
+    // A definition is named `<plural>.<group>`, so that those of other groups need not be parsed.
+    let of_group =
+        |definition: &listwatch_meta::Object| definition.name().split_once('.').is_some_and(|(_, of)| of == group);
     let mut items = list.items;
-    Ok(items.any(|definition| serves(&definition)))
+    Ok(items.any(|definition| of_group(&definition) && serves(&definition)))
 }
 
 #[cfg(test)]

@@ -11,10 +11,13 @@ use x509_cert::der::Decode as _;
 use super::ensure;
 use super::objects::{CONFIG_MAPS, SYSTEM_NAMESPACE, Wanted};
 use crate::backend::Backend;
-use crate::write::{self, Amendment};
+use crate::write::Amendment;
 
 const NAME: &str = "extension-apiserver-authentication";
 const CLIENT_CA: &str = "client-ca-file";
+/// Certificates that are kept; the oldest are dropped. A server that makes a new CA at each start must not make
+/// the object grow for ever.
+const CERTIFICATES_MAX: usize = 16;
 /// A certificate is dropped when it has expired for this time.
 const EXPIRED_SLACK: Duration = Duration::minutes(5);
 
@@ -42,7 +45,7 @@ pub(super) async fn sync(backend: &Arc<Backend>, client_ca: Option<&str>) -> Res
     let registry = backend.registry();
     let Some(resource) = registry.find(group, version, plural) else { return Ok(()) };
     let key = resource.key(wanted.namespace, NAME)?;
-    write::amend(backend, resource, &key, |map| merge(map, client_ca, now)).await
+    super::amend(backend, resource, &key, |map| merge(map, client_ca, now)).await
 }
 
 fn merge(map: &mut Map<String, Value>, client_ca: &str, now: OffsetDateTime) -> Amendment {
@@ -69,7 +72,9 @@ fn merged(present: &str, own: &str, now: OffsetDateTime) -> String {
             seen.push(block);
         }
     }
-    seen.iter().map(|block| pem::encode_config(block, line_feeds)).collect()
+    // This server's own certificates are the last.
+    let first = seen.len().saturating_sub(CERTIFICATES_MAX);
+    seen[first..].iter().map(|block| pem::encode_config(block, line_feeds)).collect()
 }
 
 /// The end of a certificate's validity (RFC 5280, section 4.1.2.5). `None` if the certificate is unreadable.

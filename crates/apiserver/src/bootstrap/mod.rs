@@ -29,7 +29,7 @@ use futures_util::future::join_all;
 use listwatch_meta::{Key, KeyRange, Revision, Status};
 use listwatch_storage::{Watch, WatchItem};
 use listwatch_wire::query::Query;
-use serde_json::Value;
+use serde_json::{Map, Value};
 use tokio::time::Instant;
 
 use self::api_services::ApiServices;
@@ -38,7 +38,7 @@ use crate::auth::User;
 use crate::backend::Backend;
 use crate::namespaces;
 use crate::registry::Resource;
-use crate::write::{self, WriteRequest, WriteVerb};
+use crate::write::{self, Amendment, WriteRequest, WriteVerb};
 
 /// How often everything is looked at, besides when something is known to have changed (kube-apiserver's
 /// period for the service and its range).
@@ -204,6 +204,20 @@ async fn ensure(backend: &Arc<Backend>, wanted: &Wanted) -> Result<bool, Status>
         // Another server may be between the claim of the address and the service.
         Err(status) if status.code == 409 || exists(backend, &key).await? => Ok(false),
         Err(status) => Err(status),
+    }
+}
+
+/// Changes an object as [`write::amend`] does. An object that cannot be read counts as it is to be: another
+/// server stored it, and this one must not judge it.
+async fn amend(
+    backend: &Backend,
+    resource: &Resource,
+    key: &Key,
+    change: impl FnMut(&mut Map<String, Value>) -> Amendment,
+) -> Result<(), Status> {
+    match write::amend(backend, resource, key, change).await {
+        Err(_) if write::is_unreadable(backend, key).await? => Ok(()),
+        done => done,
     }
 }
 

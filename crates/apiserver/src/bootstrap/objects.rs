@@ -102,7 +102,7 @@ pub(super) async fn ensure_service_range(backend: &Arc<Backend>) -> Result<(), S
     let Some(resource) = registry.find(wanted.group, wanted.version, wanted.plural) else { return Ok(()) };
     let key = resource.key(None, wanted.name)?;
     let now = write::Clock::default().now();
-    write::amend(backend, resource, &key, |range| range_is_ready(range, &now)).await
+    super::amend(backend, resource, &key, |range| range_is_ready(range, &now)).await
 }
 
 fn range_is_ready(range: &mut Map<String, Value>, now: &str) -> Amendment {
@@ -158,7 +158,7 @@ pub(super) async fn sync_tracking(backend: &Arc<Backend>, may_create: bool) -> R
         data["since"] = json!(today);
         Amendment::Write
     };
-    write::amend(backend, resource, &key, dated).await?;
+    super::amend(backend, resource, &key, dated).await?;
     Ok(false)
 }
 

@@ -26,9 +26,11 @@ use crate::registry::Resource;
 use crate::write::{self, Amendment};
 
 /// The name of this loop in what `/readyz` says.
-const NAME: &str = "definitions";
+pub(crate) const NAME: &str = "definitions";
 /// A watch of the definitions is renewed after this time; any value does.
 const WATCH_TIME: Duration = Duration::from_secs(3600);
+/// A definition whose objects cannot all be read is worked on again after this time.
+const RETRY_UNREADABLE: Duration = Duration::from_secs(10);
 /// After a failed watch, or a status that could not be written, the next attempt begins so much later.
 const RETRY: Duration = Duration::from_secs(1);
 /// After a job that panicked, the next one for the same definition begins so much later.
@@ -134,6 +136,8 @@ async fn load_once(backend: &Backend) -> Result<(), Status> {
     let mut catalog = backend.definitions().catalog.lock();
     list.items.for_each(|object| catalog.handle(Change::Added, &object));
     drop(catalog);
+    let unreadable = list.undecodable.first().map(|key| format!("the definition at {key} cannot be read"));
+    backend.problems().set(NAME, unreadable);
     install(backend);
     Ok(())
 }
@@ -217,8 +221,9 @@ fn take(backend: &Backend, delivery: Delivery, initial: &mut Option<HashSet<Stri
         Delivery::Error(status) => {
             tracing::warn!(%status, "the watch of definitions ended");
             // What is known stays as it is: a definition that cannot be read is not gone.
-            let unreadable = status.reason == reason::STORAGE_READ_ERROR;
-            backend.problems().set(NAME, unreadable.then_some(status.message));
+            if status.reason == reason::STORAGE_READ_ERROR {
+                backend.problems().set(NAME, Some(status.message));
+            }
             return Err(());
         }
     }
@@ -284,7 +289,9 @@ impl Jobs {
                     Some(Ok(())) => {}
                     Some(Err(status)) => {
                         tracing::warn!(definition = name, %status, "cannot keep up a definition");
-                        tokio::time::sleep(RETRY).await;
+                        // Each try reads the objects of the kind.
+                        let unreadable = status.reason == reason::STORAGE_READ_ERROR;
+                        tokio::time::sleep(if unreadable { RETRY_UNREADABLE } else { RETRY }).await;
                     }
                     None => tokio::time::sleep(RETRY_BROKEN).await,
                 }

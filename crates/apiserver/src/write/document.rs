@@ -21,7 +21,7 @@ use super::yaml_reader;
 pub(crate) const DOCUMENT_BYTES_MAX: usize = 64 * 1024 * 1024;
 
 /// A small document may take this much however short its body is.
-const DOCUMENT_BYTES_MIN: usize = 1024 * 1024;
+pub(super) const DOCUMENT_BYTES_MIN: usize = 1024 * 1024;
 
 /// The bytes of memory for each byte of a body: `0,` in a list is the most that JSON can ask for. A
 /// document that takes more is YAML whose aliases multiply it.

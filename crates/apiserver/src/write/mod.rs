@@ -250,7 +250,10 @@ pub(crate) async fn write(backend: &Arc<Backend>, request: WriteRequest<'_>) -> 
         && let WriteBody::Object(object) = &written.body
     {
         // What was defined is served when its author hears that it was stored.
-        backend.definitions().has_settled(object.name(), object.revision()).await;
+        // While one of them cannot be read, none is taken in, and nobody waits for that.
+        if backend.problems().get(crate::crd::DEFINITIONS).is_none() {
+            backend.definitions().has_settled(object.name(), object.revision()).await;
+        }
     }
     Ok(written)
 }
@@ -353,6 +356,12 @@ pub(crate) async fn amend(
     Ok(())
 }
 
+/// Whether an object is stored under a key and its value cannot be read.
+pub(crate) async fn is_unreadable(backend: &Backend, key: &Key) -> Result<bool, Status> {
+    let (found, _) = backend.storage().get(key).await.map_err(Status::internal)?;
+    Ok(found.is_some_and(|found| !store::is_readable(&found.value)))
+}
+
 /// Makes sure that all objects in a range can be read, before a built-in loop acts on any of them.
 ///
 /// # Errors
@@ -365,7 +374,8 @@ pub(crate) async fn check_readable(backend: &Backend, resource: &Resource, range
         let page = backend.storage().list(query).await.map_err(Status::internal)?;
         let keys = page.items.iter().filter(|item| !store::is_readable(&item.value)).map(|item| item.key.clone());
         unreadable.extend(keys.take(UNREADABLE_NAMED_MAX - unreadable.len()));
-        match page.items.last().filter(|_| page.more) {
+        // One page that cannot be read is enough to refuse.
+        match page.items.last().filter(|_| page.more && unreadable.is_empty()) {
             Some(last) => range = range.starting_at(&format!("{}\0", last.key)),
             None if unreadable.is_empty() => return Ok(()),
             None => return Err(ReadError::Undecodable { keys: unreadable }.status(resource.gr())),

@@ -2,7 +2,7 @@
 //! those of [`listwatch_apply`]; here is what they need to know of a resource and a request.
 //!
 //! In the tree of an object that comes from the store or goes there, `metadata.managedFields` is its
-//! JSON text, which [`store`](super::store) reads and writes as such: as a tree it would be most of the
+//! JSON text, which [`super::store`] reads and writes as such: as a tree it would be most of the
 //! names of an object, and nobody looks into it but [`managed::from_text`]. What a client sends is a tree, and
 //! where a patch may look into it [`spell_out`] makes it one.
 

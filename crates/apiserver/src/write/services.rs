@@ -29,6 +29,7 @@
 
 use std::collections::{HashMap, HashSet};
 use std::net::Ipv4Addr;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
@@ -50,6 +51,9 @@ const FIRST_FREE_OFFSET: u32 = 256;
 const KUBERNETES_SERVICE_OFFSET: u32 = 1;
 /// Node ports come from this range (`--service-node-port-range`).
 const NODE_PORTS: std::ops::RangeInclusive<u16> = 30_000..=32_767;
+/// Random node ports come from this part of the range first, so that the part below stays free for those who choose
+/// (KEP-3668: the static band has 16 to 128 ports, here 86).
+const DYNAMIC_NODE_PORTS: std::ops::RangeInclusive<u16> = 30_086..=32_767;
 /// So many random candidates are tried before the range counts as full; then the client gets a 500.
 const CANDIDATES_MAX: usize = 512;
 
@@ -222,7 +226,12 @@ impl Wanted {
         for wanted in &self.ports {
             // Another drawn one is only known by the grant when nothing is claimed.
             let free = |port: &u16| !grant.ports.contains(port) && !self.asks_for(*port);
-            let candidate = || Some(rand::random_range(NODE_PORTS)).filter(free);
+            let tries = AtomicUsize::new(0);
+            let candidate = || {
+                let tried = tries.fetch_add(1, Ordering::Relaxed);
+                let band = if tried < CANDIDATES_MAX / 2 { DYNAMIC_NODE_PORTS } else { NODE_PORTS };
+                Some(rand::random_range(band)).filter(free)
+            };
             let port = self
                 .claim_one(backend, clock, dry_run, wanted.choice, candidate, |port| port_claim(port, self, clock))
                 .await?;

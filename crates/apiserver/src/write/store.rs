@@ -96,11 +96,12 @@ pub(super) async fn run<E: From<Status> + From<Faulted>>(
 ) -> Result<Done, E> {
     let storage = &**backend.storage();
     let decide = |found: Option<&KeyValue>| {
-        let decision = decide(found)?;
-        // A computation that was cut short has no effect.
+        let decision = decide(found);
+        // A computation that was cut short has no effect. Nor does its error, which may ask for one, such as claims.
         if fuel::is_exhausted() {
             return Err(E::from(Faulted::Abandoned(compute::timed_out())));
         }
+        let decision = decision?;
         if let (true, Decision::Write { value, .. }) = (dry_run, &decision) {
             check_size(value)?;
         }
