@@ -64,13 +64,13 @@ fn selects(spec: &Object, kind: &str, at: &Path<'_>, errors: &mut Errors) -> Opt
         None => errors.required(&selector_at, ""),
         Some(selector) => {
             label_selector(Some(selector), true, &selector_at, errors);
-            nothing_selected(selector, kind, &selector_at, errors);
+            refuse_empty_selector(selector, kind, &selector_at, errors);
         }
     }
     read_selector(spec)
 }
 
-fn nothing_selected(selector: &Value, kind: &str, at: &Path<'_>, errors: &mut Errors) {
+fn refuse_empty_selector(selector: &Value, kind: &str, at: &Path<'_>, errors: &mut Errors) {
     let empty = |name: &str| super::is_empty(selector.get(name));
     if empty("matchLabels") && empty("matchExpressions") {
         errors.invalid_value(at, "{}", format_args!("empty selector is invalid for {kind}"));
@@ -225,7 +225,7 @@ pub(super) fn daemon_set(set: &Object, old: Option<&Object>, errors: &mut Errors
         unselected(template, &at.child("template"), errors);
     }
     if let Some(selector) = given(spec, "selector") {
-        nothing_selected(selector, "daemonset", &at.child("selector"), errors);
+        refuse_empty_selector(selector, "daemonset", &at.child("selector"), errors);
     }
     let template_at = at.child("template");
     pods::template(template, old.map(|old| child(child(old, "spec"), "template")), &template_at, errors);
