@@ -5,13 +5,10 @@
 //! is named by [`crate::impersonation`] everything or nothing. Finer rules belong to an authorizer, which
 //! this server does not have.
 
-use std::collections::BTreeMap;
-use std::sync::LazyLock;
-
 use http::HeaderMap;
 use http::header::AUTHORIZATION;
-use listwatch_meta::selector::{validate_dns_label, validate_dns_subdomain};
-use serde::Serialize;
+pub(crate) use listwatch_meta::UserInfo as User;
+use listwatch_meta::user::SYSTEM_MASTERS;
 
 /// How requests prove who sends them.
 #[derive(Clone, Default)]
@@ -35,47 +32,12 @@ impl std::fmt::Debug for Auth {
     }
 }
 
-/// Who is let in, as reviews tell it (`authentication.k8s.io/v1 UserInfo`).
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-pub(crate) struct User {
-    pub(crate) username: String,
-    #[serde(skip_serializing_if = "String::is_empty")]
-    pub(crate) uid: String,
-    pub(crate) groups: Vec<String>,
-    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
-    pub(crate) extra: BTreeMap<String, Vec<String>>,
-}
-
-/// The name of the administrator.
-pub(crate) const ADMIN: &str = "admin";
-
-impl User {
-    /// The administrator.
-    pub(crate) fn admin() -> &'static Self {
-        static USER: LazyLock<User> = LazyLock::new(|| User {
-            username: ADMIN.to_owned(),
-            uid: String::new(),
-            groups: vec!["system:masters".to_owned(), "system:authenticated".to_owned()],
-            extra: BTreeMap::new(),
-        });
-        &USER
-    }
-
-    /// Whether the server knows this user. Known users may do everything: members of `system:masters`, the
-    /// administrator by name, and service accounts.
-    pub(crate) fn may_do_everything(&self) -> bool {
-        self.groups.iter().any(|group| group == "system:masters")
-            || self.username == ADMIN
-            || service_account(&self.username).is_some()
-    }
-}
-
-/// The namespace and name of a service account, from its user name (`serviceaccount.SplitUsername`); `None`
-/// for any other user name, a malformed one of this form included.
-pub(crate) fn service_account(username: &str) -> Option<(&str, &str)> {
-    let (namespace, name) = username.strip_prefix("system:serviceaccount:")?.split_once(':')?;
-    let valid = validate_dns_label(namespace).is_ok() && validate_dns_subdomain(name).is_ok();
-    valid.then_some((namespace, name))
+/// Whether the server knows this user. Known users may do everything: members of `system:masters`, the
+/// administrator by name, and service accounts.
+pub(crate) fn may_do_everything(user: &User) -> bool {
+    user.groups.iter().any(|group| group == SYSTEM_MASTERS)
+        || user.username == User::admin().username
+        || user.service_account().is_some()
 }
 
 /// The groups of the service accounts of a namespace.

@@ -1,7 +1,7 @@
 //! Impersonation (`Impersonate-User` and its companions; `kubectl --as`), and the refusal that users without
 //! rights receive (`pkg/endpoints/filters/impersonation`, `…/filters/authorization.go`).
 //!
-//! Every authenticated client may impersonate anybody. [`User::may_do_everything`] then says what the
+//! Every authenticated client may impersonate anybody. [`auth::may_do_everything`] then says what the
 //! impersonated user may do: a user that this server does not know may read discovery and review its own
 //! access, as in a cluster that has bound no role to it.
 //!
@@ -54,7 +54,7 @@ pub(crate) fn user(headers: &HeaderMap) -> Result<Option<User>, Status> {
         };
     }
     if user.groups.is_empty()
-        && let Some((namespace, _)) = auth::service_account(&user.username)
+        && let Some((namespace, _)) = user.service_account()
     {
         user.groups = auth::service_account_groups(namespace);
     }
@@ -98,7 +98,7 @@ fn print(user: &User) -> String {
 
 /// The 403 for a user that may not do what a request asks; `None` for one that may.
 pub(crate) fn refusal(user: &User, method: &Method, path: &str, route: &Route, query: &Query<'_>) -> Option<Status> {
-    if user.may_do_everything() {
+    if auth::may_do_everything(user) {
         return None;
     }
     let who = &user.username;

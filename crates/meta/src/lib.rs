@@ -11,6 +11,7 @@
 //!                          shard                    shardSelector: a part of a collection, by hash
 //!                          continue_token           limit, continue
 //!                          status                   v1.Status
+//!                          user                     UserInfo
 //! ```
 //!
 //! Everything is a plain value. Two rules hold across the workspace: a [`Revision`] never meets a
@@ -47,6 +48,7 @@ pub mod scan;
 pub mod selector;
 pub mod shard;
 pub mod status;
+pub mod user;
 
 pub use continue_token::ContinueToken;
 pub use event::{Change, Event};
@@ -57,3 +59,4 @@ pub use revision::{ResourceVersion, Revision};
 pub use selector::{FieldSelector, LabelSelector};
 pub use shard::{InvalidShardSelector, ShardField, ShardSelector};
 pub use status::{FieldError, GroupResource, Status};
+pub use user::UserInfo;

@@ -3,7 +3,7 @@
 //!
 //! What is answered follows from [`crate::Auth`]: whoever is let in may do everything. Whoever is only named
 //! (the subject of a SubjectAccessReview, or of [`crate::impersonation`]) may do everything or nothing, as
-//! [`User::may_do_everything`] says.
+//! [`may_do_everything`] says.
 
 use listwatch_meta::{FieldError, Status};
 use serde_json::{Map, Value, json};
@@ -12,7 +12,7 @@ use super::decode::{Expected, decode};
 use super::options::Options;
 use super::store::{metadata, metadata_mut};
 use super::{Clock, WriteBody, WriteRequest, WriteResponse, create, metadata as meta};
-use crate::auth::{Auth, User};
+use crate::auth::{Auth, User, may_do_everything};
 use crate::backend::Backend;
 use crate::tokens::{self, Verdict};
 
@@ -89,7 +89,7 @@ fn answer(kind: &str, user: &User, token: Verdict, object: &mut Map<String, Valu
         _ => {
             check_attributes(kind, object)?;
             let subject = (kind != "SelfSubjectAccessReview").then(|| subject(object.get("spec")));
-            json!({"allowed": subject.as_ref().unwrap_or(user).may_do_everything()})
+            json!({"allowed": may_do_everything(subject.as_ref().unwrap_or(user))})
         }
     };
     object.entry("spec").or_insert_with(|| json!({}));
@@ -118,7 +118,7 @@ fn subject(spec: Option<&Value>) -> User {
 /// What a user may do: everything, or what anybody may whom nobody gave a role (`system:basic-user`,
 /// `system:discovery`).
 fn rules(user: &User) -> Value {
-    let (resources, paths) = match user.may_do_everything() {
+    let (resources, paths) = match may_do_everything(user) {
         true => (
             json!([{"verbs": ["*"], "apiGroups": ["*"], "resources": ["*"]}]),
             json!([{"verbs": ["*"], "nonResourceURLs": ["*"]}]),
