@@ -64,7 +64,6 @@ mod gzip;
 mod h1;
 mod health;
 mod impersonation;
-mod label_selectors;
 mod list;
 mod metrics;
 mod namespaces;

@@ -36,8 +36,8 @@ use crate::conditions::{self, Saying};
 use crate::controllers::survive;
 use crate::crd;
 use crate::registry::Resource;
-use crate::write::metadata::FINALIZER_KUBERNETES;
 use crate::write::{self, Amendment, Removal, WriteRequest, WriteVerb};
+use listwatch_validation::object_meta::FINALIZER_KUBERNETES;
 
 /// The namespaces that every cluster has.
 const SYSTEM_NAMESPACES: [&str; 4] = ["default", "kube-system", "kube-public", "kube-node-lease"];

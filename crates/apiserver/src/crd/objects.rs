@@ -6,7 +6,7 @@ use listwatch_meta::FieldError;
 use serde_json::{Map, Value};
 
 use crate::registry::{Resource, Subresource};
-use crate::write::go;
+use listwatch_meta::go;
 
 /// What is wrong with a new object; nothing with one that is built in.
 pub(crate) fn create(resource: &Resource, object: &mut Map<String, Value>) -> Vec<FieldError> {

@@ -10,7 +10,7 @@ use super::definition::{Definition, FINALIZER};
 use super::status::set_condition;
 use super::{GROUP, PLURAL};
 use crate::registry::Resource;
-use crate::write::go;
+use listwatch_meta::go;
 
 /// Members of a definition, the Go struct in which each is, and the type it must have.
 const TEXTS: [(&str, &str, &str); 11] = [

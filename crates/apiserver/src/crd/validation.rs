@@ -14,7 +14,7 @@ use serde_json::{Map, Value, json};
 use super::approval::{self, Approval};
 use super::definition::APPROVAL_ANNOTATION;
 use super::schema;
-use crate::write::names::dns_subdomain;
+use listwatch_validation::names::dns_subdomain;
 
 /// A version may have so many selectable fields.
 const SELECTABLE_FIELDS_MAX: usize = 8;

@@ -8,7 +8,7 @@ use serde::Deserialize;
 use serde::de::value::MapAccessDeserializer;
 use serde::de::{DeserializeSeed, Deserializer, IgnoredAny, MapAccess, Visitor};
 
-use crate::write::metadata::{FINALIZER_FOREGROUND, FINALIZER_ORPHAN};
+use listwatch_validation::object_meta::{FINALIZER_FOREGROUND, FINALIZER_ORPHAN};
 
 /// An entry of `metadata.ownerReferences`.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -47,8 +47,8 @@ use self::unreadable::{Blocked, Unreadable};
 use crate::auth::User;
 use crate::backend::Backend;
 use crate::registry::{Registry, Resource};
-use crate::write::metadata::{FINALIZER_FOREGROUND, FINALIZER_ORPHAN};
 use crate::write::{self, Propagation, WriteRequest, WriteVerb};
+use listwatch_validation::object_meta::{FINALIZER_FOREGROUND, FINALIZER_ORPHAN};
 
 /// So many jobs are done at the same time; more wait.
 const JOBS_AT_ONCE: usize = 16;

@@ -20,6 +20,8 @@ use crate::discovery::Discovery;
 use crate::openapi::OpenApi;
 use crate::versions::Conversion;
 
+pub use listwatch_validation::names::NameRule;
+
 pub use self::subresource::{ForeignKind, Subresource, Way};
 
 /// One served resource: a kind in a group and version.
@@ -110,21 +112,6 @@ pub struct Strategy {
     pub graceful_delete: bool,
     /// Objects remove themselves after this many seconds (events).
     pub ttl_seconds: Option<u64>,
-}
-
-/// How names of a resource are checked (`apimachinery/pkg/api/validation`).
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum NameRule {
-    /// RFC 1123 subdomain, most kinds.
-    Subdomain,
-    /// RFC 1123 label: namespaces.
-    Label,
-    /// RFC 1035 label: services.
-    Rfc1035Label,
-    /// Anything that is one path element: RBAC kinds.
-    PathSegment,
-    /// An IP address in its canonical spelling: IPAddress.
-    Address,
 }
 
 impl Resource {

@@ -6,8 +6,8 @@
 use serde_json::{Map, Value, json};
 
 use super::{Version, moved};
-use crate::registry::NameRule;
-use crate::write::quantities;
+use listwatch_validation::names::NameRule;
+use listwatch_validation::quantities;
 
 pub(super) static V1: Version = Version {
     group: "autoscaling",

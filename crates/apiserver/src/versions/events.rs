@@ -5,7 +5,7 @@ use listwatch_meta::SelectableField;
 use serde_json::{Map, Value, json};
 
 use super::Version;
-use crate::registry::NameRule;
+use listwatch_validation::names::NameRule;
 
 pub(super) static V1: Version = Version {
     group: "events.k8s.io",

@@ -551,7 +551,7 @@ fn name() -> impl Strategy<Value = Value> {
 fn amount() -> impl Strategy<Value = Value> {
     (1..900_i64, prop::sample::select(vec!["", "m", "Ki", "Gi"])).prop_map(|(count, unit)| {
         let mut amount = json!(format!("{count}{unit}"));
-        crate::write::quantities::spell(&mut amount).unwrap();
+        listwatch_validation::quantities::spell(&mut amount).unwrap();
         amount
     })
 }

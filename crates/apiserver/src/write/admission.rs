@@ -7,10 +7,11 @@ use listwatch_meta::status::StatusCause;
 use listwatch_meta::{Change, GroupResource, Status};
 use serde_json::{Map, Value, json};
 
+use super::store;
 use super::x509::CertificateRequest;
-use super::{metadata as meta, store};
 use crate::backend::{Backend, CreatingIn};
 use crate::registry::{Registry, Resource};
+use listwatch_validation::object_meta as meta;
 
 const NAMESPACES: GroupResource<'_> = GroupResource { group: "", resource: "namespaces" };
 
@@ -76,7 +77,7 @@ pub(super) fn signer_may_be_asked(resource: &Resource, object: &Map<String, Valu
         Ok(_) => format!("use of {SIGNER} signer with {MASTERS} group is not allowed"),
         Err(error) => format!("failed to parse CSR: {error}"),
     };
-    Err(Status::forbidden(resource.gr(), meta::text(store::metadata(object), "name"), why))
+    Err(Status::forbidden(resource.gr(), meta::text(listwatch_validation::metadata(object), "name"), why))
 }
 
 /// Checks that the definition of a custom resource is not on its way out: what is served now counts,
@@ -138,7 +139,7 @@ impl PriorityClass {
         let (found, _) = backend.storage().get(&key).await.map_err(|error| store::read_failed(&error, pods.gr()))?;
         let Some(found) = found else { return missing() };
         let object = store::parse(&found)?;
-        let policy = super::metadata::text(&object, "preemptionPolicy");
+        let policy = listwatch_validation::object_meta::text(&object, "preemptionPolicy");
         Ok(PriorityClass {
             name: class.to_owned(),
             value: object.get("value").and_then(Value::as_i64).unwrap_or(0),
@@ -175,7 +176,7 @@ pub(super) fn set_priority(
         return Ok(());
     };
     let forbidden = |why: String| Err(NoPriority::Refused(Box::new(Status::forbidden(resource.gr(), name, why))));
-    let named = super::metadata::text(spec, "priorityClassName");
+    let named = listwatch_validation::object_meta::text(spec, "priorityClassName");
     let class = PriorityClass::built_in(named).or_else(|| known.filter(|known| known.name == named).cloned());
     let Some(PriorityClass { value, preemption_policy, .. }) = class else {
         return Err(NoPriority::Unknown(named.to_owned()));
@@ -186,7 +187,7 @@ pub(super) fn set_priority(
             "the integer value of priority ({given}) must not be provided in pod spec; priority admission controller computed {value} from the given PriorityClass name"
         ));
     }
-    let given = super::metadata::text(spec, "preemptionPolicy");
+    let given = listwatch_validation::object_meta::text(spec, "preemptionPolicy");
     if !given.is_empty() && given != preemption_policy {
         return forbidden(format!(
             "the string value of PreemptionPolicy ({given}) must not be provided in pod spec; priority admission controller computed {preemption_policy} from the given PriorityClass name"

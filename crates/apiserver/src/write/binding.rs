@@ -6,11 +6,13 @@ use listwatch_storage::{Decision, KeyValue};
 use serde_json::{Map, Value, json};
 
 use super::decode::{Expected, decode};
-use super::go::Words;
 use super::options::Options;
-use super::store::{self, child_mut, metadata, metadata_mut};
+use super::store;
 use super::update::Target;
-use super::{WriteBody, WriteRequest, WriteResponse, create, metadata as meta};
+use super::{WriteBody, WriteRequest, WriteResponse, create};
+use listwatch_meta::go::Words;
+use listwatch_validation::object_meta as meta;
+use listwatch_validation::{child_mut, metadata, metadata_mut};
 
 const BINDING: Expected<'static> =
     Expected { group: "", version: "v1", kind: "Binding", custom: false, form: None, words: Words::Decoder };

@@ -9,12 +9,15 @@ use super::decode::{Expected, cannot_handle, decode};
 use super::kinds::Making;
 use super::options::Options;
 use super::ownership::{self, Sent};
-use super::store::{self, metadata, metadata_mut};
-use super::{Clock, WriteBody, WriteRequest, WriteResponse, admission, metadata as meta, names, prepare, services};
+use super::store;
+use super::{Clock, WriteBody, WriteRequest, WriteResponse, admission, prepare, services};
 use crate::backend::Backend;
 use crate::compute;
 use crate::crd::strategy;
 use crate::registry::Resource;
+use listwatch_validation::names;
+use listwatch_validation::object_meta as meta;
+use listwatch_validation::{metadata, metadata_mut};
 
 /// How often a name is made from `generateName` before giving up
 /// (`maxNameGenerationCreateAttempts`).

@@ -6,17 +6,18 @@
 //! Texts: `pkg/endpoints/handlers/{create,update,rest}.go`, apimachinery `runtime` errors.
 
 use listwatch_meta::{FieldError, Status};
+use listwatch_validation::object_meta;
 use listwatch_wire::media_type::{Encoding, Served, negotiate_body};
 use listwatch_wire::protobuf;
 use serde_json::{Map, Value};
 
 use super::document::Document;
-use super::go::{self, Words};
 use super::options::FieldValidation;
 use super::store::{self, OBJECT_DEPTH_MAX, is_deeper};
-use super::{metadata, strict_order, typed};
+use super::{strict_order, typed};
 use crate::crd::{FitError, Form};
 use crate::registry::{Registry, Resource};
+use listwatch_meta::go::{self, Words};
 
 /// So many bytes of a body that cannot be understood are quoted in the answer.
 const QUOTED_BYTES_MAX: usize = 30;
@@ -154,7 +155,7 @@ pub(super) fn decode(
             Some(other) => return Err(cannot_read(other, &format!("struct field .{name} of type string"))),
         }
     }
-    let api_version = metadata::text(&object, "apiVersion");
+    let api_version = object_meta::text(&object, "apiVersion");
     if api_version.matches('/').count() > 1 {
         return Err(unrecognized(&format!("unexpected GroupVersion string: {api_version}")));
     }
@@ -167,7 +168,7 @@ pub(super) fn decode(
 
     let mut findings = document.strict_errors;
     if let Some(Value::Object(metadata)) = object.get("metadata") {
-        findings.extend(metadata::unknown_fields(metadata).map(|path| format!("unknown field {path:?}")));
+        findings.extend(object_meta::unknown_fields(metadata).map(|path| format!("unknown field {path:?}")));
     }
     findings.extend(fit(&mut object, expected).map_err(|unfit| match unfit {
         Unfit::Text(why) => cannot_handle(&object, expected, &why),
@@ -177,7 +178,7 @@ pub(super) fn decode(
     let findings = if expected.custom { findings } else { strict_order::in_document_order(body, findings) };
     let warnings = match validation {
         FieldValidation::Ignore => Vec::new(),
-        FieldValidation::Warn => go::strict_warnings(findings),
+        FieldValidation::Warn => strict_warnings(findings),
         FieldValidation::Strict if findings.is_empty() => Vec::new(),
         FieldValidation::Strict => {
             let why = format!("strict decoding error: {}", findings.join(", "));
@@ -214,7 +215,7 @@ pub(super) fn kind_problem(
     expected: Expected<'_>,
     object: &Map<String, Value>,
 ) -> Option<KindProblem> {
-    let given = |name: &str, expected: &str| match metadata::text(object, name) {
+    let given = |name: &str, expected: &str| match object_meta::text(object, name) {
         "" => expected.to_owned(),
         text => text.to_owned(),
     };
@@ -249,7 +250,7 @@ pub(super) fn kind_problem(
 /// 400 when `metadata` cannot be an `ObjectMeta`.
 pub(super) fn ordered(mut object: Map<String, Value>, expected: Expected<'_>) -> Result<Map<String, Value>, Status> {
     let metadata = object.shift_remove("metadata").unwrap_or(Value::Null);
-    if let Err(why) = metadata::check_shape(expected, &metadata) {
+    if let Err(why) = object_meta::check_shape(expected.kind, expected.words, &metadata) {
         return Err(cannot_handle(&object, expected, &why));
     }
     let metadata = match metadata {
@@ -299,7 +300,7 @@ pub(super) fn fit(object: &mut Map<String, Value>, expected: Expected<'_>) -> Re
 /// # Errors
 /// 400 for no kind or another version, 422 for another kind.
 fn check_custom_kind(expected: Expected<'_>, object: &Map<String, Value>, body: &[u8]) -> Result<(), Status> {
-    let (kind, api_version) = (metadata::text(object, "kind"), metadata::text(object, "apiVersion"));
+    let (kind, api_version) = (object_meta::text(object, "kind"), object_meta::text(object, "apiVersion"));
     if kind.is_empty() {
         return Err(Status::bad_request(format!(
             "the object provided is unrecognized (must be of type {}): Object 'Kind' is missing in '{}' ({})",
@@ -324,11 +325,11 @@ fn check_custom_kind(expected: Expected<'_>, object: &Map<String, Value>, body: 
 
 /// 400: the body is understood but is no object of this kind.
 pub(super) fn cannot_handle(object: &Map<String, Value>, expected: Expected<'_>, why: &str) -> Status {
-    let kind = match metadata::text(object, "kind") {
+    let kind = match object_meta::text(object, "kind") {
         "" => expected.kind,
         kind => kind,
     };
-    let version = match metadata::text(object, "apiVersion") {
+    let version = match object_meta::text(object, "apiVersion") {
         "" => expected.version,
         api_version => api_version.rsplit('/').next().unwrap_or_default(),
     };
@@ -344,6 +345,20 @@ fn summary(body: &[u8]) -> String {
         Some(b'{') => format!("{}{more}", String::from_utf8_lossy(cut)),
         Some(_) => format!("{}{more}", cut.iter().map(|byte| format!("{byte:02x}")).collect::<String>()),
     }
+}
+
+/// The warnings that kube-apiserver makes of strict decoding errors: one for each line of what the YAML library
+/// says, without its heads (`parseYAMLWarnings`).
+pub(super) fn strict_warnings(errors: Vec<String>) -> Vec<String> {
+    const HEADS: [&str; 2] = ["yaml: unmarshal errors:\n", "error converting YAML to JSON: yaml: unmarshal errors:\n"];
+    let mut warnings = Vec::with_capacity(errors.len());
+    for error in errors {
+        match HEADS.iter().find_map(|head| error.strip_prefix(head)) {
+            Some(lines) => warnings.extend(lines.split('\n').map(|line| line.trim().to_owned())),
+            None => warnings.push(error),
+        }
+    }
+    warnings
 }
 
 #[cfg(test)]

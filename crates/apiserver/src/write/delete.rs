@@ -19,13 +19,14 @@ use listwatch_wire::query::list_options;
 use serde_json::{Map, Value};
 use time::{Duration, OffsetDateTime};
 
-use super::metadata::{self as meta, FINALIZER_FOREGROUND, FINALIZER_ORPHAN};
 use super::options::{DeleteOptions, Propagation};
-use super::store::{self, Done, metadata, metadata_mut};
+use super::store::{self, Done};
 use super::{Clock, WriteBody, WriteRequest, WriteResponse, admission, prepare, services};
 use crate::backend::Backend;
 use crate::crd::strategy;
 use crate::registry::{Registry, Resource};
+use listwatch_validation::object_meta::{self as meta, FINALIZER_FOREGROUND, FINALIZER_ORPHAN};
+use listwatch_validation::{metadata, metadata_mut};
 
 /// A deletecollection without a limit lists so many objects at a time.
 const COLLECTION_PAGE_ITEMS: u64 = 10_000;
@@ -272,7 +273,8 @@ fn judge_namespace(object: &mut Map<String, Value>, options: &DeleteOptions, now
         if options.propagation == Some(Propagation::Orphan) {
             add_finalizer(metadata, FINALIZER_ORPHAN);
         }
-        store::child_mut(object, "status").insert("phase".to_owned(), Value::String("Terminating".to_owned()));
+        listwatch_validation::child_mut(object, "status")
+            .insert("phase".to_owned(), Value::String("Terminating".to_owned()));
         order_metadata(object);
         Decision::Write { value: store::encode(object), ttl: None }
     };

@@ -19,12 +19,14 @@ use serde_json::{Map, Value, json};
 
 use super::binding::{Posted, body, set_condition, success};
 use super::decode::Expected;
-use super::go::Words;
 use super::options::DeleteOptions;
-use super::store::{self, child_mut, metadata};
+use super::store;
 use super::update::Target;
-use super::{WriteRequest, WriteResponse, delete, metadata as meta};
-use crate::label_selectors::LabelSelector;
+use super::{WriteRequest, WriteResponse, delete};
+use listwatch_meta::go::Words;
+use listwatch_validation::label_selector::LabelSelector;
+use listwatch_validation::object_meta as meta;
+use listwatch_validation::{child_mut, metadata};
 
 /// A budget remembers at most so many pods that are being evicted; with more it is a 403
 /// (`MaxDisruptedPodSize`).

@@ -7,7 +7,8 @@ use listwatch_wire::query::{Query, WriteOptions};
 use serde_json::{Map, Value};
 
 use super::decode::{self, Unreadable};
-use super::{go, metadata};
+use listwatch_meta::go;
+use listwatch_validation::object_meta;
 
 /// A `fieldManager` may have this many bytes.
 pub(super) const FIELD_MANAGER_BYTES_MAX: usize = 128;
@@ -165,9 +166,9 @@ impl DeleteOptions {
                 )));
             }
         };
-        let kind = metadata::text(body, "kind");
+        let kind = object_meta::text(body, "kind");
         if !matches!(kind, "" | "DeleteOptions") {
-            let version = metadata::text(body, "apiVersion");
+            let version = object_meta::text(body, "apiVersion");
             return Err(Status::bad_request(format!("no kind {kind:?} is registered for version {version:?}")));
         }
         let text = |map: &Map<String, Value>, at: &str, name: &str| match map.get(name) {

@@ -19,14 +19,16 @@ use time::OffsetDateTime;
 
 use super::decode::{self, Expected, Unfit};
 use super::document::Document;
-use super::go::Words;
 use super::kinds::namespaces;
 use super::options::{FIELD_MANAGER_BYTES_MAX, FieldValidation, Options};
-use super::store::{self, OBJECT_DEPTH_MAX, is_deeper, metadata, metadata_mut};
+use super::store::{self, OBJECT_DEPTH_MAX, is_deeper};
 use super::update::{Account, Base, Target, Told, check_name, not_convertible};
-use super::{Clock, WriteRequest, WriteResponse, create, metadata as meta, prepare, scope};
+use super::{Clock, WriteRequest, WriteResponse, create, prepare, scope};
 use crate::registry::{Registry, Resource, Subresource};
 use crate::versions;
+use listwatch_meta::go::Words;
+use listwatch_validation::object_meta as meta;
+use listwatch_validation::{metadata, metadata_mut};
 
 /// Where in the metadata the account is.
 pub(super) const MANAGED_FIELDS: &str = "managedFields";
@@ -312,7 +314,7 @@ impl Config {
             Value::Null => Value::Object(Map::new()),
             value @ Value::Object(_) => value,
             other => {
-                let kind = super::go::json_kind(&other);
+                let kind = listwatch_meta::go::json_kind(&other);
                 return Err(undecodable(format!(
                     "error unmarshaling JSON: while decoding JSON: json: cannot unmarshal {kind} into Go value of type map[string]interface {{}}"
                 )));
@@ -366,7 +368,7 @@ impl Config {
         if self.validation == FieldValidation::Ignore {
             Vec::new()
         } else {
-            super::go::strict_warnings(self.doubts.clone())
+            decode::strict_warnings(self.doubts.clone())
         }
     }
 

@@ -19,12 +19,12 @@ use listwatch_wire::media_type::PatchType;
 use serde_json::{Map, Value};
 
 use super::document::Document;
-use super::go::{self, Words};
 use super::json_patch::{self, NotApplicable};
 use super::merge_keys::At;
 use super::ownership::MANAGED_FIELDS;
 use super::store::{OBJECT_DEPTH_MAX, is_deeper};
 use super::strategic::{self, StrategicError};
+use listwatch_meta::go::{self, Words};
 
 /// A JSON patch may have this many operations; more is a 413 (`maxJSONPatchOperations`).
 const JSON_PATCH_OPERATIONS_MAX: usize = 10_000;

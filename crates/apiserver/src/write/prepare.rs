@@ -9,11 +9,12 @@ use listwatch_meta::{FieldError, Status};
 use serde_json::{Map, Value};
 
 use super::kinds::{self, Making, Part};
-use super::store::{metadata, metadata_mut};
-use super::validate::Errors;
-use super::{Clock, defaults, metadata as meta, scope, validate};
+use super::{Clock, defaults, scope, validate};
 use crate::crd::{objects, strategy, validation};
 use crate::registry::{Resource, Subresource};
+use listwatch_validation::Errors;
+use listwatch_validation::object_meta as meta;
+use listwatch_validation::{metadata, metadata_mut};
 
 /// Objects whose contents are of free form, so that a `null` in them means something.
 const FREE_FORM: [&str; 1] = ["ControllerRevision"];

@@ -10,11 +10,12 @@ use serde_json::{Map, Value, json};
 
 use super::decode::{Expected, decode};
 use super::options::Options;
-use super::store::{metadata, metadata_mut};
-use super::{Clock, WriteBody, WriteRequest, WriteResponse, create, metadata as meta};
+use super::{Clock, WriteBody, WriteRequest, WriteResponse, create};
 use crate::auth::{Auth, User, may_do_everything};
 use crate::backend::Backend;
 use crate::tokens::{self, Verdict};
+use listwatch_validation::object_meta as meta;
+use listwatch_validation::{metadata, metadata_mut};
 
 /// Answers a review that a user asks for.
 ///

@@ -7,16 +7,17 @@ use listwatch_wire::media_type::PatchType;
 use serde_json::{Map, Value, json};
 
 use super::decode::{Expected, decode};
-use super::go::{self, Words};
 use super::merge_keys;
 use super::options::Options;
 use super::ownership::{self, Config, ScaleAccount};
-use super::store::{at, child_mut, metadata};
 use super::update::{Account, Base, Body, PatchRequest, Patcher, Target, check_name, patch_request};
-use super::{WriteBody, WriteRequest, WriteResponse, create, metadata as meta, store};
+use super::{WriteBody, WriteRequest, WriteResponse, create, store};
 use crate::crd::objects::nested;
-use crate::label_selectors::LabelSelector;
 use crate::registry::{Resource, Subresource};
+use listwatch_meta::go::{self, Words};
+use listwatch_validation::label_selector::LabelSelector;
+use listwatch_validation::object_meta as meta;
+use listwatch_validation::{at, child_mut, metadata};
 
 const SCALE: Expected<'static> =
     Expected { group: "autoscaling", version: "v1", kind: "Scale", custom: false, form: None, words: Words::Decoder };
@@ -151,7 +152,7 @@ pub(super) async fn write(
         let decoded = decode(target.registry, SCALE, request.content_type, &request.body, options.field_validation)?;
         let mut scale = decoded.object;
         warnings = decoded.warnings;
-        create::place(resource, request.namespace, store::metadata_mut(&mut scale))?;
+        create::place(resource, request.namespace, listwatch_validation::metadata_mut(&mut scale))?;
         check_name(metadata(&scale), target.name)?;
         let make = |base: Option<Base<'_>>| {
             let Some(base) = base else { return Err(Status::not_found(resource.gr(), target.name)) };
@@ -237,7 +238,7 @@ fn write_back(
     let claimed = meta::text(source, "resourceVersion");
     if !claimed.is_empty() {
         let claimed = Value::String(claimed.to_owned());
-        store::metadata_mut(tree).insert("resourceVersion".to_owned(), claimed);
+        listwatch_validation::metadata_mut(tree).insert("resourceVersion".to_owned(), claimed);
     }
     let mut steps: Vec<&str> = path.split('.').collect();
     let Some(last) = steps.pop() else { return Ok(()) };

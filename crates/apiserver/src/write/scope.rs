@@ -7,8 +7,8 @@ use listwatch_apply::{Path, PathElement, Set};
 use serde_json::{Map, Value};
 
 use super::ownership::MANAGED_FIELDS;
-use super::store::{self, child_mut, metadata_mut};
 use crate::registry::{Resource, Subresource};
+use listwatch_validation::{child_mut, metadata_mut};
 
 type Object = Map<String, Value>;
 type Fields = &'static [&'static [&'static str]];
@@ -101,7 +101,7 @@ const SIZES: [&str; 2] = ["resources", "resizePolicy"];
 /// Leaves of `new` only what the write reaches; everything else is as in `old`.
 pub(super) fn keep_the_rest(resource: &Resource, subresource: Option<&Subresource>, new: &mut Object, old: &Object) {
     let mut metadata = std::mem::take(metadata_mut(new));
-    let before = store::metadata(old);
+    let before = listwatch_validation::metadata(old);
     match Scope::of(resource, subresource).metadata {
         Metadata::Written => {}
         Metadata::Without(members) => {

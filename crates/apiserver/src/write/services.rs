@@ -37,9 +37,11 @@ use listwatch_meta::{FieldError, Key, Revision, Status};
 use listwatch_storage::{CreateError, DeleteError, StoreFault};
 use serde_json::{Map, Value, json};
 
-use super::{Clock, go, metadata as meta, parse_timestamp, store};
+use super::{Clock, parse_timestamp, store};
 use crate::backend::Backend;
 use crate::registry::{Registry, Resource};
+use listwatch_meta::go;
+use listwatch_validation::object_meta as meta;
 
 /// Cluster addresses come from 10.96.0.0/16, the range most clusters use.
 const CLUSTER_NETWORK: u32 = u32::from_be_bytes([10, 96, 0, 0]);
@@ -365,7 +367,7 @@ fn port_key(port: u16) -> Option<Key> {
 /// something else than a service: those are made and removed by others. Nor is one that cannot be read.
 async fn is_left_behind(backend: &Backend, claim: &listwatch_storage::KeyValue, clock: &Clock) -> Result<bool, Status> {
     let Ok(object) = store::parse(claim) else { return Ok(false) };
-    let made = parse_timestamp(meta::text(store::metadata(&object), "creationTimestamp"));
+    let made = parse_timestamp(meta::text(listwatch_validation::metadata(&object), "creationTimestamp"));
     if made.is_some_and(|made| clock.time() - made < PENDING_WAIT) {
         return Ok(false);
     }
@@ -384,7 +386,7 @@ async fn owner_has_it(backend: &Backend, object: &Map<String, Value>) -> Result<
     let Ok(key) = services.key(Some(namespace), name) else { return Ok(true) };
     let (found, _) = backend.storage().get(&key).await.map_err(|error| store::read_failed(&error, SERVICES))?;
     let Some(found) = found else { return Ok(false) };
-    let claimed = meta::text(store::metadata(object), "name");
+    let claimed = meta::text(listwatch_validation::metadata(object), "name");
     // A service that cannot be read is there, and may hold anything.
     let Ok(service) = store::parse(&found) else { return Ok(true) };
     Ok(holdings(&service).iter().any(|held| match held {
@@ -519,14 +521,14 @@ impl Grant {
         if !is_service(resource) {
             return Ok(());
         }
-        let metadata = store::metadata(object);
+        let metadata = listwatch_validation::metadata(object);
         let mut wanted = Wanted {
             namespace: meta::text(metadata, "namespace").to_owned(),
             name: meta::text(metadata, "name").to_owned(),
             ..Wanted::default()
         };
         let old = old.and_then(|old| old.get("spec")?.as_object());
-        let spec = store::child_mut(object, "spec");
+        let spec = listwatch_validation::child_mut(object, "spec");
         self.fill_address(spec, old, &mut wanted)?;
         self.fill_ports(spec, old, &mut wanted)?;
         if wanted.address.is_some() || !wanted.ports.is_empty() {

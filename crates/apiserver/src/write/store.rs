@@ -336,37 +336,6 @@ pub(super) fn object(
     Object::from_stored(key.clone(), revision, change, value, &resource.shape).map_err(Status::internal)
 }
 
-/// The value at a dotted path such as `spec.replicas`.
-pub(super) fn at<'a>(object: &'a Map<String, Value>, path: &str) -> Option<&'a Value> {
-    let mut steps = path.split('.');
-    let first = object.get(steps.next()?)?;
-    steps.try_fold(first, |value, step| value.get(step))
-}
-
-/// `metadata`, which every tree here has.
-pub(super) fn metadata(object: &Map<String, Value>) -> &Map<String, Value> {
-    static EMPTY: std::sync::LazyLock<Map<String, Value>> = std::sync::LazyLock::new(Map::new);
-    object.get("metadata").and_then(Value::as_object).unwrap_or(&EMPTY)
-}
-
-/// `metadata`, to be changed; made when it is not there.
-pub(super) fn metadata_mut(object: &mut Map<String, Value>) -> &mut Map<String, Value> {
-    child_mut(object, "metadata")
-}
-
-/// A member that is an object; made when it is not there or something else.
-pub(super) fn child_mut<'a>(object: &'a mut Map<String, Value>, name: &str) -> &'a mut Map<String, Value> {
-    let member = object.entry(name).or_insert(Value::Null);
-    if !member.is_object() {
-        *member = Value::Object(Map::new());
-    }
-    match member {
-        Value::Object(member) => member,
-        // Made an object just above.
-        _ => unreachable!("the member was made an object"),
-    }
-}
-
 impl Done {
     /// The answer of a create, update or patch.
     ///
@@ -444,7 +413,7 @@ mod tests {
         let entries = r#"[{"manager":"a \"b\"","fieldsV1":{"f:a":{},"k:{\"n\":1}":{}}}]"#;
         let check = |stored: &str, text: Option<&str>, encoded: &str| {
             let object = parsed(stored).unwrap();
-            assert_eq!(metadata(&object).get(MANAGED_FIELDS).and_then(Value::as_str), text);
+            assert_eq!(listwatch_validation::metadata(&object).get(MANAGED_FIELDS).and_then(Value::as_str), text);
             assert_eq!(encode(&object), encoded);
         };
         let whole = |entries: &str| {

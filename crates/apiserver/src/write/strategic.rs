@@ -25,8 +25,8 @@ use std::collections::{HashMap, HashSet};
 
 use serde_json::{Map, Value};
 
-use super::go;
 use super::merge_keys::{At, Field, Rule};
+use listwatch_meta::go;
 
 const DIRECTIVE: &str = "$patch";
 const RETAIN_KEYS: &str = "$retainKeys";

@@ -7,11 +7,13 @@ use time::Duration;
 
 use super::binding::{Posted, body};
 use super::decode::Expected;
-use super::go::Words;
-use super::store::{self, metadata};
+use super::store;
 use super::update::Target;
-use super::{WriteBody, WriteRequest, WriteResponse, metadata as meta, timestamp};
+use super::{WriteBody, WriteRequest, WriteResponse, timestamp};
 use crate::tokens::{About, Claims, ISSUER, Named, username};
+use listwatch_meta::go::Words;
+use listwatch_validation::metadata;
+use listwatch_validation::object_meta as meta;
 
 const GROUP: &str = "authentication.k8s.io";
 const KIND: &str = "TokenRequest";

@@ -11,10 +11,10 @@ use listwatch_wire::protobuf::schema::{Field, Id, Message, Omit, Shape, Type};
 use serde_json::{Map, Number, Value};
 
 use super::decode::Expected;
-use super::go::{self, Words};
 use super::place::{Place, Step};
-use super::quantities;
 use crate::facts;
+use listwatch_meta::go::{self, Words};
+use listwatch_validation::quantities;
 
 /// So many unknown fields are named; `sigs.k8s.io/json` stops there, too. All of them go.
 const NAMED_MAX: usize = 100;

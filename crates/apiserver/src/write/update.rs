@@ -9,19 +9,21 @@ use serde_json::{Map, Value};
 
 use super::admission::{NoPriority, PriorityClass};
 use super::decode::{self, Expected, KindProblem, Unfit, decode};
-use super::go::{self, Words};
 use super::kinds::Making;
 use super::merge_keys::{self, At};
 use super::options::{FieldValidation, Options};
 use super::ownership::{self, Sent};
 use super::patch::ParsedPatch;
 use super::services::{self, Grant, Unfilled, Wanted};
-use super::store::{self, Done, Faulted, metadata, metadata_mut};
-use super::{Clock, WriteRequest, WriteResponse, admission, create, metadata as meta, prepare};
+use super::store::{self, Done, Faulted};
+use super::{Clock, WriteRequest, WriteResponse, admission, create, prepare};
 use crate::auth::User;
 use crate::backend::Backend;
 use crate::crd::strategy;
 use crate::registry::{Registry, Resource, Subresource};
+use listwatch_meta::go::{self, Words};
+use listwatch_validation::object_meta as meta;
+use listwatch_validation::{metadata, metadata_mut};
 
 /// One object about to be changed, and how.
 pub(super) struct Target<'a> {
@@ -591,7 +593,7 @@ impl<'a> Patcher<'a> {
             }
         }
         if let Some(metadata) = object.get("metadata") {
-            meta::check_shape(body.expected, metadata).map_err(undecodable)?;
+            meta::check_shape(body.expected.kind, body.expected.words, metadata).map_err(undecodable)?;
         }
         if let Some(Value::Object(metadata)) = object.get("metadata") {
             doubts.extend(meta::unknown_fields(metadata).map(|path| format!("unknown field {path:?}")));

@@ -16,7 +16,7 @@ use serde_json::map::Entry;
 use serde_json::{Map, Number, Value};
 
 use super::document::{DUPLICATES_BYTES_MAX, DUPLICATES_MAX, Memory};
-use super::go;
+use listwatch_meta::go;
 
 /// Below this many decoded nodes, [`aliased_share_max`] is the largest (`alias_ratio_range_low`).
 const ALIAS_RANGE_LOW: usize = 400_000;

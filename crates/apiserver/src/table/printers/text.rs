@@ -1,7 +1,7 @@
 //! Pieces of text that several printers share: label maps, selectors, container lists.
 
-use crate::label_selectors::LabelSelector;
 use crate::table::view::Json;
+use listwatch_validation::label_selector::LabelSelector;
 
 /// What stands where there is nothing.
 pub(super) const NONE: &str = "<none>";

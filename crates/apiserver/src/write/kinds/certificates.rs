@@ -10,9 +10,10 @@ use serde_json::{Map, Value, json};
 use super::data::normalize;
 use super::{Making, Object, Part};
 use crate::registry::Subresource;
-use crate::write::go;
-use crate::write::store::child_mut;
-use crate::write::validate::{Errors, certificates};
+use crate::write::validate::certificates;
+use listwatch_meta::go;
+use listwatch_validation::Errors;
+use listwatch_validation::child_mut;
 
 /// Consent and refusal: they come through `/approval` alone.
 const APPROVAL: [&str; 2] = ["Approved", "Denied"];

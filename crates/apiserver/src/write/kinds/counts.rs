@@ -6,7 +6,7 @@ use serde_json::Value;
 
 use super::{Object, Part};
 use crate::registry::Subresource;
-use crate::write::validate::Errors;
+use listwatch_validation::Errors;
 
 /// What a kind counts, in the order in which kube-apiserver looks.
 pub(super) struct Counts {

@@ -8,8 +8,8 @@ use listwatch_meta::FieldError;
 use serde_json::{Map, Value};
 
 use super::{Object, Part};
-use crate::write::store::child_mut;
-use crate::write::validate::Errors;
+use listwatch_validation::Errors;
+use listwatch_validation::child_mut;
 
 /// `stringData` goes into `data`, encoded.
 pub(super) fn decode_secret(secret: &mut Object) -> Result<(), String> {

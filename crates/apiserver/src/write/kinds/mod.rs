@@ -17,11 +17,12 @@ mod workloads;
 use serde_json::{Map, Value};
 
 use super::Clock;
-use super::store::{child_mut, metadata};
-use super::validate::{Errors, devices, endpoints, nodes, volumes};
+use super::validate::{devices, endpoints, nodes, volumes};
 use crate::auth::User;
 use crate::registry::Subresource;
 use crate::versions::autoscaling;
+use listwatch_validation::Errors;
+use listwatch_validation::{child_mut, metadata};
 
 type Object = Map<String, Value>;
 

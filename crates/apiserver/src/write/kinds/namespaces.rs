@@ -6,10 +6,10 @@ use serde_json::{Value, json};
 
 use super::{Making, Object, Part};
 use crate::registry::Subresource;
-use crate::write::go;
-use crate::write::metadata::{self as meta, FINALIZER_FOREGROUND, FINALIZER_KUBERNETES, FINALIZER_ORPHAN};
-use crate::write::store::{child_mut, metadata, metadata_mut};
-use crate::write::validate::Errors;
+use listwatch_meta::go;
+use listwatch_validation::Errors;
+use listwatch_validation::object_meta::{self as meta, FINALIZER_FOREGROUND, FINALIZER_KUBERNETES, FINALIZER_ORPHAN};
+use listwatch_validation::{child_mut, metadata, metadata_mut};
 
 /// The label by which a namespace can be selected.
 const NAME_LABEL: &str = "kubernetes.io/metadata.name";

@@ -11,9 +11,9 @@ use serde_json::{Value, json};
 
 use super::{Making, Object, Part, resize};
 use crate::registry::Subresource;
-use crate::write::go;
-use crate::write::store::metadata;
-use crate::write::validate::Errors;
+use listwatch_meta::go;
+use listwatch_validation::Errors;
+use listwatch_validation::metadata;
 
 /// What an update may still change.
 const UPDATE: &str = "pod updates may not change fields other than `spec.containers[*].image`,`spec.initContainers[*].image`,`spec.activeDeadlineSeconds`,`spec.tolerations` (only additions to existing tolerations),`spec.terminationGracePeriodSeconds` (allow it to be set to 1 if it was previously negative)";

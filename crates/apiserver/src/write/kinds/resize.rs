@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 
 use super::Object;
 use super::pods::{is_static, items, quality_of_service, spec};
-use crate::write::validate::Errors;
+use listwatch_validation::Errors;
 
 /// What can be resized.
 const RESIZABLE: [&str; 2] = ["cpu", "memory"];

@@ -3,8 +3,8 @@
 use serde_json::{Map, Value};
 
 use super::{Making, Object, Part};
-use crate::write::metadata as meta;
-use crate::write::store::{at, child_mut, metadata, metadata_mut};
+use listwatch_validation::object_meta as meta;
+use listwatch_validation::{at, child_mut, metadata, metadata_mut};
 
 /// The annotation that says how often a daemon set's template was changed: all that is left of a field
 /// of former versions.

@@ -225,7 +225,7 @@ fn what_is_shown_of_a_patch_are_its_fields() {
         panic!("a patch is an object")
     };
     assert_eq!(
-        super::super::go::print_map(&obeyed(&patch)),
+        listwatch_meta::go::print_map(&obeyed(&patch)),
         "map[metadata:map[labels:map[a:<nil>]] spec:map[replicas:3 strategy:map[] template:map[$patch:delete]]]"
     );
 }

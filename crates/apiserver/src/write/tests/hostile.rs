@@ -10,6 +10,8 @@ use std::time::{Duration, Instant};
 use listwatch_wire::media_type::PatchType;
 use serde_json::json;
 
+use listwatch_validation::{Errors, object_meta};
+
 use super::patch::ParsedPatch;
 use super::*;
 
@@ -64,8 +66,8 @@ async fn many_owners_and_finalizers() {
         let Value::Object(map) = json!({"deletionTimestamp": NOW, "finalizers": names}) else { unreachable!() };
         map
     };
-    let mut errors = validate::Errors::default();
-    in_time("finalizers", || metadata::validate_update(&finalizers(100_000), &finalizers(0), &mut errors));
+    let mut errors = Errors::default();
+    in_time("finalizers", || object_meta::validate_update(&finalizers(100_000), &finalizers(0), &mut errors));
     assert_eq!(errors.len(), 1);
 }
 
@@ -162,7 +164,7 @@ async fn many_usages_and_conditions_of_a_request_for_a_certificate() {
     let conditions = |count: usize| -> Vec<Value> {
         (0..count).map(|n| json!({"type": format!("{n}"), "status": "True", "lastTransitionTime": NOW})).collect()
     };
-    let mut errors = validate::Errors::default();
+    let mut errors = Errors::default();
     let (before, after) = (conditions(40_000), conditions(60_000));
     in_time("conditions", || validate::certificates::conditions(&after, &before, &mut errors));
     assert_eq!(errors.len(), 0);

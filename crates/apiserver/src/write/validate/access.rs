@@ -6,9 +6,9 @@ use std::collections::{BTreeSet, HashSet};
 use listwatch_schema::Path;
 use serde_json::{Map, Value, json};
 
-use super::formats::{self, NOT_NEGATIVE, label};
 use super::workloads::immutable;
 use super::{Errors, Object, child, given, is_true, items, number, objects, pods, text};
+use listwatch_validation::formats::{self, NOT_NEGATIVE, label};
 
 /// The highest priority that is not the system's own.
 const PRIORITY_MAX: i64 = 1_000_000_000;

@@ -12,8 +12,8 @@ use super::{
     Errors, Object, child, conditions, given, invalid_each, is_same, items, named, objects, one_of, qualified_name,
     quoted, selector, shown_list, text, texts,
 };
-use crate::registry::NameRule;
-use crate::write::names;
+use listwatch_validation::names;
+use listwatch_validation::names::NameRule;
 
 /// Audit annotations of one policy.
 const AUDIT_ANNOTATIONS_MAX: usize = 20;

@@ -5,7 +5,7 @@ use listwatch_meta::selector::{dns_1035_label_problems, dns_subdomain_problems};
 use serde_json::Value;
 
 use super::{Errors, Object, child, given, invalid_each, is_true, number, objects, quoted, text};
-use crate::write::go;
+use listwatch_meta::go;
 
 const GROUP_PRIORITY_MAX: i64 = 20_000;
 const VERSION_PRIORITY_MAX: i64 = 1_000;

@@ -3,10 +3,10 @@
 use listwatch_schema::Path;
 use serde_json::{Value, json};
 
-use super::formats::{self, amount, label, label_selector, path_segment};
 use super::quotas::container_resource_name;
 use super::workloads::{at_most_all, int_or_percent, not_negative};
 use super::{Errors, Object, child, given, items, number, objects, text};
+use listwatch_validation::formats::{self, amount, label, label_selector, path_segment};
 
 /// Seconds of a policy, and seconds in which an autoscaler looks back.
 const PERIOD_SECONDS_MAX: i64 = 1800;

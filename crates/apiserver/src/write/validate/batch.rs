@@ -12,10 +12,10 @@ use serde_json::{Map, Value, json};
 
 pub(super) use status::job_status;
 
-use super::formats::{self, IMMUTABLE, domain_prefixed_path, label_selector, qualified_name};
 use super::workloads::{immutable, not_negative};
 use super::{Errors, Object, child, given, is_same, is_true, items, number, objects, pods, shown_list, text};
-use crate::label_selectors::LabelSelector;
+use listwatch_validation::formats::{self, IMMUTABLE, domain_prefixed_path, label_selector, qualified_name};
+use listwatch_validation::label_selector::LabelSelector;
 
 /// Pods of an indexed job that run at once, and indexes of it that may fail.
 const INDEXED_MAX: i64 = 100_000;

@@ -7,10 +7,11 @@ use base64::engine::general_purpose::STANDARD as BASE64;
 use listwatch_meta::FieldError;
 use serde_json::Value;
 
-use super::{Errors, Object, child, items, names, number, quoted, text};
-use crate::registry::NameRule;
-use crate::write::go;
+use super::{Errors, Object, child, items, number, quoted, text};
 use crate::write::x509::{self, CertificateRequest};
+use listwatch_meta::go;
+use listwatch_validation::names;
+use listwatch_validation::names::NameRule;
 
 /// `ValidateCertificateSigningRequestCreate`.
 pub(super) fn request(request: &Object, _: Option<&Object>, errors: &mut Errors) {

@@ -7,11 +7,11 @@ use listwatch_meta::FieldError;
 use listwatch_schema::Path;
 use serde_json::Value;
 
-use super::formats::{
+use super::{Errors, Object, child, given, items, number, objects, text, volumes};
+use listwatch_validation::formats::{
     IMMUTABLE, NOT_NEGATIVE, amount, driver_name, is_full, is_invalid_selector, json, label_selector,
     not_negative_amount, qualified_name, same, subdomain,
 };
-use super::{Errors, Object, child, given, items, number, objects, text, volumes};
 
 /// Parameters of a class.
 const PARAMETERS_MAX: usize = 512;

@@ -10,12 +10,12 @@ use listwatch_meta::FieldError;
 use listwatch_schema::{Path, check_device_selector};
 use serde_json::Value;
 
-use super::formats::{
-    self, IMMUTABLE, driver_name, interface_address, json, label, label_value, qualified_name, same, subdomain,
-};
 use super::quotas::is_extended;
 use super::{Errors, Object, child, given, items, number, objects, text};
-use crate::write::go::quote;
+use listwatch_meta::go::quote;
+use listwatch_validation::formats::{
+    self, IMMUTABLE, driver_name, interface_address, json, label, label_value, qualified_name, same, subdomain,
+};
 pub(in crate::write) use slices::prepare_slice;
 pub(super) use slices::resource_slice;
 
@@ -192,7 +192,7 @@ pub(super) fn claim_template(template: &Object, old: Option<&Object>, errors: &m
     let spec = child(template, "spec");
     let at = Path::root("spec");
     let mut metadata = Errors::default();
-    super::super::metadata::validate_labels(
+    listwatch_validation::object_meta::validate_labels(
         child(child(spec, "metadata"), "labels"),
         "spec.metadata.labels",
         &mut metadata,

@@ -6,11 +6,11 @@ use std::collections::HashSet;
 use listwatch_schema::Path;
 use serde_json::Value;
 
-use super::formats::{
+use super::{Errors, Object, child, given, items, number, objects, text};
+use listwatch_validation::formats::{
     self, IMMUTABLE, endpoint_ip, is_full, is_ipv4, is_ipv6, label, label_value, legacy_ip, port_number,
     qualified_name, same, strict_ip, subdomain,
 };
-use super::{Errors, Object, child, given, items, number, objects, text};
 
 const PROTOCOLS: [&str; 3] = ["SCTP", "TCP", "UDP"];
 

@@ -9,8 +9,8 @@ use serde_json::{Value, json};
 use super::{
     Errors, Object, child, given, is_same, is_true, items, named, number, objects, quoted, shown_list, text, texts,
 };
-use crate::registry::NameRule;
-use crate::write::names;
+use listwatch_validation::names;
+use listwatch_validation::names::NameRule;
 
 /// The last place among flow schemas.
 const PRECEDENCE_MAX: i64 = 10_000;

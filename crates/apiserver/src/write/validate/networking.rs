@@ -8,12 +8,12 @@ use listwatch_meta::selector::{dns_label_problems, dns_subdomain_problems};
 use listwatch_schema::Path;
 use serde_json::Value;
 
-use super::formats::{
+use super::{Errors, Object, child, given, items, number, objects, text};
+use listwatch_meta::go::quote;
+use listwatch_validation::formats::{
     self, IMMUTABLE, Range, host, is_invalid_selector, json, label_selector, legacy_cidr, legacy_ip, path_segment,
     port_name, port_number, same, sloppy_ip, strict_cidr, subdomain,
 };
-use super::{Errors, Object, child, given, items, number, objects, text};
-use crate::write::go::quote;
 
 /// Bytes of the name of the controller of a class.
 const CONTROLLER_BYTES_MAX: usize = 250;

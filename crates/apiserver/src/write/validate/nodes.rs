@@ -6,10 +6,10 @@ use listwatch_meta::FieldError;
 use listwatch_schema::Path;
 use serde_json::Value;
 
-use super::formats::{Range, amount, is_full, legacy_cidr, qualified_name};
 use super::quotas::amount_of;
 use super::{Errors, Object, child, given, items, number, objects, text};
-use crate::write::go::quote;
+use listwatch_meta::go::quote;
+use listwatch_validation::formats::{Range, amount, is_full, legacy_cidr, qualified_name};
 
 /// Bytes of the name of a feature that a node declares.
 const FEATURE_BYTES_MAX: usize = 253;

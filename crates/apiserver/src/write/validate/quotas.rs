@@ -6,8 +6,10 @@ use std::collections::{BTreeMap, BTreeSet};
 use listwatch_schema::Path;
 use serde_json::Value;
 
-use super::formats::{self, IMMUTABLE, amount, compare, is_full, not_negative_amount, qualified_name, whole};
 use super::{Errors, Object, child, given, items, objects, text};
+use listwatch_validation::formats::{
+    self, IMMUTABLE, amount, compare, is_full, not_negative_amount, qualified_name, whole,
+};
 
 /// Errors that show all scopes of a quota. Upstream has one for each scope and resource.
 const SCOPE_ERRORS_MAX: usize = 64;

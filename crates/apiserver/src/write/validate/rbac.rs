@@ -3,8 +3,8 @@
 use listwatch_schema::Path;
 use serde_json::{Value, json};
 
-use super::formats::{label_selector, path_segment, subdomain};
 use super::{Errors, Object, child, given, is_same, items, objects, shown_list, text};
+use listwatch_validation::formats::{label_selector, path_segment, subdomain};
 
 const GROUP: &str = "rbac.authorization.k8s.io";
 

@@ -10,14 +10,14 @@ use listwatch_schema::Path;
 use serde_json::Value;
 
 use super::endpoints::{app_protocol, protocol};
-use super::formats::{
+use super::networking::balancer_hostname;
+use super::{Errors, Object, child, given, items, number, objects, text};
+use crate::write::services::PORT_TAKEN;
+use listwatch_meta::go::quote;
+use listwatch_validation::formats::{
     self, IMMUTABLE, endpoint_ip, is_ipv4, is_ipv6, json, label, legacy_cidr, legacy_ip, port_name, port_number,
     qualified_name, subdomain,
 };
-use super::networking::balancer_hostname;
-use super::{Errors, Object, child, given, items, number, objects, text};
-use crate::write::go::quote;
-use crate::write::services::PORT_TAKEN;
 
 /// The longest time, in seconds, for which a client stays with its endpoint.
 const AFFINITY_SECONDS_MAX: i64 = 86_400;

@@ -5,13 +5,13 @@ use listwatch_meta::FieldError;
 use listwatch_schema::Path;
 use serde_json::{Map, Value, json};
 
-use super::differences::unified;
-use super::formats::{
+use super::{Errors, Object, child, given, items, number, objects, text};
+use listwatch_meta::go::quote;
+use listwatch_validation::diff::unified;
+use listwatch_validation::formats::{
     self, IMMUTABLE, amount, driver_name, is_invalid_selector, json as go_json, label, label_selector,
     not_negative_amount, positive_amount, qualified_name, same, subdomain, whole,
 };
-use super::{Errors, Object, child, given, items, number, objects, text};
-use crate::write::go::quote;
 
 const ACCESS_MODES: [&str; 4] = ["ReadOnlyMany", "ReadWriteMany", "ReadWriteOnce", "ReadWriteOncePod"];
 const VOLUME_MODES: [&str; 2] = ["Block", "Filesystem"];

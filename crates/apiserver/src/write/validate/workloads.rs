@@ -7,9 +7,9 @@ use listwatch_meta::FieldError;
 use listwatch_schema::Path;
 use serde_json::{Value, json};
 
-use super::formats::{self, IMMUTABLE, NOT_NEGATIVE, label, label_selector};
 use super::{Errors, Object, child, given, is_same, number, objects, pods, text};
-use crate::label_selectors::LabelSelector;
+use listwatch_validation::formats::{self, IMMUTABLE, NOT_NEGATIVE, label, label_selector};
+use listwatch_validation::label_selector::LabelSelector;
 
 const PERCENT: &str = "a valid percent string must be a numeric string followed by an ending '%' (e.g. '1%',  or '93%', regex used for validation is '[0-9]+%')";
 

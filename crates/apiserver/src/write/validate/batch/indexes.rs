@@ -1,6 +1,6 @@
 //! Indexes of jobs as texts: `1,3-5,7`.
 
-use crate::write::go;
+use listwatch_meta::go;
 
 /// How many indexes there are, all below `completions` and each above the one before.
 ///

@@ -1,6 +1,6 @@
 //! Schedules as `cron` has them (`robfig/cron`, which kube-apiserver reads them with), and time zones.
 
-use crate::write::go;
+use listwatch_meta::go;
 
 const MONTHS: [&str; 12] = ["jan", "feb", "mar", "apr", "may", "jun", "jul", "aug", "sep", "oct", "nov", "dec"];
 const DAYS: [&str; 7] = ["sun", "mon", "tue", "wed", "thu", "fri", "sat"];

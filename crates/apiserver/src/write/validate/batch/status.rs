@@ -6,10 +6,10 @@ use std::collections::HashSet;
 use listwatch_schema::Path;
 use serde_json::Value;
 
-use super::super::formats::IMMUTABLE;
 use super::super::workloads::not_negative;
 use super::super::{Errors, Object, child, given, is_same, is_true, items, number, objects, text};
 use super::{indexes, without_value};
+use listwatch_validation::formats::IMMUTABLE;
 
 /// Has a condition this state?
 pub(super) fn is_condition(status: &Object, kind: &str, state: &str) -> bool {

@@ -6,14 +6,14 @@ use std::collections::HashMap;
 use listwatch_schema::Path;
 use serde_json::Value;
 
-use super::super::formats::{
-    self, IMMUTABLE, amount, compare, driver_name, is_full, json, label, label_value, qualified_name, same, subdomain,
-    whole,
-};
 use super::super::volumes::go_node_selector_terms;
 use super::super::{Errors, Object, child, given, items, number, text};
 use super::{EFFECTS, attribute_name, binding_conditions, list, name_of, object, pool_name, set, shown};
-use crate::write::go::quote;
+use listwatch_meta::go::quote;
+use listwatch_validation::formats::{
+    self, IMMUTABLE, amount, compare, driver_name, is_full, json, label, label_value, qualified_name, same, subdomain,
+    whole,
+};
 
 /// Devices of one slice.
 const DEVICES_MAX: usize = 128;

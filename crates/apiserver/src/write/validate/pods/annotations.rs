@@ -5,7 +5,7 @@ use listwatch_schema::Path;
 use serde_json::Value;
 
 use super::{Errors, Object, child, each_container, given, placement, security, text};
-use crate::write::go;
+use listwatch_meta::go;
 
 /// The annotation of a pod that its node runs on its own account and only shows here.
 pub(super) const MIRROR: &str = "kubernetes.io/config.mirror";

@@ -10,9 +10,9 @@ use super::volumes::{field_ref, resource_ref};
 use super::{
     Errors, Object, Surroundings, child, each_container, given, is_true, items, number, objects, resources, text,
 };
-use crate::registry::NameRule;
-use crate::write::names;
-use crate::write::validate::formats::{self, label, subdomain};
+use listwatch_validation::formats::{self, label, subdomain};
+use listwatch_validation::names;
+use listwatch_validation::names::NameRule;
 
 /// Rules of one container for when it is started again, and exit codes of one rule.
 const RESTART_RULES_MAX: usize = 20;
@@ -145,7 +145,7 @@ pub(super) fn ephemeral_containers(around: &Surroundings<'_>, at: &Path<'_>, err
 }
 
 fn not_found(name: &str, at: &Path<'_>, errors: &mut Errors) {
-    errors.push(listwatch_meta::FieldError::not_found(at, crate::write::go::quote(name)));
+    errors.push(listwatch_meta::FieldError::not_found(at, listwatch_meta::go::quote(name)));
 }
 
 /// `validateContainerCommon`.

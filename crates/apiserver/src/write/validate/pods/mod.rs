@@ -23,8 +23,8 @@ pub(super) use placement::tolerations;
 pub(super) use resources::container_resources;
 pub(in crate::write) use resources::level_pod;
 
-use super::formats::{self, label, qualified_name, subdomain};
 use super::{Errors, Object, child, given, is_true, items, number, objects, text, texts};
+use listwatch_validation::formats::{self, label, qualified_name, subdomain};
 
 /// The largest number that Kubernetes writes into 32 bits.
 const INT32_MAX: i64 = 2_147_483_647;
@@ -93,7 +93,7 @@ pub(super) fn template_annotations(template: &Object, at: &Path<'_>, errors: &mu
     let (metadata, pod_spec) = (child(template, "metadata"), child(template, "spec"));
     let notes_at = at.child("annotations");
     if let Some(Value::Object(notes)) = metadata.get("annotations") {
-        crate::write::metadata::validate_annotations_at(notes, &notes_at, errors);
+        listwatch_validation::object_meta::validate_annotations_at(notes, &notes_at, errors);
     }
     annotations::validate(metadata, pod_spec, &notes_at, errors);
 }

@@ -7,7 +7,7 @@ use listwatch_schema::Path;
 use serde_json::Value;
 
 use super::{Errors, Object, child, given, items, number, objects, text, texts};
-use crate::write::validate::formats::{label, label_selector, node_selector, qualified_name};
+use listwatch_validation::formats::{label, label_selector, node_selector, qualified_name};
 
 const REQUIRED: &str = "requiredDuringSchedulingIgnoredDuringExecution";
 const PREFERRED: &str = "preferredDuringSchedulingIgnoredDuringExecution";

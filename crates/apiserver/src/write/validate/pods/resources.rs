@@ -8,9 +8,9 @@ use listwatch_schema::Path;
 use serde_json::Value;
 
 use super::{Errors, Object, Surroundings, child, given, items, objects, text};
-use crate::write::go;
-use crate::write::validate::formats::{self, amount, compare, label};
 use crate::write::validate::quotas::{amount_of, container_resource_name, is_huge_page, is_native, resource_name};
+use listwatch_meta::go;
+use listwatch_validation::formats::{self, amount, compare, label};
 
 /// Bytes of the names of claims that an error lists, and errors of an object from which on none does.
 const CLAIMS_SHOWN_BYTES_MAX: usize = 4096;

@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 use super::{
     Errors, INT32_MAX, Object, Surroundings, child, each_container, given, is_true, items, number, objects, text,
 };
-use crate::write::validate::formats::subdomain;
+use listwatch_validation::formats::subdomain;
 
 /// Bytes of the name of a parameter of the kernel.
 const SYSCTL_BYTES_MAX: usize = 253;

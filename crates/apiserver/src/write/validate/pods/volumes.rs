@@ -8,8 +8,8 @@ use serde_json::Value;
 
 use super::security::descending_path;
 use super::{Errors, Holder, Object, child, given, is_true, number, objects, text};
-use crate::write::validate::formats::{self, label, qualified_name, subdomain};
 use crate::write::validate::volumes::{claim_spec, is_iscsi_name, lun, needs, one_source};
+use listwatch_validation::formats::{self, label, qualified_name, subdomain};
 
 /// The bits that say who may do what with a file.
 const MODE_MAX: i64 = 0o777;
@@ -116,7 +116,7 @@ fn source(volume: &Object, name: &str, holder: Holder<'_>, at: &Path<'_>, errors
             "ephemeral" if !holder.name.is_empty() && !name.is_empty() => {
                 let claim = format!("{}-{name}", holder.name);
                 for problem in listwatch_meta::selector::dns_subdomain_problems(&claim) {
-                    let why = format_args!("PVC name {}: {problem}", crate::write::go::quote(&claim));
+                    let why = format_args!("PVC name {}: {problem}", listwatch_meta::go::quote(&claim));
                     errors.invalid(&at.child("name"), name, why);
                 }
             }
@@ -423,7 +423,7 @@ fn claim_template(template: &Object, at: &Path<'_>, errors: &mut Errors) {
     let metadata = child(template, "metadata");
     let at_metadata = at.child("metadata");
     if let Some(Value::Object(notes)) = metadata.get("annotations") {
-        crate::write::metadata::validate_annotations_at(notes, &at_metadata.child("annotations"), errors);
+        listwatch_validation::object_meta::validate_annotations_at(notes, &at_metadata.child("annotations"), errors);
     }
     formats::labels(metadata, "labels", &at_metadata.child("labels"), errors);
     let others = [

@@ -7,15 +7,13 @@
 use std::collections::HashSet;
 
 use listwatch_meta::FieldError;
+use listwatch_meta::go::{self, Words};
 use listwatch_meta::selector::{label_value_problems, qualified_name_problems};
 use listwatch_schema::Path;
 use serde_json::{Map, Value};
 
-use super::decode::Expected;
-use super::go::{self, Words};
-use super::names;
-use super::validate::Errors;
-use crate::registry::NameRule;
+use crate::Errors;
+use crate::names::{self, NameRule};
 
 /// All keys and values of `annotations` together may have this many bytes.
 const ANNOTATIONS_BYTES_MAX: usize = 256 * 1024;
@@ -25,11 +23,11 @@ const ANNOTATIONS_BYTES_MAX: usize = 256 * 1024;
 const OWNERS_REPEATED_BYTES_MAX: usize = 4 * 1024;
 
 /// The finalizer by which deletion with `propagationPolicy=Orphan` waits for the garbage collector.
-pub(crate) const FINALIZER_ORPHAN: &str = "orphan";
+pub const FINALIZER_ORPHAN: &str = "orphan";
 /// The finalizer by which deletion with `propagationPolicy=Foreground` waits for it.
-pub(crate) const FINALIZER_FOREGROUND: &str = "foregroundDeletion";
+pub const FINALIZER_FOREGROUND: &str = "foregroundDeletion";
 /// The finalizer in a namespace's `spec.finalizers`.
-pub(crate) const FINALIZER_KUBERNETES: &str = "kubernetes";
+pub const FINALIZER_KUBERNETES: &str = "kubernetes";
 
 /// The members of `ObjectMeta` in their order, with the Go type that a wrong value is measured by.
 const FIELDS: [(&str, Shape); 15] = [
@@ -67,9 +65,9 @@ enum Shape {
 ///
 /// # Errors
 /// What Go's decoder says.
-pub(super) fn check_shape(expected: Expected<'_>, metadata: &Value) -> Result<(), String> {
+pub fn check_shape(kind: &str, words: Words, metadata: &Value) -> Result<(), String> {
     let cannot = |value: &Value, field: &str, wanted: &str| {
-        if expected.words == Words::Converter {
+        if words == Words::Converter {
             return Err(go::cannot_convert(value, wanted));
         }
         let found = go::json_kind(value);
@@ -78,7 +76,7 @@ pub(super) fn check_shape(expected: Expected<'_>, metadata: &Value) -> Result<()
     let fields = match metadata {
         Value::Null => return Ok(()),
         Value::Object(fields) => fields,
-        other => return cannot(other, &format!("{}.metadata", expected.kind), "v1.ObjectMeta"),
+        other => return cannot(other, &format!("{}.metadata", kind), "v1.ObjectMeta"),
     };
     for (name, value) in fields {
         let Some((_, shape)) = FIELDS.iter().find(|(known, _)| known == name) else { continue };
@@ -86,7 +84,7 @@ pub(super) fn check_shape(expected: Expected<'_>, metadata: &Value) -> Result<()
         match (shape, value) {
             (_, Value::Null) | (Shape::Text, Value::String(_)) => {}
             (Shape::Number, Value::Number(number)) if number.as_i64().is_some() => {}
-            (Shape::Number, Value::Number(_)) if expected.words == Words::Converter => {
+            (Shape::Number, Value::Number(_)) if words == Words::Converter => {
                 return Err(go::cannot_convert(value, "int64"));
             }
             (Shape::Number, Value::Number(number)) => {
@@ -113,7 +111,7 @@ pub(super) fn check_shape(expected: Expected<'_>, metadata: &Value) -> Result<()
                     return cannot(item, &field.to_string(), wanted);
                 }
                 if name == "ownerReferences" {
-                    check_owners(items, expected.words)?;
+                    check_owners(items, words)?;
                 }
             }
             (shape, value) => {
@@ -165,28 +163,28 @@ fn check_time(text: &str) -> Result<(), String> {
 }
 
 /// Names of members that `ObjectMeta` does not have, as `metadata.<name>`.
-pub(super) fn unknown_fields(metadata: &Map<String, Value>) -> impl Iterator<Item = String> + '_ {
+pub fn unknown_fields(metadata: &Map<String, Value>) -> impl Iterator<Item = String> + '_ {
     metadata.keys().filter(|name| !FIELDS.iter().any(|(known, _)| known == name)).map(|name| format!("metadata.{name}"))
 }
 
 /// A text member; `""` where absent.
-pub(super) fn text<'a>(metadata: &'a Map<String, Value>, name: &str) -> &'a str {
+pub fn text<'a>(metadata: &'a Map<String, Value>, name: &str) -> &'a str {
     metadata.get(name).and_then(Value::as_str).unwrap_or_default()
 }
 
 /// Is a member set to something else than null?
-pub(super) fn is_set(metadata: &Map<String, Value>, name: &str) -> bool {
+pub fn is_set(metadata: &Map<String, Value>, name: &str) -> bool {
     metadata.get(name).is_some_and(|value| !value.is_null())
 }
 
 /// `metadata.finalizers`.
-pub(super) fn finalizers(metadata: &Map<String, Value>) -> Vec<&str> {
+pub fn finalizers(metadata: &Map<String, Value>) -> Vec<&str> {
     metadata.get("finalizers").and_then(Value::as_array).into_iter().flatten().filter_map(Value::as_str).collect()
 }
 
 /// Brings `metadata` into Kubernetes' order, without empty members and without what `ObjectMeta`
 /// does not have. A label or an annotation that is null is empty. `resourceVersion` goes: it is never stored.
-pub(super) fn canonical(metadata: Map<String, Value>) -> Map<String, Value> {
+pub fn canonical(metadata: Map<String, Value>) -> Map<String, Value> {
     let mut places: [Option<(String, Value)>; FIELDS.len()] = Default::default();
     for (name, mut value) in metadata {
         let empty = match &value {
@@ -211,7 +209,7 @@ pub(super) fn canonical(metadata: Map<String, Value>) -> Map<String, Value> {
 }
 
 /// Takes away what only the server sets, and sets it: a new object begins.
-pub(super) fn begin(metadata: &mut Map<String, Value>, uid: String, now: String) {
+pub fn begin(metadata: &mut Map<String, Value>, uid: String, now: String) {
     for name in ["selfLink", "generation", "deletionTimestamp", "deletionGracePeriodSeconds"] {
         metadata.swap_remove(name);
     }
@@ -221,7 +219,7 @@ pub(super) fn begin(metadata: &mut Map<String, Value>, uid: String, now: String)
 
 /// Puts back what an update may leave out and can never change: uid when none is given, and the
 /// times and generation always. Whatever else differs is for [`validate_update`] to refuse.
-pub(super) fn carry_over(metadata: &mut Map<String, Value>, old: &Map<String, Value>) {
+pub fn carry_over(metadata: &mut Map<String, Value>, old: &Map<String, Value>) {
     let restore = |metadata: &mut Map<String, Value>, name: &str| {
         if let Some(value) = old.get(name) {
             metadata.insert(name.to_owned(), value.clone());
@@ -244,7 +242,7 @@ pub(super) fn carry_over(metadata: &mut Map<String, Value>, old: &Map<String, Va
 }
 
 /// Sets or raises `metadata.generation`.
-pub(super) fn raise_generation(metadata: &mut Map<String, Value>) {
+pub fn raise_generation(metadata: &mut Map<String, Value>) {
     let next = metadata.get("generation").and_then(Value::as_i64).unwrap_or(0).saturating_add(1);
     metadata.insert("generation".to_owned(), Value::Number(next.into()));
 }
@@ -252,7 +250,7 @@ pub(super) fn raise_generation(metadata: &mut Map<String, Value>) {
 /// Removes owner references that stand twice.
 ///
 /// Returns the warning that kube-apiserver gives, when there were any.
-pub(super) fn dedup_owners(metadata: &mut Map<String, Value>) -> Option<String> {
+pub fn dedup_owners(metadata: &mut Map<String, Value>) -> Option<String> {
     let Some(Value::Array(owners)) = metadata.get_mut("ownerReferences") else { return None };
     let mut seen: HashSet<&Value> = HashSet::with_capacity(owners.len());
     let mut repeated = Vec::new();
@@ -278,15 +276,17 @@ pub(super) fn dedup_owners(metadata: &mut Map<String, Value>) -> Option<String> 
 
 /// What decides how `metadata` is checked.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Rules {
-    pub(super) namespaced: bool,
-    pub(super) names: NameRule,
+pub struct Rules {
+    /// Whether objects of the kind live in namespaces.
+    pub namespaced: bool,
+    /// The rule for names.
+    pub names: NameRule,
     /// A custom resource; built-in kinds are stricter about finalizers.
-    pub(super) custom: bool,
+    pub custom: bool,
 }
 
 /// Checks everything a client may set.
-pub(super) fn validate(metadata: &Map<String, Value>, rules: Rules, errors: &mut Errors) {
+pub fn validate(metadata: &Map<String, Value>, rules: Rules, errors: &mut Errors) {
     let invalid = |field: &str, value: &str, why: &str| FieldError::invalid(field, go::quote(value), why);
     let generate_name = text(metadata, "generateName");
     if !generate_name.is_empty() {
@@ -327,7 +327,7 @@ pub(super) fn validate(metadata: &Map<String, Value>, rules: Rules, errors: &mut
 }
 
 /// Checks a map of labels that stands at `field`.
-pub(super) fn validate_labels(labels: &Map<String, Value>, field: &str, errors: &mut Errors) {
+pub fn validate_labels(labels: &Map<String, Value>, field: &str, errors: &mut Errors) {
     for (name, value) in labels {
         for why in qualified_name_problems(name) {
             errors.push(FieldError::invalid(field, go::quote(name), why));
@@ -344,7 +344,7 @@ fn validate_annotations(annotations: &Map<String, Value>, errors: &mut Errors) {
 }
 
 /// Checks annotations that stand at `at`.
-pub(super) fn validate_annotations_at(annotations: &Map<String, Value>, at: &Path<'_>, errors: &mut Errors) {
+pub fn validate_annotations_at(annotations: &Map<String, Value>, at: &Path<'_>, errors: &mut Errors) {
     let mut bytes = 0;
     for (name, value) in annotations {
         // Case does not matter in annotations' names.
@@ -400,7 +400,7 @@ fn validate_owners(owners: &[Value], errors: &mut Errors) {
 
 /// What is to be warned of in the finalizers of a custom resource that were not among the `known` ones
 /// (`generateWarningsFromObj` of `pkg/registry/customresource/strategy.go`).
-pub(super) fn finalizer_warnings(metadata: &Map<String, Value>, known: &[String]) -> Vec<String> {
+pub fn finalizer_warnings(metadata: &Map<String, Value>, known: &[String]) -> Vec<String> {
     let mut added = finalizers(metadata);
     added.retain(|name| !known.iter().any(|known| known == name));
     added.sort_unstable();
@@ -448,7 +448,7 @@ fn validate_finalizers(finalizers: &[&str], custom: bool, errors: &mut Errors) {
 }
 
 /// Checks what an update changed.
-pub(super) fn validate_update(new: &Map<String, Value>, old: &Map<String, Value>, errors: &mut Errors) {
+pub fn validate_update(new: &Map<String, Value>, old: &Map<String, Value>, errors: &mut Errors) {
     if is_set(old, "deletionTimestamp") {
         let known: HashSet<&str> = finalizers(old).into_iter().collect();
         let mut added: Vec<&str> = finalizers(new).into_iter().filter(|name| !known.contains(name)).collect();
@@ -574,13 +574,13 @@ mod tests {
         );
     }
 
-    const CONFIG_MAP: Expected<'static> =
-        Expected { group: "", version: "v1", kind: "ConfigMap", custom: false, form: None, words: Words::Decoder };
-
     #[test]
     fn wrong_shapes_are_told_in_gos_words() {
         let check = |metadata: Value, expected: &str| {
-            assert_eq!(check_shape(CONFIG_MAP, &metadata), Err(format!("json: cannot unmarshal {expected}")));
+            assert_eq!(
+                check_shape("ConfigMap", Words::Decoder, &metadata),
+                Err(format!("json: cannot unmarshal {expected}"))
+            );
         };
         check(json!([]), "array into Go struct field ConfigMap.metadata of type v1.ObjectMeta");
         check(json!({"name": 5}), "number into Go struct field ObjectMeta.metadata.name of type string");
@@ -591,9 +591,11 @@ mod tests {
             json!({"generation": 1.5}),
             "number 1.5 into Go struct field ObjectMeta.metadata.generation of type int64",
         );
-        assert_eq!(check_shape(CONFIG_MAP, &json!({"name": null, "unknown": 1, "creationTimestamp": null})), Ok(()));
-        assert!(check_shape(CONFIG_MAP, &json!({"creationTimestamp": "yesterday"})).is_err());
-        let converter = Expected { words: Words::Converter, ..CONFIG_MAP };
+        assert_eq!(
+            check_shape("ConfigMap", Words::Decoder, &json!({"name": null, "unknown": 1, "creationTimestamp": null})),
+            Ok(())
+        );
+        assert!(check_shape("ConfigMap", Words::Decoder, &json!({"creationTimestamp": "yesterday"})).is_err());
         for (metadata, why) in [
             (json!([]), "cannot restore struct from: slice"),
             (json!({"labels": {"a": 5}}), "cannot convert int64 to string"),
@@ -602,7 +604,7 @@ mod tests {
             (json!({"generation": 1.5}), "cannot convert float64 to int64"),
             (json!({"ownerReferences": [{"controller": "yes"}]}), "unrecognized type: bool"),
         ] {
-            assert_eq!(check_shape(converter, &metadata), Err(why.to_owned()), "{metadata}");
+            assert_eq!(check_shape("ConfigMap", Words::Converter, &metadata), Err(why.to_owned()), "{metadata}");
         }
     }
 

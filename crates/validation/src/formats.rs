@@ -8,15 +8,14 @@ use std::cmp::Ordering;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use listwatch_meta::FieldError;
+use listwatch_meta::go::quote;
 use listwatch_meta::selector::{
     dns_label_problems, dns_subdomain_problems, label_value_problems, qualified_name_problems,
 };
 use listwatch_schema::Path;
 use serde_json::Value;
 
-use super::{Errors, Object, items, objects, text};
-use crate::write::go::quote;
-use crate::write::quantities;
+use crate::{Errors, Object, items, objects, quantities, text};
 
 /// The largest prefix length with leading zeros that is read as a number.
 const PREFIX_DIGITS_MAX: usize = 6;
@@ -25,47 +24,54 @@ const DRIVER_NAME_BYTES_MAX: usize = 63;
 
 const NO_ADDRESS: &str = "must be a valid IP address, (e.g. 10.9.8.7 or 2001:db8::ffff)";
 const NO_RANGE: &str = "must be a valid CIDR value, (e.g. 10.9.8.0/24 or 2001:db8::/64)";
-pub(super) const IMMUTABLE: &str = "field is immutable";
-pub(super) const NOT_NEGATIVE: &str = "must be greater than or equal to 0";
+/// The text of an error about a field that may not change.
+pub const IMMUTABLE: &str = "field is immutable";
+/// The text of an error about a number below zero.
+pub const NOT_NEGATIVE: &str = "must be greater than or equal to 0";
 
 impl Errors {
     /// The text at `at` is not allowed.
-    pub(super) fn invalid(&mut self, at: &Path<'_>, text: &str, why: impl std::fmt::Display) {
+    pub fn invalid(&mut self, at: &Path<'_>, text: &str, why: impl std::fmt::Display) {
         self.push(FieldError::invalid(at, quote(text), why));
     }
 
     /// The value at `at`, which is no text, is not allowed.
-    pub(super) fn invalid_value(&mut self, at: &Path<'_>, value: impl std::fmt::Display, why: impl std::fmt::Display) {
+    pub fn invalid_value(&mut self, at: &Path<'_>, value: impl std::fmt::Display, why: impl std::fmt::Display) {
         self.push(FieldError::invalid(at, value, why));
     }
 
-    pub(super) fn required(&mut self, at: &Path<'_>, why: &str) {
+    /// Reports a missing value.
+    pub fn required(&mut self, at: &Path<'_>, why: &str) {
         self.push(FieldError::required(at, why));
     }
 
-    pub(super) fn forbidden(&mut self, at: &Path<'_>, why: &str) {
+    /// Reports a field that may not be set or changed here.
+    pub fn forbidden(&mut self, at: &Path<'_>, why: &str) {
         self.push(FieldError::forbidden(at, why));
     }
 
-    pub(super) fn not_supported(&mut self, at: &Path<'_>, text: &str, supported: &[&str]) {
+    /// Reports a text that is not one of the supported values.
+    pub fn not_supported(&mut self, at: &Path<'_>, text: &str, supported: &[&str]) {
         self.push(FieldError::not_supported(at, text, supported));
     }
 
-    pub(super) fn duplicate(&mut self, at: &Path<'_>, text: &str) {
+    /// Reports a text that occurs twice.
+    pub fn duplicate(&mut self, at: &Path<'_>, text: &str) {
         self.push(FieldError::duplicate(at, quote(text)));
     }
 
     /// The value at `at` has more than `max` bytes.
-    pub(super) fn too_long(&mut self, at: &Path<'_>, max: usize) {
+    pub fn too_long(&mut self, at: &Path<'_>, max: usize) {
         self.push(FieldError::too_long(at, format_args!("may not be more than {max} bytes")));
     }
 
-    pub(super) fn too_many(&mut self, at: &Path<'_>, actual: usize, max: usize) {
+    /// Reports a list of `actual` items that may have `max`.
+    pub fn too_many(&mut self, at: &Path<'_>, actual: usize, max: usize) {
         self.push(FieldError::too_many(at, actual, max));
     }
 
     /// Adds one error for each problem of the text at `at`.
-    pub(super) fn problems(&mut self, at: &Path<'_>, text: &str, problems: Vec<String>) {
+    pub fn problems(&mut self, at: &Path<'_>, text: &str, problems: Vec<String>) {
         for problem in problems {
             self.invalid(at, text, problem);
         }
@@ -73,12 +79,12 @@ impl Errors {
 }
 
 /// Is there room for more errors? Loops over large bodies end where there is none.
-pub(super) fn is_full(errors: &Errors) -> bool {
+pub fn is_full(errors: &Errors) -> bool {
     errors.len() >= listwatch_schema::limits::FIELD_ERRORS_MAX
 }
 
 /// A value as Go's JSON encoder writes it; what a Go slice or map that is absent is, where there is none.
-pub(super) fn json(value: Option<&Value>) -> String {
+pub fn json(value: Option<&Value>) -> String {
     value.map_or_else(|| "null".to_owned(), Value::to_string)
 }
 
@@ -119,16 +125,17 @@ fn sloppy_ipv6(text: &str) -> Option<Ipv6Addr> {
 }
 
 /// An address in any spelling (`ParseIPSloppy` of `k8s.io/utils/net`).
-pub(super) fn sloppy_ip(text: &str) -> Option<IpAddr> {
+pub fn sloppy_ip(text: &str) -> Option<IpAddr> {
     sloppy_ipv4(text).map(IpAddr::V4).or_else(|| sloppy_ipv6(text).map(IpAddr::V6))
 }
 
 /// Is this an IPv6 address to Go, which takes an IPv4 address inside an IPv6 one for the former?
-pub(super) fn is_ipv6(text: &str) -> bool {
+pub fn is_ipv6(text: &str) -> bool {
     matches!(sloppy_ip(text), Some(IpAddr::V6(address)) if address.to_ipv4_mapped().is_none())
 }
 
-pub(super) fn is_ipv4(text: &str) -> bool {
+/// Whether a text is an IPv4 address.
+pub fn is_ipv4(text: &str) -> bool {
     sloppy_ip(text).is_some() && !is_ipv6(text)
 }
 
@@ -147,12 +154,12 @@ fn read_ip(text: &str, at: &Path<'_>, errors: &mut Errors) -> Option<IpAddr> {
 }
 
 /// An address in a field older than v1.33 (`IsValidIPForLegacyField`). Returns whether it is fine.
-pub(super) fn legacy_ip(text: &str, at: &Path<'_>, errors: &mut Errors) -> bool {
+pub fn legacy_ip(text: &str, at: &Path<'_>, errors: &mut Errors) -> bool {
     read_ip(text, at, errors).is_some()
 }
 
 /// An address in its canonical spelling (`IsValidIP`). Returns whether it is fine.
-pub(super) fn strict_ip(text: &str, at: &Path<'_>, errors: &mut Errors) -> bool {
+pub fn strict_ip(text: &str, at: &Path<'_>, errors: &mut Errors) -> bool {
     let Some(address) = read_ip(text, at, errors) else { return false };
     let canonical = address.to_string();
     if canonical != text {
@@ -162,7 +169,7 @@ pub(super) fn strict_ip(text: &str, at: &Path<'_>, errors: &mut Errors) -> bool 
 }
 
 /// What keeps a name from being an address in its canonical spelling.
-pub(in crate::write) fn strict_ip_problems(name: &str) -> Vec<String> {
+pub fn strict_ip_problems(name: &str) -> Vec<String> {
     let mut errors = Errors::default();
     strict_ip(name, &Path::NIL, &mut errors);
     let shown = format!("Invalid value: {}: ", quote(name));
@@ -170,7 +177,7 @@ pub(in crate::write) fn strict_ip_problems(name: &str) -> Vec<String> {
 }
 
 /// An address that an endpoint can have (`ValidateEndpointIP`).
-pub(super) fn endpoint_ip(text: &str, at: &Path<'_>, errors: &mut Errors) {
+pub fn endpoint_ip(text: &str, at: &Path<'_>, errors: &mut Errors) {
     let Some(address) = sloppy_ip(text) else {
         errors.invalid(at, text, "must be a valid IP address");
         return;
@@ -199,14 +206,16 @@ pub(super) fn endpoint_ip(text: &str, at: &Path<'_>, errors: &mut Errors) {
 
 /// A range of addresses, as it was written: the address may have bits beyond the prefix.
 #[derive(Clone, Copy)]
-pub(super) struct Range {
-    pub(super) address: IpAddr,
-    pub(super) prefix: u32,
+pub struct Range {
+    /// The address before the slash.
+    pub address: IpAddr,
+    /// The length of the prefix, in bits.
+    pub prefix: u32,
 }
 
 impl Range {
     /// A range in any spelling (`ParseCIDRSloppy`).
-    pub(super) fn parse(text: &str) -> Option<Range> {
+    pub fn parse(text: &str) -> Option<Range> {
         let (address, prefix) = text.split_once('/')?;
         let address = sloppy_ip(address)?;
         let digits = !prefix.is_empty() && prefix.bytes().all(|byte| byte.is_ascii_digit());
@@ -234,13 +243,14 @@ impl Range {
 
     /// Is every address of `other` in this range, and some of this not in `other`? As Go compares them:
     /// by the length of the prefixes, whatever the family.
-    pub(super) fn is_strictly_above(self, other: Range) -> bool {
+    pub fn is_strictly_above(self, other: Range) -> bool {
         let inner = Range { address: other.network(), prefix: self.prefix };
         let same_family = self.address.is_ipv4() == other.address.is_ipv4();
         same_family && inner.network() == self.network() && self.prefix < other.prefix
     }
 
-    pub(super) fn is_ipv6(self) -> bool {
+    /// Whether the range is one of IPv6 addresses.
+    pub fn is_ipv6(self) -> bool {
         matches!(self.address, IpAddr::V6(address) if address.to_ipv4_mapped().is_none())
     }
 }
@@ -270,12 +280,12 @@ fn read_cidr(text: &str, at: &Path<'_>, errors: &mut Errors) -> Option<Range> {
 }
 
 /// A range in a field older than v1.33 (`IsValidCIDRForLegacyField`).
-pub(super) fn legacy_cidr(text: &str, at: &Path<'_>, errors: &mut Errors) {
+pub fn legacy_cidr(text: &str, at: &Path<'_>, errors: &mut Errors) {
     read_cidr(text, at, errors);
 }
 
 /// A range in its canonical spelling (`IsValidCIDR`).
-pub(super) fn strict_cidr(text: &str, at: &Path<'_>, errors: &mut Errors) {
+pub fn strict_cidr(text: &str, at: &Path<'_>, errors: &mut Errors) {
     let Some(range) = read_cidr(text, at, errors) else { return };
     let canonical = format!("{}/{}", range.address, range.prefix);
     if canonical != text {
@@ -284,7 +294,7 @@ pub(super) fn strict_cidr(text: &str, at: &Path<'_>, errors: &mut Errors) {
 }
 
 /// An address with the length of its network's prefix, in the canonical spelling (`IsValidInterfaceAddress`).
-pub(super) fn interface_address(text: &str, at: &Path<'_>, errors: &mut Errors) {
+pub fn interface_address(text: &str, at: &Path<'_>, errors: &mut Errors) {
     let Some(Range { address, mut prefix }) = Range::parse(text) else {
         errors.invalid(at, text, "must be a valid address in CIDR form, (e.g. 10.9.8.7/24 or 2001:db8::1/64)");
         return;
@@ -306,25 +316,28 @@ pub(super) fn interface_address(text: &str, at: &Path<'_>, errors: &mut Errors) 
 
 // Names.
 
-pub(super) fn subdomain(text: &str, at: &Path<'_>, errors: &mut Errors) {
+/// Checks a DNS subdomain (RFC 1123).
+pub fn subdomain(text: &str, at: &Path<'_>, errors: &mut Errors) {
     errors.problems(at, text, dns_subdomain_problems(text));
 }
 
-pub(super) fn label(text: &str, at: &Path<'_>, errors: &mut Errors) {
+/// Checks a DNS label (RFC 1123).
+pub fn label(text: &str, at: &Path<'_>, errors: &mut Errors) {
     errors.problems(at, text, dns_label_problems(text));
 }
 
-pub(super) fn label_value(text: &str, at: &Path<'_>, errors: &mut Errors) {
+/// Checks the value of a label.
+pub fn label_value(text: &str, at: &Path<'_>, errors: &mut Errors) {
     errors.problems(at, text, label_value_problems(text));
 }
 
 /// A qualified name, which is also what the name of a label is.
-pub(super) fn qualified_name(text: &str, at: &Path<'_>, errors: &mut Errors) {
+pub fn qualified_name(text: &str, at: &Path<'_>, errors: &mut Errors) {
     errors.problems(at, text, qualified_name_problems(text));
 }
 
 /// A name that is one element of a path (`IsPathSegmentName`).
-pub(super) fn path_segment(text: &str, at: &Path<'_>, errors: &mut Errors) {
+pub fn path_segment(text: &str, at: &Path<'_>, errors: &mut Errors) {
     if matches!(text, "." | "..") {
         errors.invalid(at, text, format_args!("may not be '{text}'"));
         return;
@@ -337,7 +350,7 @@ pub(super) fn path_segment(text: &str, at: &Path<'_>, errors: &mut Errors) {
 }
 
 /// The name of a driver (`ValidateCSIDriverName`).
-pub(super) fn driver_name(text: &str, at: &Path<'_>, errors: &mut Errors) {
+pub fn driver_name(text: &str, at: &Path<'_>, errors: &mut Errors) {
     if text.is_empty() {
         errors.required(at, "");
         return;
@@ -349,7 +362,7 @@ pub(super) fn driver_name(text: &str, at: &Path<'_>, errors: &mut Errors) {
 }
 
 /// A domain name of two labels at least (`IsFullyQualifiedDomainName`).
-pub(super) fn domain_name(text: &str, at: &Path<'_>, errors: &mut Errors) {
+pub fn domain_name(text: &str, at: &Path<'_>, errors: &mut Errors) {
     if text.is_empty() {
         errors.required(at, "");
         return;
@@ -366,7 +379,7 @@ pub(super) fn domain_name(text: &str, at: &Path<'_>, errors: &mut Errors) {
 }
 
 /// A domain, a slash and a path (`IsDomainPrefixedPath`).
-pub(super) fn domain_prefixed_path(text: &str, at: &Path<'_>, errors: &mut Errors) {
+pub fn domain_prefixed_path(text: &str, at: &Path<'_>, errors: &mut Errors) {
     if text.is_empty() {
         errors.required(at, "");
         return;
@@ -384,7 +397,7 @@ pub(super) fn domain_prefixed_path(text: &str, at: &Path<'_>, errors: &mut Error
 }
 
 /// A name of the host of a rule or of a status, which may begin with `*.` where it has a star at all.
-pub(super) fn wildcard_subdomain(text: &str, at: &Path<'_>, errors: &mut Errors) {
+pub fn wildcard_subdomain(text: &str, at: &Path<'_>, errors: &mut Errors) {
     const WHY: &str = "a wildcard DNS-1123 subdomain must start with '*.', followed by a valid DNS subdomain, which must consist of lower case alphanumeric characters, '-' or '.' and end with an alphanumeric character (e.g. '*.example.com', regex used for validation is '\\*\\.[a-z0-9]([-a-z0-9]*[a-z0-9])?(\\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*')";
     if text.len() > 253 {
         errors.invalid(at, text, "must be no more than 253 characters");
@@ -396,24 +409,24 @@ pub(super) fn wildcard_subdomain(text: &str, at: &Path<'_>, errors: &mut Errors)
 }
 
 /// The name of a host, with a star or without.
-pub(super) fn host(text: &str, at: &Path<'_>, errors: &mut Errors) {
+pub fn host(text: &str, at: &Path<'_>, errors: &mut Errors) {
     if text.contains('*') { wildcard_subdomain(text, at, errors) } else { subdomain(text, at, errors) }
 }
 
 /// The name of a port (`IsValidPortName`).
-pub(super) fn port_name(text: &str, at: &Path<'_>, errors: &mut Errors) {
+pub fn port_name(text: &str, at: &Path<'_>, errors: &mut Errors) {
     super::port_name(text, &at.to_string(), errors);
 }
 
 /// The number of a port (`IsValidPortNum`).
-pub(super) fn port_number(number: i64, at: &Path<'_>, errors: &mut Errors) {
+pub fn port_number(number: i64, at: &Path<'_>, errors: &mut Errors) {
     if !(1..=65535).contains(&number) {
         errors.invalid_value(at, number, "must be between 1 and 65535, inclusive");
     }
 }
 
 /// Labels (`ValidateLabels`).
-pub(super) fn labels(object: &Object, name: &str, at: &Path<'_>, errors: &mut Errors) {
+pub fn labels(object: &Object, name: &str, at: &Path<'_>, errors: &mut Errors) {
     let Some(Value::Object(labels)) = object.get(name) else { return };
     for (name, value) in labels {
         qualified_name(name, at, errors);
@@ -423,7 +436,7 @@ pub(super) fn labels(object: &Object, name: &str, at: &Path<'_>, errors: &mut Er
 
 /// A label selector (`ValidateLabelSelector`). `values_too` is false where an older server has taken values
 /// that are none.
-pub(super) fn label_selector(selector: Option<&Value>, values_too: bool, at: &Path<'_>, errors: &mut Errors) {
+pub fn label_selector(selector: Option<&Value>, values_too: bool, at: &Path<'_>, errors: &mut Errors) {
     let Some(Value::Object(selector)) = selector else { return };
     labels(selector, "matchLabels", &at.child("matchLabels"), errors);
     let requirements_at = at.child("matchExpressions");
@@ -448,7 +461,7 @@ pub(super) fn label_selector(selector: Option<&Value>, values_too: bool, at: &Pa
 }
 
 /// Is this label selector one that is refused today?
-pub(super) fn is_invalid_selector(selector: Option<&Value>) -> bool {
+pub fn is_invalid_selector(selector: Option<&Value>) -> bool {
     let mut errors = Errors::default();
     label_selector(selector, true, &Path::NIL, &mut errors);
     !errors.is_empty()
@@ -456,7 +469,7 @@ pub(super) fn is_invalid_selector(selector: Option<&Value>) -> bool {
 
 /// A selector of nodes (`ValidateNodeSelector`). `values_too` is false where an older server has taken
 /// values that are none.
-pub(super) fn node_selector(selector: &Object, values_too: bool, at: &Path<'_>, errors: &mut Errors) {
+pub fn node_selector(selector: &Object, values_too: bool, at: &Path<'_>, errors: &mut Errors) {
     let terms_at = at.child("nodeSelectorTerms");
     if items(selector, "nodeSelectorTerms").is_empty() {
         return errors.required(&terms_at, "must have at least one node selector term");
@@ -518,13 +531,13 @@ fn node_field_requirement(requirement: &Object, at: &Path<'_>, errors: &mut Erro
 // Amounts.
 
 /// How an amount compares with zero; one that is too large to be counted has its sign alone.
-pub(super) fn sign(amount: &str) -> Ordering {
+pub fn sign(amount: &str) -> Ordering {
     quantities::compare(amount, "0")
         .unwrap_or_else(|| if amount.starts_with('-') { Ordering::Less } else { Ordering::Greater })
 }
 
 /// How two amounts compare. Amounts too large to be counted are the largest, and equal.
-pub(super) fn compare(left: &str, right: &str) -> Ordering {
+pub fn compare(left: &str, right: &str) -> Ordering {
     let countable = |amount: &str| quantities::compare(amount, "0").is_some();
     match (countable(left), countable(right)) {
         (true, true) => quantities::compare(left, right).unwrap_or(Ordering::Equal),
@@ -535,26 +548,26 @@ pub(super) fn compare(left: &str, right: &str) -> Ordering {
 }
 
 /// An amount as text; decoding has spelled it.
-pub(super) fn amount(value: &Value) -> &str {
+pub fn amount(value: &Value) -> &str {
     value.as_str().unwrap_or("0")
 }
 
 /// An amount of zero at least (`ValidateNonnegativeQuantity`).
-pub(super) fn not_negative_amount(amount: &str, at: &Path<'_>, errors: &mut Errors) {
+pub fn not_negative_amount(amount: &str, at: &Path<'_>, errors: &mut Errors) {
     if sign(amount) == Ordering::Less {
         errors.invalid(at, amount, NOT_NEGATIVE);
     }
 }
 
 /// An amount above zero (`ValidatePositiveQuantityValue`).
-pub(super) fn positive_amount(amount: &str, at: &Path<'_>, errors: &mut Errors) {
+pub fn positive_amount(amount: &str, at: &Path<'_>, errors: &mut Errors) {
     if sign(amount) != Ordering::Greater {
         errors.invalid(at, amount, "must be greater than zero");
     }
 }
 
 /// An amount in whole units, rounded away from zero (`Quantity.Value`).
-pub(super) fn whole(amount: &str) -> i64 {
+pub fn whole(amount: &str) -> i64 {
     let Ok(Some(nanos)) = listwatch_meta::quantity::nanos(amount) else { return 0 };
     let units = nanos / 1_000_000_000 + i128::from(nanos % 1_000_000_000 != 0) * nanos.signum();
     i64::try_from(units).unwrap_or(if units < 0 { i64::MIN } else { i64::MAX })
@@ -564,7 +577,7 @@ pub(super) fn whole(amount: &str) -> i64 {
 
 /// Are two members equal to Go's `Semantic.DeepEqual`? A member that is absent is as good as its zero value,
 /// since most of upstream's fields are no pointers; for the others this tolerates more than upstream does.
-pub(super) fn same(left: Option<&Value>, right: Option<&Value>) -> bool {
+pub fn same(left: Option<&Value>, right: Option<&Value>) -> bool {
     fn is_nothing(value: Option<&Value>) -> bool {
         match value {
             None | Some(Value::Null) => true,

@@ -5,8 +5,6 @@
 
 use listwatch_meta::selector::{dns_1035_label_problems, dns_label_problems, dns_subdomain_problems};
 
-use crate::registry::NameRule;
-
 /// `generateName` is cut to this many bytes before the random end is put behind it.
 const GENERATED_BASE_BYTES_MAX: usize = 58;
 /// Characters of the random end.
@@ -15,9 +13,24 @@ const GENERATED_END_CHARS: usize = 5;
 /// no word comes out.
 const GENERATED_ALPHABET: &[u8] = b"bcdfghjklmnpqrstvwxz2456789";
 
+/// How names of a resource are checked (`apimachinery/pkg/api/validation`).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum NameRule {
+    /// RFC 1123 subdomain, most kinds.
+    Subdomain,
+    /// RFC 1123 label: namespaces.
+    Label,
+    /// RFC 1035 label: services.
+    Rfc1035Label,
+    /// Anything that is one path element: RBAC kinds.
+    PathSegment,
+    /// An IP address in its canonical spelling: IPAddress.
+    Address,
+}
+
 /// What is wrong with a name, in apimachinery's words; nothing when it is fine. `prefix` is true
 /// for `generateName`, behind which something will follow.
-pub(super) fn problems(rule: NameRule, name: &str, prefix: bool) -> Vec<String> {
+pub fn problems(rule: NameRule, name: &str, prefix: bool) -> Vec<String> {
     let masked;
     let name = if prefix && name.len() > 1 && name.ends_with('-') {
         // A generated name ends in something else, so an end dash is fine here.
@@ -31,12 +44,12 @@ pub(super) fn problems(rule: NameRule, name: &str, prefix: bool) -> Vec<String> 
         NameRule::Label => dns_label_problems(name),
         NameRule::Rfc1035Label => dns_1035_label_problems(name),
         NameRule::PathSegment => path_segment(name, prefix),
-        NameRule::Address => super::validate::formats::strict_ip_problems(name),
+        NameRule::Address => crate::formats::strict_ip_problems(name),
     }
 }
 
 /// What is wrong with a name that must be a subdomain by RFC 1123.
-pub(crate) fn dns_subdomain(name: &str) -> Vec<String> {
+pub fn dns_subdomain(name: &str) -> Vec<String> {
     problems(NameRule::Subdomain, name, false)
 }
 
@@ -55,7 +68,7 @@ fn path_segment(name: &str, prefix: bool) -> Vec<String> {
 }
 
 /// A name made from `generateName`. `random` gives numbers below its argument.
-pub(super) fn generate(base: &str, mut random: impl FnMut(usize) -> usize) -> String {
+pub fn generate(base: &str, mut random: impl FnMut(usize) -> usize) -> String {
     let mut end = base.len().min(GENERATED_BASE_BYTES_MAX);
     while !base.is_char_boundary(end) {
         end -= 1;

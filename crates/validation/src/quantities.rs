@@ -1,14 +1,14 @@
 //! Amounts of resources in the bodies of writes, spelled as Kubernetes does ([`listwatch_meta::quantity`]).
 
 use listwatch_meta::quantity::canonical;
-pub(crate) use listwatch_meta::quantity::compare;
+pub use listwatch_meta::quantity::compare;
 use serde_json::Value;
 
 /// Spells an amount as Kubernetes does.
 ///
 /// # Errors
 /// What a decoder says about an amount that is none.
-pub(crate) fn spell(amount: &mut Value) -> Result<(), String> {
+pub fn spell(amount: &mut Value) -> Result<(), String> {
     let text = match &*amount {
         Value::String(text) => text.clone(),
         Value::Number(number) => number.to_string(),

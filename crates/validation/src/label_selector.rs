@@ -5,7 +5,7 @@ use serde_json::{Map, Value};
 
 /// A selector.
 #[derive(Debug, Default)]
-pub(crate) struct LabelSelector {
+pub struct LabelSelector {
     /// By key; those of `matchLabels` are `key=value`.
     requirements: Vec<Requirement>,
     /// An operator that does not exist was used.
@@ -30,7 +30,7 @@ enum Operator {
 
 impl LabelSelector {
     /// Reads a LabelSelector.
-    pub(crate) fn of(selector: &Map<String, Value>) -> Self {
+    pub fn of(selector: &Map<String, Value>) -> Self {
         let text = |value: Option<&Value>| value.and_then(Value::as_str).unwrap_or_default().to_owned();
         let mut read = LabelSelector::default();
         for (key, value) in selector.get("matchLabels").and_then(Value::as_object).into_iter().flatten() {
@@ -45,12 +45,12 @@ impl LabelSelector {
     }
 
     /// Asks for a label with a value.
-    pub(crate) fn equal(&mut self, key: String, value: String) {
+    pub fn equal(&mut self, key: String, value: String) {
         self.requirements.push(Requirement { key, operator: Operator::Equals, values: vec![value] });
     }
 
     /// Asks what an item of `matchExpressions` asks.
-    pub(crate) fn expression(&mut self, key: String, operator: &str, values: Vec<String>) {
+    pub fn expression(&mut self, key: String, operator: &str, values: Vec<String>) {
         let operator = match operator {
             "In" => Operator::In,
             "NotIn" => Operator::NotIn,
@@ -66,7 +66,7 @@ impl LabelSelector {
 
     /// Does it select these labels? One that asks for nothing selects everything; what an operator that
     /// does not exist would select, is not known.
-    pub(crate) fn selects(&self, labels: &Map<String, Value>) -> Option<bool> {
+    pub fn selects(&self, labels: &Map<String, Value>) -> Option<bool> {
         let all = self.requirements.iter().all(|requirement| {
             let value = labels.get(&requirement.key).map(|value| value.as_str().unwrap_or_default());
             let listed = value.is_some_and(|value| requirement.values.iter().any(|wanted| wanted == value));
@@ -81,7 +81,7 @@ impl LabelSelector {
     }
 
     /// The selector as a text, by key; `None` with an operator that does not exist.
-    pub(crate) fn text(&self) -> Option<String> {
+    pub fn text(&self) -> Option<String> {
         let mut terms: Vec<(&str, String)> = Vec::with_capacity(self.requirements.len());
         for Requirement { key, operator, values } in &self.requirements {
             let mut values: Vec<&str> = values.iter().map(String::as_str).collect();

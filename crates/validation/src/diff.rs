@@ -71,7 +71,7 @@ fn changes(old: &[String], new: &[String]) -> Vec<Change> {
 }
 
 /// The unified diff of two values.
-pub(super) fn unified(old: &Value, new: &Value) -> String {
+pub fn unified(old: &Value, new: &Value) -> String {
     let (old, new) = (lines(old), lines(new));
     let mut hunks: Vec<Vec<Change>> = Vec::new();
     for change in changes(&old, &new) {
