@@ -172,10 +172,9 @@ mod tests {
                     br#"{"metadata":{}}"#,
                     &shared.config.shape,
                 );
-                let ended = cache.handle_input(Instant::now(), Input::Put(object.unwrap()), &mut told);
-                assert!(!ended);
+                cache.handle_input(Instant::now(), Input::Put(object.unwrap()), &mut told);
             }
-            assert!(!cache.handle_input(Instant::now(), Input::Progress(revision), &mut told));
+            cache.handle_input(Instant::now(), Input::Progress(revision), &mut told);
         }
         let finding = compare(shared).await;
         (finding, store.bytes.load(Ordering::Relaxed))

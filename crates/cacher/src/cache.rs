@@ -18,12 +18,17 @@
 //!
 //! # When a value is no object
 //!
-//! Such an object exists, and nobody can say what it is. A DELETED event would be a lie on which clients
-//! act: a garbage collector that watches here would delete what the object owns. So the history ends
-//! there, as kube-apiserver's cache does: every watch is told `410 Expired`, and the lists and initial
-//! states that follow are refused where they cover the key, until somebody mends or deletes the value.
+//! The object exists, and its content is unknown. A DELETED event would be wrong, and clients act on it: a
+//! garbage collector that watches here would delete the object's dependents. Lists and initial states that
+//! cover the key are refused until the value is mended or deleted.
+//!
+//! If the object could be read before, the history records the change with
+//! [`SharedEvent::undecodable`]. A watch that showed the object ends there with `410 Expired`, now or when it
+//! resumes from before that place. No other watch ends. An object that could never be read was shown
+//! to no watch, so its creation and its rewrites end none.
 
 use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::Instant;
@@ -55,6 +60,9 @@ pub(crate) struct Cache {
     tail: (Revision, Vec<Key>),
     object_bytes: usize,
     undecodable: BTreeMap<Key, Revision>,
+    /// At revisions before this one, some key held a value that was no object and is one now, or is gone.
+    /// The history does not say at which of them.
+    undecodable_before: Revision,
     counters: Arc<Counters>,
 }
 
@@ -187,17 +195,15 @@ impl Cache {
             tail: (Revision::ZERO, Vec::new()),
             object_bytes: 0,
             undecodable: BTreeMap::new(),
+            undecodable_before: Revision::ZERO,
             counters,
         }
     }
 
     // --------------------------------------------------------------------------------- inputs
 
-    /// The store's watch handed something out. What watchers have to be told is added to `told`.
-    /// Takes in what the store handed out, and adds to `told` what watchers are to be told. True when
-    /// no watch can go on: the history ended, and what `told` held from before went with it.
-    #[must_use]
-    pub(crate) fn handle_input(&mut self, now: Instant, input: Input, told: &mut Vec<Arc<SharedEvent>>) -> bool {
+    /// Takes one item of the store's watch, and adds the events to dispatch to `told`.
+    pub(crate) fn handle_input(&mut self, now: Instant, input: Input, told: &mut Vec<Arc<SharedEvent>>) {
         match input {
             Input::Put(object) => {
                 if self.admit(object.key(), object.revision()) {
@@ -206,15 +212,8 @@ impl Cache {
             }
             Input::Undecodable(key, revision, why) => {
                 if self.admit(&key, revision) {
-                    // Who is shown this key was told already, and gets no list that covers it.
-                    let known = self.undecodable.contains_key(&key);
-                    if !known {
-                        self.forget(&key);
-                        drop(self.history.clear(revision));
-                        told.clear();
-                    }
+                    told.extend(self.hide(now, &key, revision));
                     self.note_undecodable(key, revision, why);
-                    return !known;
                 }
             }
             Input::Delete(key, revision) => {
@@ -224,7 +223,6 @@ impl Cache {
             }
             Input::Progress(revision) => self.revision = self.revision.max(revision),
         }
-        false
     }
 
     /// Works out what a list of the store means. Separate from [`Cache::handle_list`] because it
@@ -262,10 +260,15 @@ impl Cache {
         self.tail = (Revision::ZERO, Vec::new());
         self.filled = true;
         self.revision = revision;
-        self.undecodable.clear();
+        let known = std::mem::take(&mut self.undecodable);
         for (key, revision, why) in undecodable {
-            self.note_undecodable(key, revision, why);
+            if known.contains_key(&key) {
+                self.undecodable.insert(key, revision);
+            } else {
+                self.note_undecodable(key, revision, why);
+            }
         }
+        self.undecodable_before = revision;
         (if started_over { Relist::StartedOver } else { Relist::Continued }, replaced)
     }
 
@@ -300,7 +303,8 @@ impl Cache {
     /// The state as of a former revision, if the window reaches back that far with no more than
     /// the allowed number of events.
     pub(crate) fn former(&self, revision: Revision) -> Option<Former> {
-        if revision > self.revision {
+        // The history cannot tell a state with unreadable objects from one without them; the store can.
+        if revision > self.revision || revision < self.undecodable_before || !self.undecodable.is_empty() {
             return None;
         }
         let place = self.history.place_after(revision).ok()?;
@@ -348,7 +352,7 @@ impl Cache {
     }
 
     fn put(&mut self, now: Instant, object: Object) -> Arc<SharedEvent> {
-        self.undecodable.remove(object.key());
+        self.forget_undecodable(object.key(), object.revision());
         self.object_bytes += object.heap_size();
         let previous = self.snapshot.insert(object.clone(), &self.shape);
         let change = if let Some(previous) = &previous {
@@ -361,32 +365,50 @@ impl Cache {
     }
 
     fn remove(&mut self, now: Instant, key: &Key, revision: Revision) -> Option<Arc<SharedEvent>> {
-        let previous = self.forget(key)?;
-        let object = previous.at_change(revision, Change::Deleted, &self.shape);
-        let event = Event { change: Change::Deleted, object, previous: Some(previous) };
+        self.forget_undecodable(key, revision);
+        let event = self.take_out(key, revision)?;
         Some(self.history.append(now, event, &self.limits).clone())
     }
 
-    /// Takes a key out of the state.
-    fn forget(&mut self, key: &Key) -> Option<Object> {
-        self.undecodable.remove(key);
-        let previous = self.snapshot.remove(key.as_str(), &self.shape)?;
-        self.object_bytes -= previous.heap_size();
-        Some(previous)
+    /// Takes an object out of the state whose value cannot be read any more; `None` when the state does
+    /// not have it.
+    fn hide(&mut self, now: Instant, key: &Key, revision: Revision) -> Option<Arc<SharedEvent>> {
+        let event = self.take_out(key, revision)?;
+        Some(self.history.append_undecodable(now, event, &self.limits).clone())
     }
 
+    /// Takes a key out of the state and returns its deletion.
+    fn take_out(&mut self, key: &Key, revision: Revision) -> Option<Event> {
+        let previous = self.snapshot.remove(key.as_str(), &self.shape)?;
+        self.object_bytes -= previous.heap_size();
+        let object = previous.at_change(revision, Change::Deleted, &self.shape);
+        Some(Event { change: Change::Deleted, object, previous: Some(previous) })
+    }
+
+    /// The value of a key can be read as of `revision`, or is gone.
+    fn forget_undecodable(&mut self, key: &Key, revision: Revision) {
+        if self.undecodable.remove(key).is_some() {
+            self.undecodable_before = revision;
+        }
+    }
+
+    /// Keeps a key whose value is no object, and logs it the first time. A server of another kind may
+    /// rewrite such a value every second.
     fn note_undecodable(&mut self, key: Key, revision: Revision, why: NoObject) {
-        // A store that somebody else has filled may hold a hundred thousand of them.
-        match self.undecodable.len() {
+        // A store that another server has filled may hold a hundred thousand of them.
+        let known = self.undecodable.len();
+        let Entry::Vacant(entry) = self.undecodable.entry(key) else { return };
+        let key = entry.key();
+        match known {
             0..UNDECODABLE_LOGGED_MAX => {
-                tracing::error!(%key, %revision, "the stored value is no object, and lists that cover it fail and watches are told to list anew: {why}");
+                tracing::error!(%key, %revision, "the stored value is no object; lists that cover it fail, and watches that showed it end with 410 Expired: {why}");
             }
             UNDECODABLE_LOGGED_MAX => {
-                tracing::error!(%key, %revision, "and more such values of this resource, which are not logged: {why}");
+                tracing::error!(%key, %revision, "more such values of this resource are not logged: {why}");
             }
             _ => {}
         }
-        self.undecodable.insert(key, revision);
+        entry.insert(revision);
     }
 
     /// Is the present state that of a list?
@@ -408,5 +430,55 @@ impl Plan {
     /// The revision of the state that the list leads to.
     pub(crate) fn revision(&self) -> Revision {
         self.revision
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::AtomicUsize;
+
+    use tracing::span::{Attributes, Id, Record};
+    use tracing::{Level, Metadata, Subscriber};
+
+    use super::*;
+
+    /// Counts the errors that are logged.
+    struct Errors(Arc<AtomicUsize>);
+
+    impl Subscriber for Errors {
+        fn enabled(&self, _: &Metadata<'_>) -> bool {
+            true
+        }
+        fn new_span(&self, _: &Attributes<'_>) -> Id {
+            Id::from_u64(1)
+        }
+        fn record(&self, _: &Id, _: &Record<'_>) {}
+        fn record_follows_from(&self, _: &Id, _: &Id) {}
+        fn event(&self, event: &tracing::Event<'_>) {
+            self.0.fetch_add(usize::from(*event.metadata().level() == Level::ERROR), Relaxed);
+        }
+        fn enter(&self, _: &Id) {}
+        fn exit(&self, _: &Id) {}
+    }
+
+    #[test]
+    fn undecodable_value_is_logged_once_however_often_it_is_rewritten_or_listed() {
+        let shape = Arc::new(ObjectShape::new(true, Vec::new()));
+        let mut cache = Cache::new(shape.clone(), Vec::new(), Limits::default(), Arc::default());
+        let key = Key::new("pods", Some("a"), "x").unwrap();
+        let logged = Arc::new(AtomicUsize::new(0));
+        tracing::subscriber::with_default(Errors(logged.clone()), || {
+            let mut told = Vec::new();
+            for revision in 2..5 {
+                let input = Input::Undecodable(key.clone(), Revision::new(revision), NoObject::Protobuf);
+                cache.handle_input(Instant::now(), input, &mut told);
+            }
+            let undecodable = vec![(key.clone(), Revision::new(4), NoObject::Protobuf)];
+            let plan = cache.plan_list(Listing { undecodable, revision: Revision::new(6), ..Listing::default() }, true);
+            drop(cache.handle_list(plan));
+            assert!(told.is_empty(), "it was never shown");
+        });
+        assert_eq!(logged.load(Relaxed), 1);
+        assert!(cache.is_undecodable(&key));
     }
 }

@@ -170,6 +170,9 @@ pub(crate) struct SharedEvent {
     /// When it was taken from the store.
     pub(crate) at: Instant,
     pub(crate) event: Event,
+    /// The object exists and its stored value is no object. `event` is then the deletion of the last
+    /// state that could be read. Nobody receives it: it selects the watches that end with `410 Expired`.
+    pub(crate) undecodable: bool,
     encodings: Arc<Encodings>,
     memo: Mutex<Option<Box<Memo>>>,
 }
@@ -195,7 +198,14 @@ enum MemoKey {
 
 impl SharedEvent {
     pub(crate) fn new(sequence: u64, at: Instant, event: Event, encodings: Arc<Encodings>) -> Self {
-        SharedEvent { sequence, at, event, encodings, memo: Mutex::new(None) }
+        SharedEvent { sequence, at, event, undecodable: false, encodings, memo: Mutex::new(None) }
+    }
+
+    /// The same, for an object whose stored value is no object any more.
+    pub(crate) fn into_undecodable(self) -> Self {
+        let mut event = self;
+        event.undecodable = true;
+        event
     }
 
     pub(crate) fn revision(&self) -> Revision {

@@ -251,8 +251,9 @@ impl fmt::Debug for DirectWatch {
 enum Unreadable {
     /// The store no longer knows what was deleted.
     Deleted(Key),
-    /// What was written is no object. The object exists: DELETED would be a lie.
-    Stored,
+    /// The value is no object any more. The object exists, so a DELETED event would be wrong. Holds the
+    /// deletion of its last state, as far as that is known.
+    Stored(Option<Box<Event>>),
 }
 
 impl DirectWatch {
@@ -352,9 +353,14 @@ impl DirectWatch {
                 let message = format!("saw a DELETED event, but object data is corrupt - {key} is no longer known");
                 return Some(self.goodbye(Status::failure(500, "StorageReadError", message)));
             }
-            // A reader that saw a part of this revision would resume behind all of it: it has to list. So has
-            // one of an object that cannot be read, as behind the cache, which ends its history there.
-            Err(Unreadable::Deleted(_) | Unreadable::Stored) => {
+            // A reader that was not shown the object goes on.
+            Err(Unreadable::Stored(Some(hidden)))
+                if self.filter.view(&LookedAt::new(&hidden, &self.shape)).is_none() =>
+            {
+                return None;
+            }
+            // A reader that saw a part of this revision would resume behind all of it: it has to list.
+            Err(Unreadable::Deleted(_) | Unreadable::Stored(_)) => {
                 self.counters.expired.fetch_add(1, Relaxed);
                 return Some(self.goodbye(Status::compacted_watch()));
             }
@@ -369,40 +375,39 @@ impl DirectWatch {
 
     /// The event as the cache would record it. A former state that is no object was shown to nobody.
     fn read(&self, event: StoreEvent) -> Result<Option<Event>, Unreadable> {
-        let state = |entry: KeyValue, change| match decode(&entry, change, &self.shape) {
-            Ok(object) => Some(object),
-            Err(malformed) => {
-                tracing::error!(key = %entry.key, "the stored value is no object: {malformed}");
-                None
-            }
+        let former = |entry: Option<KeyValue>| entry.and_then(|entry| decode(&entry, Change::Added, &self.shape).ok());
+        let deletion = |previous: Object, revision| {
+            let object = previous.at_change(revision, Change::Deleted, &self.shape);
+            Event { change: Change::Deleted, object, previous: Some(previous) }
         };
-        let (now, previous, revision) = match event {
+        match event {
             StoreEvent::Put { current, previous } => {
-                let revision = current.modified;
+                let created = current.created == current.modified;
+                let known = created || previous.is_some();
+                let previous = former(previous);
                 let change = if previous.is_some() { Change::Modified } else { Change::Added };
-                let created = previous.is_none();
-                let previous = previous.and_then(|entry| state(entry, Change::Added));
-                match state(current, change) {
-                    Some(object) => (Some(object), previous, revision),
-                    None if created || previous.is_some() => return Err(Unreadable::Stored),
-                    // It was no object before either.
-                    None => return Ok(None),
+                match decode(&current, change, &self.shape) {
+                    Ok(object) => Ok(Some(Event { change, object, previous })),
+                    Err(why) => {
+                        // Not at each rewrite of a value that was no object before.
+                        if created || previous.is_some() {
+                            tracing::error!(key = %current.key, revision = %current.modified, "the stored value is no object: {why}");
+                        }
+                        match previous {
+                            None if known => Ok(None),
+                            hidden => {
+                                let hidden = hidden.map(|previous| Box::new(deletion(previous, current.modified)));
+                                Err(Unreadable::Stored(hidden))
+                            }
+                        }
+                    }
                 }
             }
-            StoreEvent::Delete { key, previous: None, .. } => return Err(Unreadable::Deleted(key)),
-            StoreEvent::Delete { revision, previous: Some(entry), .. } => (None, state(entry, Change::Added), revision),
-        };
-        Ok(match (now, previous) {
-            (Some(object), Some(previous)) => {
-                Some(Event { change: Change::Modified, object, previous: Some(previous) })
+            StoreEvent::Delete { key, previous: None, .. } => Err(Unreadable::Deleted(key)),
+            StoreEvent::Delete { revision, previous, .. } => {
+                Ok(former(previous).map(|previous| deletion(previous, revision)))
             }
-            (Some(object), None) => Some(Event { change: Change::Added, object, previous: None }),
-            (None, Some(previous)) => {
-                let object = previous.at_change(revision, Change::Deleted, &self.shape);
-                Some(Event { change: Change::Deleted, object, previous: Some(previous) })
-            }
-            (None, None) => None,
-        })
+        }
     }
 
     fn goodbye(&mut self, status: Status) -> Delivery {

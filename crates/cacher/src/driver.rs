@@ -354,16 +354,10 @@ impl Driver {
             self.retry = RETRY_MIN;
             let now = now();
             let mut cache = self.shared.cache.write();
-            let mut ended = false;
             for input in inputs {
-                ended |= cache.handle_input(now, input, &mut self.told);
+                cache.handle_input(now, input, &mut self.told);
             }
-            let floor = cache.history().floor();
             drop(cache);
-            if ended {
-                // Before anyone is told what came later.
-                self.shared.close_watchers(|mailbox| Some(self.shared.expired(mailbox.last(), floor)));
-            }
             self.tell();
             self.poll_refilled();
         }
@@ -388,13 +382,17 @@ impl Driver {
             for event in events {
                 // The lock is given up after each event: a watcher that starts waits for one
                 // event's dispatch at most.
+                if event.undecodable {
+                    end_watches_of(shared, event, wakers);
+                    continue;
+                }
                 shared.hub.lock().handle_event(event, &shared.config.shape, |cell, change| {
                     let mut mailbox = cell.lock();
                     let push = mailbox.handle_event(event, change, limit);
                     match push {
                         Push::Queued => queued += 1,
                         Push::Overflow => overflows += 1,
-                        Push::Ignored => return push,
+                        Push::Ignored | Push::Closed => return push,
                     }
                     wakers.extend(mailbox.take_waker());
                     push
@@ -531,6 +529,17 @@ impl Driver {
         self.retry = (wait * 2).min(RETRY_MAX);
         self.meanwhile(tokio::time::sleep(wait)).await
     }
+}
+
+/// Ends the watches that show an object whose stored value cannot be read any more.
+#[cold]
+fn end_watches_of(shared: &Shared, event: &Arc<SharedEvent>, wakers: &mut Vec<Waker>) {
+    shared.hub.lock().handle_event(event, &shared.config.shape, |cell, _| {
+        let mut mailbox = cell.lock();
+        let push = mailbox.handle_undecodable(event, |seen| shared.expired(seen, event.revision()));
+        wakers.extend(mailbox.take_waker());
+        push
+    });
 }
 
 /// Takes what is ready from the store, waiting for the first item; true when the watch has ended.

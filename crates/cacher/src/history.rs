@@ -89,9 +89,19 @@ impl History {
     ///
     /// Revisions must not fall; equal ones are one transaction.
     pub(crate) fn append(&mut self, now: Instant, event: Event, limits: &Limits) -> &Arc<SharedEvent> {
-        debug_assert!(self.events.back().is_none_or(|last| last.revision() <= event.revision()));
-        self.account.add(cost(&event));
+        self.push(SharedEvent::new(self.end(), now, event, self.encodings.clone()), limits)
+    }
+
+    /// The same, for an object whose stored value is no object any more; `event` is its deletion.
+    pub(crate) fn append_undecodable(&mut self, now: Instant, event: Event, limits: &Limits) -> &Arc<SharedEvent> {
         let event = SharedEvent::new(self.end(), now, event, self.encodings.clone());
+        self.push(event.into_undecodable(), limits)
+    }
+
+    fn push(&mut self, event: SharedEvent, limits: &Limits) -> &Arc<SharedEvent> {
+        debug_assert!(self.events.back().is_none_or(|last| last.revision() <= event.revision()));
+        let now = event.at;
+        self.account.add(cost(&event.event));
         self.events.push_back(Arc::new(event));
         if let Some(aged) = self.events.len().checked_sub(MEMO_EVENTS_MAX + 1) {
             self.events[aged].forget_encodings();

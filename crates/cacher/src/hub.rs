@@ -36,7 +36,7 @@ pub(crate) struct Hub<W> {
     timers: BTreeSet<(Instant, u32)>,
     /// The store was asked for progress on behalf of all bookmarks due up to here.
     asked_until: Option<Instant>,
-    /// Watchers whose queue ran over in the dispatch that runs; kept for its allocation.
+    /// Watchers that detach in the dispatch that runs; kept for its allocation.
     overflowed: Vec<u32>,
 }
 
@@ -159,7 +159,7 @@ impl<W> Hub<W> {
                 return;
             }
             if let Some(change) = entry.filter.view(&looked_at)
-                && push(&entry.handle, change) == Push::Overflow
+                && matches!(push(&entry.handle, change), Push::Overflow | Push::Closed)
             {
                 overflowed.push(id);
             }

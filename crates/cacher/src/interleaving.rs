@@ -6,10 +6,10 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use listwatch_meta::{Change, FieldSelector, Key, LabelSelector, Object, ObjectShape, Revision};
+use listwatch_meta::{Change, FieldSelector, Key, LabelSelector, Object, ObjectShape, Revision, Status};
 use proptest::prelude::*;
 
-use crate::cache::{Cache, Input};
+use crate::cache::{Cache, Input, NoObject};
 use crate::delivery::SharedEvent;
 use crate::filter::{Filter, LookedAt, Scope};
 use crate::history::{Edge, Gone};
@@ -19,8 +19,8 @@ use crate::watcher::{Mailbox, Queued, Step};
 
 #[derive(Clone, Debug)]
 enum Op {
-    /// One transaction: these objects, at one revision.
-    Write(Vec<(usize, bool)>),
+    /// One transaction: these objects, at one revision. `None` is a value that is no object.
+    Write(Vec<(usize, Option<bool>)>),
     /// The dispatcher tells the oldest event that is not told.
     Dispatch,
     /// A watcher begins so many revisions back; it wants `app=p`, or everything.
@@ -69,9 +69,13 @@ struct World {
 
 const READERS: usize = 3;
 
+fn written() -> impl Strategy<Value = Option<bool>> {
+    prop_oneof![1 => Just(None), 8 => any::<bool>().prop_map(Some)]
+}
+
 fn op() -> impl Strategy<Value = Op> {
     prop_oneof![
-        6 => prop::collection::vec((0..4usize, any::<bool>()), 1..3).prop_map(Op::Write),
+        6 => prop::collection::vec((0..4usize, written()), 1..3).prop_map(Op::Write),
         8 => Just(Op::Dispatch),
         2 => (0..4u64, any::<bool>()).prop_map(|(back, selects)| Op::Watch { back, selects }),
         16 => (0..READERS).prop_map(Op::Read),
@@ -110,11 +114,17 @@ impl World {
                 let mut told = Vec::new();
                 for (n, selected) in objects {
                     let key = Key::new("pods", Some("a"), &format!("p{n}")).unwrap();
-                    let app = if *selected { "p" } else { "q" };
-                    let json = format!(r#"{{"metadata":{{"labels":{{"app":"{app}"}}}}}}"#);
                     let revision = Revision::new(self.revision);
-                    let object = Object::from_stored(key, revision, Change::Added, json.as_bytes(), &self.shape);
-                    assert!(!self.cache.handle_input(self.now, Input::Put(object.unwrap()), &mut told));
+                    let input = match selected {
+                        Some(selected) => {
+                            let app = if *selected { "p" } else { "q" };
+                            let json = format!(r#"{{"metadata":{{"labels":{{"app":"{app}"}}}}}}"#);
+                            let json = json.as_bytes();
+                            Input::Put(Object::from_stored(key, revision, Change::Added, json, &self.shape).unwrap())
+                        }
+                        None => Input::Undecodable(key, revision, NoObject::Protobuf),
+                    };
+                    self.cache.handle_input(self.now, input, &mut told);
                 }
                 self.log.extend(told.iter().cloned());
                 self.told.extend(told);
@@ -136,7 +146,13 @@ impl World {
     fn dispatch(&mut self) {
         let Some(event) = self.told.pop_front() else { return };
         let (watches, limit) = (&mut self.watches, self.limits.watcher_queue_events_max);
-        self.hub.handle_event(&event, &self.shape, |n, change| watches[*n].mailbox.handle_event(&event, change, limit));
+        self.hub.handle_event(&event, &self.shape, |n, change| {
+            let mailbox = &mut watches[*n].mailbox;
+            match event.undecodable {
+                true => mailbox.handle_undecodable(&event, |seen| expired(seen, event.revision())),
+                false => mailbox.handle_event(&event, change, limit),
+            }
+        });
         if self.told.is_empty() {
             self.hub.handle_progress(self.cache.revision(), self.cache.history().end());
         }
@@ -184,6 +200,11 @@ impl World {
                 Step::Deliver(Queued::Bookmark(revision)) => {
                     watch.bookmark = revision.get();
                     let promised = watch.expected(log, shape, |event| event.revision() <= revision);
+                    if watch.end(log).is_some_and(|end| end <= revision) {
+                        return Err(format!(
+                            "complete: a bookmark at {revision} hides an object that became unreadable"
+                        ));
+                    }
                     if watch.seen != promised {
                         return Err(format!(
                             "atomic: {:?} seen at a bookmark at {revision}, not {promised:?}",
@@ -200,7 +221,7 @@ impl World {
                     let expected = watch.expected(log, shape, |_| true);
                     let told = |place: &u64| log[*place as usize].revision();
                     let (last, next) = (watch.seen.last().map(told), expected.get(watch.seen.len()).map(told));
-                    if last.is_some() && last == next {
+                    if last.is_some() && (last == next || last == watch.end(log)) {
                         return Err(format!("atomic: the watch ends within revision {last:?}"));
                     }
                     Reader::Idle
@@ -210,9 +231,7 @@ impl World {
             },
             Reader::Look(place) => Reader::Bring(place, cache.history().read(place, 2), cache.history().edge()),
             Reader::Bring(place, Err(Gone), edge) => {
-                watch.mailbox.handle_gone(place, edge, |seen| {
-                    listwatch_meta::Status::expired_watch(seen.get(), edge.floor.get())
-                });
+                watch.mailbox.handle_gone(place, edge, |seen| expired(seen, edge.floor));
                 Reader::Idle
             }
             Reader::Bring(place, Ok(events), _) if events.is_empty() => {
@@ -223,7 +242,8 @@ impl World {
             }
             Reader::Bring(place, Ok(events), _) => {
                 let filter = watch.filter.clone();
-                watch.mailbox.handle_history(place, &events, |event| filter.view(&LookedAt::new(&event.event, shape)));
+                let view = |event: &SharedEvent| filter.view(&LookedAt::new(&event.event, shape));
+                watch.mailbox.handle_history(place, &events, view, expired);
                 Reader::Idle
             }
         };
@@ -255,7 +275,8 @@ impl World {
             }
             let watch = &self.watches[n];
             let expected = watch.expected(&self.log, &self.shape, |_| true);
-            if !watch.expired && !watch.closed && watch.seen != expected {
+            let whole = watch.seen == expected && watch.end(&self.log).is_none();
+            if !watch.expired && !watch.closed && !whole {
                 return Err(format!("complete: {:?} seen, not {expected:?}", watch.seen));
             }
         }
@@ -263,7 +284,23 @@ impl World {
     }
 }
 
+fn expired(seen: Revision, floor: Revision) -> Status {
+    Status::expired_watch(seen.get(), floor.get())
+}
+
 impl Watch {
+    /// The revision at which an object that it shows became unreadable. The watch ends there.
+    fn end(&self, log: &[Arc<SharedEvent>]) -> Option<Revision> {
+        let event = log.iter().find(|event| event.undecodable && self.sees(event))?;
+        Some(event.revision())
+    }
+
+    fn sees(&self, event: &SharedEvent) -> bool {
+        let selected = |object: &Object| !self.selects || object.label("app").as_deref() == Some("p");
+        let now = !event.undecodable && selected(&event.event.object);
+        event.revision().get() > self.from && (now || event.event.previous.as_ref().is_some_and(selected))
+    }
+
     /// The places of the events that it sees, of those for which `which` holds.
     fn expected(
         &self,
@@ -271,11 +308,11 @@ impl Watch {
         shape: &ObjectShape,
         which: impl Fn(&SharedEvent) -> bool,
     ) -> Vec<u64> {
-        let selected = |object: &Object| !self.selects || object.label("app").as_deref() == Some("p");
         debug_assert!(shape.namespaced());
+        let end = self.end(log).unwrap_or(Revision::new(u64::MAX));
         log.iter()
-            .filter(|event| event.revision().get() > self.from && which(event))
-            .filter(|event| selected(&event.event.object) || event.event.previous.as_ref().is_some_and(selected))
+            .filter(|event| event.revision() <= end && which(event))
+            .filter(|event| !event.undecodable && self.sees(event))
             .map(|event| event.sequence)
             .collect()
     }

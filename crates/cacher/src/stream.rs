@@ -9,7 +9,7 @@ use std::task::{Context, Poll, Waker};
 use futures_core::Stream;
 use listwatch_meta::Status;
 
-use crate::delivery::{Delivered, Delivery};
+use crate::delivery::{Delivered, Delivery, SharedEvent};
 use crate::direct::DirectWatch;
 use crate::filter::{Filter, LookedAt};
 use crate::handle::Handle;
@@ -176,9 +176,8 @@ impl CachedWatch {
             }
             Ok(events) => {
                 let mut mailbox = self.cell.lock();
-                let seen = mailbox.handle_history(place, &events, |event| {
-                    self.filter.view(&LookedAt::new(&event.event, &shared.config.shape))
-                });
+                let view = |event: &SharedEvent| self.filter.view(&LookedAt::new(&event.event, &shared.config.shape));
+                let seen = mailbox.handle_history(place, &events, view, |seen, floor| shared.expired(seen, floor));
                 shared.counters.caught_up.fetch_add(seen as u64, Relaxed);
                 return events.len();
             }

@@ -107,6 +107,8 @@ pub(crate) enum Push {
     Ignored,
     /// The queue was full: it is gone, and the watcher has to be left alone from now on.
     Overflow,
+    /// The watch ends here.
+    Closed,
 }
 
 /// What the reader should do next.
@@ -178,6 +180,16 @@ impl Mailbox {
         self.pushed = event.sequence + 1;
         self.queue.push_back(Queued::Event(event.clone(), change));
         Push::Queued
+    }
+
+    /// An object that this watcher shows cannot be read any more: the watch ends with `410 Expired`.
+    pub(crate) fn handle_undecodable(&mut self, event: &SharedEvent, expired: impl FnOnce(Revision) -> Status) -> Push {
+        if !matches!(self.state, State::Live) || event.revision() <= self.floor {
+            return Push::Ignored;
+        }
+        let goodbye = Some(Box::new(expired(self.last)));
+        self.state = State::Finishing { place: event.sequence + 1, goodbye };
+        Push::Closed
     }
 
     /// Everything up to `revision` has been dispatched: queue a bookmark, if the watcher is live,
@@ -294,20 +306,33 @@ impl Mailbox {
 
     /// What the history holds from `place` on, with what this watcher sees of it. Ignored when the
     /// watcher has moved on meanwhile. Returns how many of them it sees.
+    ///
+    /// The watch ends where it sees an object that cannot be read any more. `expired` makes its last
+    /// status, of the newest revision that the watcher knows and the revision of that event.
     pub(crate) fn handle_history(
         &mut self,
         place: u64,
         events: &[Arc<SharedEvent>],
         view: impl Fn(&SharedEvent) -> Option<Change>,
+        expired: impl FnOnce(Revision, Revision) -> Status,
     ) -> usize {
         if let State::Finishing { place: expected, goodbye } = &mut self.state
             && *expected == place
         {
-            let goodbye = goodbye.take();
-            self.state = State::Closed(goodbye);
+            let mut goodbye = goodbye.take();
             let rest = events.iter().take_while(|event| event.revision() <= self.handed);
-            let rest = rest.filter(|event| event.revision() == self.handed);
-            self.queue.extend(rest.filter_map(|event| Some(Queued::Event(event.clone(), view(event)?))));
+            for event in rest.filter(|event| event.revision() == self.handed) {
+                match view(event) {
+                    // A client that resumes behind this revision would not hear of it.
+                    Some(_) if event.undecodable => {
+                        goodbye = Some(Box::new(expired(self.last, event.revision())));
+                        break;
+                    }
+                    Some(change) => self.queue.push_back(Queued::Event(event.clone(), change)),
+                    None => {}
+                }
+            }
+            self.state = State::Closed(goodbye);
             return self.queue.len();
         }
         let State::Lagging { place: expected } = &mut self.state else { return 0 };
@@ -320,10 +345,15 @@ impl Mailbox {
             if event.revision() <= self.floor {
                 continue;
             }
-            self.last = event.revision();
             if let Some(change) = view(event) {
+                if event.undecodable {
+                    let goodbye = Some(Box::new(expired(self.last, event.revision())));
+                    self.state = State::Finishing { place: event.sequence + 1, goodbye };
+                    break;
+                }
                 self.queue.push_back(Queued::Event(event.clone(), change));
             }
+            self.last = event.revision();
         }
         self.queue.len() - before
     }
@@ -416,6 +446,10 @@ mod tests {
         Arc::new(SharedEvent::new(sequence, Instant::now(), event, Arc::default()))
     }
 
+    fn expired(seen: Revision, floor: Revision) -> Status {
+        Status::expired_watch(seen.get(), floor.get())
+    }
+
     /// One line per step, until the watcher waits, ends or needs history.
     fn drain(mailbox: &mut Mailbox) -> Vec<String> {
         let mut steps = Vec::new();
@@ -466,7 +500,7 @@ mod tests {
         assert_eq!(mailbox.handle_event(&event(10), Change::Added, 2), Push::Ignored);
         assert_eq!(mailbox.phase(), Phase::Lagging);
         assert_eq!(drain(&mut mailbox), ["history 7"]);
-        mailbox.handle_history(7, &[event(7), event(8)], |_| Some(Change::Added));
+        mailbox.handle_history(7, &[event(7), event(8)], |_| Some(Change::Added), expired);
         assert_eq!(drain(&mut mailbox), ["ADDED r107", "ADDED r108", "history 9"]);
         assert!(mailbox.handle_attached(9));
         assert_eq!(drain(&mut mailbox), ["wait"]);
@@ -490,7 +524,7 @@ mod tests {
         assert_eq!(mailbox.handle_event(&event(8), Change::Added, 9), Push::Ignored);
         assert_eq!(mailbox.handle_event(&event(9), Change::Added, 9), Push::Queued);
         let mut lagging = Mailbox::from_history(7, Revision::new(108));
-        lagging.handle_history(7, &[event(7), event(8), event(9)], |_| Some(Change::Added));
+        lagging.handle_history(7, &[event(7), event(8), event(9)], |_| Some(Change::Added), expired);
         assert_eq!(drain(&mut lagging), ["ADDED r109", "history 10"]);
     }
 
@@ -513,7 +547,7 @@ mod tests {
         assert!(mailbox.handle_close(Some(Status::expired_list()), 0).is_none());
         assert!(mailbox.handle_close(None, 0).is_none());
         assert_eq!(drain(&mut mailbox), ["ADDED r107", "history 8"]);
-        mailbox.handle_history(8, &[event(8)], |_| Some(Change::Added));
+        mailbox.handle_history(8, &[event(8)], |_| Some(Change::Added), expired);
         assert_eq!(drain(&mut mailbox), ["goodbye 410", "end"]);
 
         let goodbye = |seen: Revision| Status::expired_watch(seen.get(), 9);
@@ -542,7 +576,7 @@ mod tests {
             assert!(mailbox.handle_close(None, 0).is_none());
             assert_eq!(mailbox.handle_event(&late, Change::Added, 9), Push::Ignored, "it is not live any more");
             assert_eq!(drain(&mut mailbox), ["history 8"]);
-            mailbox.handle_history(8, &[late, event(9)], |_| Some(Change::Added));
+            mailbox.handle_history(8, &[late, event(9)], |_| Some(Change::Added), expired);
             assert_eq!(drain(&mut mailbox), [rest, vec!["end"]].concat());
         }
         let mut gone = live(0);
@@ -581,10 +615,41 @@ mod tests {
     }
 
     #[test]
+    fn object_that_becomes_unreadable_ends_the_watch_after_the_events_of_the_same_revision() {
+        let hidden = |sequence, revision| {
+            let event = Arc::into_inner(event_at(sequence, revision)).unwrap();
+            Arc::new(event.into_undecodable())
+        };
+        // In the history, for a watcher that catches up.
+        let mut mailbox = Mailbox::from_history(7, Revision::ZERO);
+        let events = [event_at(7, 107), hidden(8, 107), event_at(9, 107)];
+        mailbox.handle_history(7, &events, |_| Some(Change::Added), expired);
+        assert_eq!(drain(&mut mailbox), ["ADDED r107", "history 9"]);
+        mailbox.handle_history(9, &events[2..], |_| Some(Change::Added), expired);
+        assert_eq!(drain(&mut mailbox), ["ADDED r107", "goodbye 410", "end"]);
+        // As it happens, for a watcher that is live.
+        let mut mailbox = Mailbox::from_history(7, Revision::ZERO);
+        assert!(mailbox.handle_attached(7));
+        mailbox.handle_event(&event(7), Change::Added, 9);
+        assert_eq!(mailbox.handle_undecodable(&hidden(8, 108), |seen| expired(seen, seen)), Push::Closed);
+        assert_eq!(drain(&mut mailbox), ["ADDED r107", "history 9"]);
+        assert!(!mailbox.handle_attached(9));
+        assert_eq!(drain(&mut mailbox), ["goodbye 410", "end"]);
+        // A deadline between two changes of one revision: the client would resume behind both.
+        let mut mailbox = Mailbox::from_history(7, Revision::ZERO);
+        assert!(mailbox.handle_attached(7));
+        mailbox.handle_event(&event_at(7, 107), Change::Added, 9);
+        assert!(mailbox.handle_close(None, 8).is_none());
+        assert_eq!(drain(&mut mailbox), ["ADDED r107", "history 8"]);
+        mailbox.handle_history(8, &events[1..], |_| Some(Change::Added), expired);
+        assert_eq!(drain(&mut mailbox), ["goodbye 410", "end"]);
+    }
+
+    #[test]
     fn a_watcher_that_moved_on_is_not_moved_again() {
         let mut mailbox = Mailbox::from_history(7, Revision::ZERO);
         assert!(mailbox.handle_close(None, 0).is_none());
-        mailbox.handle_history(7, &[event(7)], |_| Some(Change::Added));
+        mailbox.handle_history(7, &[event(7)], |_| Some(Change::Added), expired);
         assert!(!mailbox.handle_attached(7));
         mailbox.handle_gone(7, edge(9, 9), |_| Status::expired_list());
         assert_eq!(drain(&mut mailbox), ["end"]);

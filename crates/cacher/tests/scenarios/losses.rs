@@ -268,6 +268,10 @@ fn unreadable_value_ends_watches_with_expired_and_is_never_shown_as_deleted() {
         > ∎
         list all
         > r5: a/bad@5 undecodable: [/pods/a/x]
+        watch behind all rv=3
+        read behind
+        > ERROR too old resource version: 3 (4) (410 Expired)
+        > ∎
         watch later all rv=4
         garbage a/x
         > r6
@@ -282,6 +286,115 @@ fn unreadable_value_ends_watches_with_expired_and_is_never_shown_as_deleted() {
         read all
         > initial ADDED a/bad@5
         > initial ADDED a/x[mended]@7
+        ",
+    );
+}
+
+#[test]
+fn unreadable_value_ends_only_the_watches_that_showed_the_object() {
+    check(
+        "
+        put a/x app=one
+        > r2
+        put b/y app=two
+        > r3
+        start
+        watch all all rv=3
+        watch a a rv=3
+        watch b b rv=3
+        watch one all labels=app=one rv=3
+        watch two all labels=app=two rv=3
+        watch initial all
+        read initial
+        > initial ADDED a/x[one]@2
+        > initial ADDED b/y[two]@3
+        garbage a/new
+        > r4
+        garbage a/new
+        > r5
+        put b/z
+        > r6
+        read all
+        > ADDED b/z@6
+        read initial
+        > ADDED b/z@6
+        garbage a/x
+        > r7
+        put b/y app=two
+        > r8
+        read all
+        > ERROR too old resource version: 6 (7) (410 Expired)
+        > ∎
+        read initial
+        > ERROR too old resource version: 6 (7) (410 Expired)
+        > ∎
+        read a
+        > ERROR too old resource version: 6 (7) (410 Expired)
+        > ∎
+        read one
+        > ERROR too old resource version: 6 (7) (410 Expired)
+        > ∎
+        read b
+        > ADDED b/z@6
+        > MODIFIED b/y[two]@8
+        read two
+        > MODIFIED b/y[two]@8
+        list all rv=6 match=Exact
+        > r6: a/x[one]@2 b/y[two]@3 b/z@6 undecodable: [/pods/a/new]
+        put a/new app=two
+        > r9
+        put a/x app=two
+        > r10
+        read b
+        read two
+        > ADDED a/new[two]@9
+        > ADDED a/x[two]@10
+        list all rv=8 match=Exact
+        > r8: b/y[two]@8 b/z@6 undecodable: [/pods/a/new, /pods/a/x]
+        stats generation expired_watches
+        > generation: 1
+        > expired_watches: 4
+        ",
+    );
+}
+
+#[test]
+fn unreadable_value_ends_only_the_uncached_watches_that_showed_the_object() {
+    check(
+        "
+        put a/x app=one
+        > r2
+        put b/y app=two
+        > r3
+        direct
+        watch all all rv=3
+        watch b b rv=3
+        watch one all rv=3 labels=app=one
+        watch two all rv=3 labels=app=two
+        garbage a/new
+        > r4
+        garbage a/new
+        > r5
+        put a/new app=one
+        > r6
+        garbage a/x
+        > r7
+        garbage a/x
+        > r8
+        put b/y app=two
+        > r9
+        read all
+        > ADDED a/new[one]@6
+        > ERROR The resourceVersion for the provided watch is too old. (410 Expired)
+        > ∎
+        read one
+        > ADDED a/new[one]@6
+        > ERROR The resourceVersion for the provided watch is too old. (410 Expired)
+        > ∎
+        read b
+        > MODIFIED b/y[two]@9
+        read two
+        > MODIFIED b/y[two]@9
         ",
     );
 }
