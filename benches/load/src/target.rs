@@ -11,8 +11,7 @@ use listwatch_client::Config;
 use listwatch_client::config::Auth;
 use parking_lot::Mutex;
 use rustls::{ClientConfig, RootCertStore};
-use rustls_pki_types::pem::PemObject as _;
-use rustls_pki_types::{CertificateDer, ServerName};
+use rustls_pki_types::{CertificateDer, PrivateKeyDer, ServerName};
 use tokio::net::TcpStream;
 use tokio_rustls::TlsConnector;
 use tokio_rustls::client::TlsStream;
@@ -68,7 +67,7 @@ impl Target {
         }
         let mut roots = RootCertStore::empty();
         for certificate in config.tls.authorities {
-            roots.add(certificate)?;
+            roots.add(CertificateDer::from(certificate.der()))?;
         }
         let host = config.server.host().unwrap_or_default().trim_start_matches('[').trim_end_matches(']').to_owned();
         let server_name = ServerName::try_from(config.tls.server_name.unwrap_or(host))?;
@@ -77,7 +76,11 @@ impl Target {
             .with_safe_default_protocol_versions()?
             .with_root_certificates(roots);
         let mut tls = match config.tls.identity {
-            Some(identity) => builder.with_client_auth_cert(identity.certificates, identity.key)?,
+            Some(identity) => {
+                let chain = identity.certificates().iter();
+                let chain = chain.map(|certificate| CertificateDer::from(certificate.der()).into_owned()).collect();
+                builder.with_client_auth_cert(chain, PrivateKeyDer::try_from(identity.key_der())?.clone_key())?
+            }
             None => builder.with_no_client_auth(),
         };
         let connectors = [Http::H1, Http::H2].map(|http| {
@@ -89,7 +92,7 @@ impl Target {
             Auth::Token(token) => Some(format!("Bearer {token}")),
             Auth::TokenFile(path) => Some(format!("Bearer {}", std::fs::read_to_string(path)?.trim())),
             Auth::Basic { .. } => return Err("give a token or a client certificate, not a password".into()),
-            Auth::Exec(_) => return Err("give a token or a client certificate, not a credential plugin".into()),
+            _ => return Err("give a token or a client certificate, not a credential plugin".into()),
         };
         let (name, floor) = (name.to_owned(), false);
         Ok(Target { name, authority, authorization, floor, server_name, connectors, pid, child: Mutex::default() })
@@ -235,7 +238,7 @@ impl Launch {
 
 /// How to reach a server that is given by hand.
 pub(crate) fn config(url: &str, token: Option<String>, ca_pem: &[u8]) -> Outcome<Config> {
-    let authorities = CertificateDer::pem_slice_iter(ca_pem).collect::<Result<Vec<_>, _>>()?;
+    let authorities = listwatch_client::config::Certificate::from_pem(ca_pem)?;
     Ok(Config {
         tls: listwatch_client::config::TlsOptions { authorities, ..Default::default() },
         auth: token.map_or(Auth::None, Auth::Token),

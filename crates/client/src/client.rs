@@ -12,8 +12,7 @@ use bytes::{Bytes, BytesMut};
 use futures_core::Stream;
 use http::header::{ACCEPT, ACCEPT_ENCODING, AUTHORIZATION, HeaderValue, RETRY_AFTER, USER_AGENT};
 use http::{Request, Response, StatusCode, Uri};
-use http_body::Body;
-use http_body_util::{BodyExt, Empty};
+use http_body::Body as _;
 use listwatch_meta::{ListOptions, Status};
 use listwatch_wire::event::{EventError, JsonEvents, ReadEventError};
 use listwatch_wire::{FrameError, ListDecoder, print_list_options};
@@ -24,7 +23,7 @@ use crate::list_watch::{ListItem, ListStream, ListWatch, WatchStream, WatchedEve
 use crate::object::{RawObject, TypeName};
 use crate::problem::Problem;
 use crate::resource::{ApiResource, Scope};
-use crate::transport::{BoxBody, HttpTransport, Transport, decompressed, disconnected};
+use crate::transport::{HttpTransport, RequestBody, ResponseBody, Transport, decompressed, disconnected};
 
 /// Largest body of a small document (discovery, an error) in bytes; more is refused.
 pub const DOCUMENT_LIMIT_BYTES: usize = 8 * 1024 * 1024;
@@ -63,7 +62,7 @@ impl Client {
     /// [`ConfigError`] when address, certificates or credentials cannot be used.
     pub fn new(config: Config) -> Result<Self, ConfigError> {
         let prefix = config.server.path().trim_end_matches('/').to_owned();
-        let auth = Credentials::new(config.auth, &config.server, &config.tls, &config.transport)?;
+        let auth = Credentials::new(config.auth, (&config.server, &config.tls, &config.transport))?;
         let transport = HttpTransport::new(&config.server, config.tls, config.transport)?;
         Ok(Client {
             inner: Arc::new(Inner {
@@ -112,7 +111,7 @@ impl Client {
     /// [`Problem::Refused`] with the server's `Status` for every HTTP status but 2xx,
     /// [`Problem::Disconnected`], and [`Problem::Misconfigured`] when there are no usable
     /// credentials.
-    pub async fn get(&self, path_and_query: &str) -> Result<Response<BoxBody>, Problem> {
+    pub async fn get(&self, path_and_query: &str) -> Result<Response<ResponseBody>, Problem> {
         self.fetch(path_and_query, JSON, false, None).await
     }
 
@@ -124,14 +123,14 @@ impl Client {
         accept: &'static str,
         compressed: bool,
         limit: Option<Duration>,
-    ) -> Result<Response<BoxBody>, Problem> {
+    ) -> Result<Response<ResponseBody>, Problem> {
         let uri = Uri::try_from(format!("{}{path_and_query}", self.inner.prefix)).map_err(|error| {
-            Problem::Misconfigured { why: format!("the path {path_and_query:?} is no path: {error}") }
+            Problem::misconfigured(format!("the path {path_and_query:?} is no path: {error}")).caused_by(error)
         })?;
         let mut renewed = false;
         loop {
             let session = self.inner.auth.session().await?;
-            let mut request = Request::new(Empty::new());
+            let mut request = Request::new(RequestBody::empty());
             *request.uri_mut() = uri.clone();
             let headers = request.headers_mut();
             headers.insert(ACCEPT, HeaderValue::from_static(accept));
@@ -177,7 +176,7 @@ impl Client {
 }
 
 /// Makes a problem of a response that is none of success.
-async fn refusal(response: Response<BoxBody>) -> Problem {
+async fn refusal(response: Response<ResponseBody>) -> Problem {
     let code = response.status();
     let retry_after = response
         .headers()
@@ -205,12 +204,12 @@ fn foreign_status(code: StatusCode, body: &[u8]) -> Status {
 }
 
 /// Reads a small document whole.
-async fn collect(mut body: BoxBody) -> Result<Bytes, Problem> {
+async fn collect(mut body: ResponseBody) -> Result<Bytes, Problem> {
     let mut document = BytesMut::new();
-    while let Some(frame) = body.frame().await {
-        let Ok(chunk) = frame.map_err(|error| disconnected(&*error))?.into_data() else { continue };
+    while let Some(chunk) = body.chunk().await {
+        let chunk = chunk.map_err(disconnected)?;
         if document.len() + chunk.len() > DOCUMENT_LIMIT_BYTES {
-            return Err(Problem::Malformed { why: format!("a document of more than {DOCUMENT_LIMIT_BYTES} bytes") });
+            return Err(Problem::malformed(format!("a document of more than {DOCUMENT_LIMIT_BYTES} bytes")));
         }
         document.extend_from_slice(&chunk);
     }
@@ -265,7 +264,7 @@ impl HttpListWatch {
         mut options: ListOptions,
         partial: &'static str,
         compressed: bool,
-    ) -> Result<BoxBody, Problem> {
+    ) -> Result<ResponseBody, Problem> {
         self.label_selector.clone_into(&mut options.label_selector);
         self.field_selector.clone_into(&mut options.field_selector);
         let target = format!("{}?{}", self.path, print_list_options(&options));
@@ -290,7 +289,7 @@ impl ListWatch for HttpListWatch {
 
 /// A list body on its way in.
 struct ListBodyStream {
-    body: BoxBody,
+    body: ResponseBody,
     /// Gone once the list is over.
     decoder: Option<ListDecoder>,
     /// The type was told.
@@ -300,7 +299,7 @@ struct ListBodyStream {
 }
 
 impl ListBodyStream {
-    fn new(body: BoxBody) -> Self {
+    fn new(body: ResponseBody) -> Self {
         ListBodyStream { body, decoder: Some(ListDecoder::new()), typed: false, ready: VecDeque::new() }
     }
 
@@ -339,7 +338,7 @@ impl Stream for ListBodyStream {
             }
             let read = match ready!(Pin::new(&mut this.body).poll_frame(context)) {
                 Some(Ok(frame)) => frame.into_data().map_or(Ok(()), |chunk| this.decode(chunk)),
-                Some(Err(error)) => Err(disconnected(&*error)),
+                Some(Err(error)) => Err(disconnected(error)),
                 None => match this.decoder.take().map(ListDecoder::finish) {
                     Some(Ok(meta)) => {
                         this.ready.push_back(ListItem::End(meta));
@@ -359,14 +358,14 @@ impl Stream for ListBodyStream {
 
 /// A watch on its way in.
 struct WatchBodyStream {
-    body: BoxBody,
+    body: ResponseBody,
     reader: JsonEvents,
     /// What is told next, and last: an error behind good events, or the end.
     end: Option<Option<Problem>>,
 }
 
 impl WatchBodyStream {
-    fn new(body: BoxBody) -> Self {
+    fn new(body: ResponseBody) -> Self {
         WatchBodyStream { body, reader: JsonEvents::new(), end: None }
     }
 
@@ -387,7 +386,7 @@ impl WatchBodyStream {
                     tracing::warn!(%error, "passed over");
                     continue;
                 }
-                Err(ReadEventError::Event(error)) => Problem::Malformed { why: error.to_string() },
+                Err(ReadEventError::Event(error)) => Problem::malformed(error.to_string()).caused_by(error),
                 Err(ReadEventError::Frame(error)) => unreadable(error),
             };
             self.end = Some(Some(problem));
@@ -412,7 +411,7 @@ impl Stream for WatchBodyStream {
                         return Poll::Ready(Some(Ok(events)));
                     }
                 }
-                Some(Err(error)) => this.end = Some(Some(disconnected(&*error))),
+                Some(Err(error)) => this.end = Some(Some(disconnected(error))),
                 None => this.end = Some(this.reader.finish().err().map(unreadable)),
             }
         }
@@ -421,10 +420,11 @@ impl Stream for WatchBodyStream {
 
 /// A stream that was cut is the network's fault, anything else the server's.
 fn unreadable(error: FrameError) -> Problem {
-    match error {
-        FrameError::Incomplete { .. } => Problem::Disconnected { why: error.to_string() },
-        FrameError::TooLarge { .. } | FrameError::Malformed { .. } => Problem::Malformed { why: error.to_string() },
-    }
+    let problem = match error {
+        FrameError::Incomplete { .. } => Problem::disconnected(error.to_string()),
+        FrameError::TooLarge { .. } | FrameError::Malformed { .. } => Problem::malformed(error.to_string()),
+    };
+    problem.caused_by(error)
 }
 
 #[cfg(test)]
@@ -437,13 +437,13 @@ mod tests {
     use super::*;
 
     /// A body that arrives in these pieces; `cut` ends it with an error.
-    fn body(pieces: &[&'static str], cut: bool) -> BoxBody {
+    fn body(pieces: &[&'static str], cut: bool) -> ResponseBody {
         let mut frames: Vec<Result<http_body::Frame<Bytes>, crate::transport::BoxError>> =
             pieces.iter().map(|piece| Ok(http_body::Frame::data(Bytes::from_static(piece.as_bytes())))).collect();
         if cut {
             frames.push(Err("connection reset".into()));
         }
-        StreamBody::new(Pieces(frames.into())).boxed_unsync()
+        ResponseBody::new(StreamBody::new(Pieces(frames.into())))
     }
 
     struct Pieces<T>(VecDeque<T>);
@@ -536,7 +536,7 @@ mod tests {
     #[derive(Clone)]
     struct Scripted(StatusCode, Option<&'static str>, &'static str);
 
-    impl tower_service::Service<Request<Empty<Bytes>>> for Scripted {
+    impl tower_service::Service<Request<RequestBody>> for Scripted {
         type Response = Response<http_body_util::Full<Bytes>>;
         type Error = Infallible;
         type Future = std::future::Ready<Result<Self::Response, Infallible>>;
@@ -545,7 +545,7 @@ mod tests {
             Poll::Ready(Ok(()))
         }
 
-        fn call(&mut self, _: Request<Empty<Bytes>>) -> Self::Future {
+        fn call(&mut self, _: Request<RequestBody>) -> Self::Future {
             let mut response = Response::new(http_body_util::Full::new(Bytes::from_static(self.2.as_bytes())));
             *response.status_mut() = self.0;
             if let Some(seconds) = self.1 {

@@ -16,7 +16,9 @@ use http::header::HeaderValue;
 use tokio::sync::Mutex;
 use tokio::time::Instant;
 
-use crate::config::{Auth, ConfigError, ExecCredentials, ExecPlugin, Identity, TlsOptions};
+use crate::config::{Auth, ConfigError, TlsOptions};
+#[cfg(feature = "exec")]
+use crate::config::{ExecCredentials, ExecPlugin, Identity};
 use crate::problem::Problem;
 use crate::transport::{HttpTransport, TransportOptions};
 
@@ -25,6 +27,7 @@ pub const TOKEN_LIFE: Duration = Duration::from_secs(60);
 
 /// How long before its expiry a plugin's credential is replaced; or when half of its life is over,
 /// if that is later.
+#[cfg(feature = "exec")]
 pub const EXPIRY_MARGIN: Duration = Duration::from_secs(10);
 
 /// How long a failure of a plugin is remembered, so that many informers do not run it at once.
@@ -56,10 +59,15 @@ pub(crate) struct Renewed {
 /// Where credentials come from again and again.
 pub(crate) enum Source {
     File(PathBuf),
-    Exec { plugin: Box<ExecPlugin>, reach: Box<Reach> },
+    #[cfg(feature = "exec")]
+    Exec {
+        plugin: Box<ExecPlugin>,
+        reach: Box<Reach>,
+    },
 }
 
 /// How to reach the server with another client certificate.
+#[cfg(feature = "exec")]
 pub(crate) struct Reach {
     server: Uri,
     tls: TlsOptions,
@@ -72,7 +80,9 @@ pub(crate) struct State {
     good_until: Option<Instant>,
     /// Told to be bad, or past its time; kept for what it can still be compared with.
     stale: bool,
+    #[cfg(feature = "exec")]
     identity: Option<Arc<Identity>>,
+    #[cfg(feature = "exec")]
     failed: Option<(Instant, Problem)>,
     number: u64,
 }
@@ -85,13 +95,11 @@ impl Credentials {
 
     pub(crate) fn new(
         auth: Auth,
-        server: &Uri,
-        tls: &TlsOptions,
-        options: &TransportOptions,
+        #[cfg_attr(not(feature = "exec"), expect(unused_variables, reason = "plugins alone bring certificates"))]
+        reach: (&Uri, &TlsOptions, &TransportOptions),
     ) -> Result<Self, ConfigError> {
         let fixed = |text: &str, what: &str| {
-            let header = secret_header(text)
-                .map_err(|why| ConfigError::Invalid { what: what.to_owned(), why: why.to_owned() })?;
+            let header = secret_header(text).map_err(|why| ConfigError::invalid(what, why))?;
             Ok(Credentials::Fixed(Session { header: Some(header), transport: None, number: 0 }))
         };
         let renewed = |source| Ok(Credentials::Renewed(Arc::new(Renewed { source, state: Mutex::default() })));
@@ -103,7 +111,9 @@ impl Credentials {
                 fixed(&format!("Basic {pair}"), "the password")
             }
             Auth::TokenFile(path) => renewed(Source::File(path)),
+            #[cfg(feature = "exec")]
             Auth::Exec(plugin) => {
+                let (server, tls, options) = reach;
                 let reach = Reach { server: server.clone(), tls: tls.clone(), options: options.clone() };
                 renewed(Source::Exec { plugin, reach: Box::new(reach) })
             }
@@ -120,21 +130,27 @@ impl Credentials {
             Credentials::Fixed(session) => return Ok(session.clone()),
             Credentials::Renewed(renewed) => renewed,
         };
-        if let Source::File(path) = &renewed.source {
-            let mut state = renewed.state.lock().await;
-            return match state.good() {
-                Some(session) => Ok(session),
-                None => state.read_file(path).await,
-            };
+        match &renewed.source {
+            Source::File(path) => {
+                let mut state = renewed.state.lock().await;
+                match state.good() {
+                    Some(session) => Ok(session),
+                    None => state.read_file(path).await,
+                }
+            }
+            #[cfg(feature = "exec")]
+            Source::Exec { .. } => {
+                if let Some(session) = renewed.state.lock().await.good() {
+                    return Ok(session);
+                }
+                let renewed = renewed.clone();
+                let renewing = tokio::spawn(async move { renewed.run_plugin().await });
+                renewing.await.unwrap_or_else(|error| {
+                    let why = format!("running the credential plugin failed: {error}");
+                    Err(Problem::misconfigured(why).caused_by(error))
+                })
+            }
         }
-        if let Some(session) = renewed.state.lock().await.good() {
-            return Ok(session);
-        }
-        let renewed = renewed.clone();
-        let renewing = tokio::spawn(async move { renewed.run_plugin().await });
-        renewing.await.unwrap_or_else(|error| {
-            Err(Problem::Misconfigured { why: format!("running the credential plugin failed: {error}") })
-        })
     }
 
     /// The server did not believe this session. True when asking again may help: the next session
@@ -149,6 +165,7 @@ impl Credentials {
     }
 }
 
+#[cfg(feature = "exec")]
 impl Renewed {
     async fn run_plugin(&self) -> Result<Session, Problem> {
         let Source::Exec { plugin, reach } = &self.source else { unreachable!("files are read by who asks") };
@@ -162,7 +179,7 @@ impl Renewed {
         {
             return Err(problem.clone());
         }
-        let ran = plugin.run().await.map_err(|error| Problem::Misconfigured { why: error.to_string() });
+        let ran = plugin.run().await.map_err(|error| Problem::misconfigured(error.to_string()).caused_by(error));
         let renewed = ran.and_then(|credentials| state.take(credentials, reach));
         state.failed = renewed.as_ref().err().map(|problem| (Instant::now(), problem.clone()));
         renewed
@@ -193,13 +210,18 @@ impl State {
                 Ok(session.clone())
             }
             (Err(why), None) => {
-                Err(Problem::Misconfigured { why: format!("the token file {}: {why}", path.display()) })
+                let problem = Problem::misconfigured(format!("the token file {}: {why}", path.display()));
+                Err(match read {
+                    Err(error) => problem.caused_by(error),
+                    Ok(_) => problem,
+                })
             }
         }
     }
 
+    #[cfg(feature = "exec")]
     fn take(&mut self, credentials: ExecCredentials, reach: &Reach) -> Result<Session, Problem> {
-        let unusable = |why: String| Problem::Misconfigured { why: format!("the credential plugin's {why}") };
+        let unusable = |why: String| Problem::misconfigured(format!("the credential plugin's {why}"));
         let header = match credentials.token {
             Some(token) => {
                 Some(secret_header(&format!("Bearer {}", token.0)).map_err(|why| unusable(format!("token {why}")))?)
@@ -218,7 +240,7 @@ impl State {
             Some(identity) => {
                 let tls = TlsOptions { identity: Some(identity.clone()), ..reach.tls.clone() };
                 let transport = HttpTransport::new(&reach.server, tls, reach.options.clone())
-                    .map_err(|error| unusable(format!("certificate cannot be used: {error}")))?;
+                    .map_err(|error| unusable(format!("certificate cannot be used: {error}")).caused_by(error))?;
                 self.identity = Some(Arc::new(identity));
                 Some(transport)
             }
@@ -256,7 +278,7 @@ mod tests {
 
     fn credentials(auth: Auth) -> Credentials {
         let server = "https://localhost:1".parse().unwrap();
-        Credentials::new(auth, &server, &TlsOptions::default(), &TransportOptions::default()).unwrap()
+        Credentials::new(auth, (&server, &TlsOptions::default(), &TransportOptions::default())).unwrap()
     }
 
     async fn header(credentials: &Credentials) -> String {
@@ -271,12 +293,8 @@ mod tests {
         let basic = Auth::Basic { username: "me".to_owned(), password: "pass".to_owned() };
         assert_eq!(header(&credentials(basic)).await, "Basic bWU6cGFzcw==");
         let server = "https://localhost:1".parse().unwrap();
-        let bad = Credentials::new(
-            Auth::Token("a\nb".to_owned()),
-            &server,
-            &TlsOptions::default(),
-            &TransportOptions::default(),
-        );
+        let reach = (&server, &TlsOptions::default(), &TransportOptions::default());
+        let bad = Credentials::new(Auth::Token("a\nb".to_owned()), reach);
         assert!(bad.is_err());
     }
 

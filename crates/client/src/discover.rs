@@ -13,6 +13,7 @@ use crate::resource::{ApiResource, ResourceName, parse_group_list, parse_resourc
 
 /// Why a name leads to no resource.
 #[derive(Clone, Debug, PartialEq)]
+#[non_exhaustive]
 pub enum DiscoverError {
     /// The server knows no such resource.
     Unknown {
@@ -47,7 +48,14 @@ impl fmt::Display for DiscoverError {
     }
 }
 
-impl std::error::Error for DiscoverError {}
+impl std::error::Error for DiscoverError {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        match self {
+            DiscoverError::Unreachable(problem) => problem.source(),
+            DiscoverError::Unknown { .. } | DiscoverError::NotWatchable { .. } => None,
+        }
+    }
+}
 
 impl Client {
     /// Finds a resource by plural, singular, short name or kind, optionally with its group, or its
@@ -68,8 +76,8 @@ impl Client {
         }
         let document = self.get_document("/apis").await.map_err(DiscoverError::Unreachable)?;
         let groups = parse_group_list(&document).map_err(|error| {
-            let why = format!("/apis is no APIGroupList: {error}");
-            DiscoverError::Unreachable(Problem::Malformed { why })
+            let problem = Problem::malformed(format!("/apis is no APIGroupList: {error}"));
+            DiscoverError::Unreachable(problem.caused_by(error))
         })?;
         for group in groups {
             // A version that was not asked for is looked at only if it is the preferred one.
@@ -99,7 +107,7 @@ impl Client {
     async fn resources(&self, path: &str) -> Result<Vec<ApiResource>, Problem> {
         let document = self.get_document(path).await?;
         parse_resource_list(&document)
-            .map_err(|error| Problem::Malformed { why: format!("{path} is no APIResourceList: {error}") })
+            .map_err(|error| Problem::malformed(format!("{path} is no APIResourceList: {error}")).caused_by(error))
     }
 }
 

@@ -215,7 +215,7 @@ impl<L: ListWatch, D: Decode> Reflection<L, D> {
         }
         self.exchange = Exchange::Idle;
         let at = self.moment();
-        self.reflector.handle_problem(at, Problem::Disconnected { why: "suspended".to_owned() });
+        self.reflector.handle_problem(at, Problem::disconnected("suspended"));
         self.act();
         self.drain_all();
         self.tell();
@@ -306,8 +306,7 @@ impl<L: ListWatch, D: Decode> Reflection<L, D> {
             }
             Input::ListItem(None) => {
                 self.exchange = Exchange::Idle;
-                let why = "the list broke off".to_owned();
-                self.reflector.handle_problem(at, Problem::Disconnected { why });
+                self.reflector.handle_problem(at, Problem::disconnected("the list broke off"));
             }
             Input::ListOpened(Err(problem))
             | Input::WatchOpened(Err(problem))
@@ -347,7 +346,9 @@ impl<L: ListWatch, D: Decode> Reflection<L, D> {
                 EventKind::Error => {
                     let problem = match serde_json::from_slice::<Status>(object.json()) {
                         Ok(status) => Problem::refused(status),
-                        Err(error) => Problem::Malformed { why: format!("an ERROR event without a Status: {error}") },
+                        Err(error) => {
+                            Problem::malformed(format!("an ERROR event without a Status: {error}")).caused_by(error)
+                        }
                     };
                     self.exchange = Exchange::Idle;
                     self.reflector.handle_problem(at, problem);

@@ -30,6 +30,18 @@
 //!   known state included.
 //! - [`ReflectorState`] names the reason whenever the copy is not current.
 //!
+//! # Features
+//!
+//! All are on by default. Without them the crate still has everything from [`ListWatch`] down in the table above:
+//! bring your own implementation of that trait.
+//!
+//! | feature | adds | dependencies |
+//! |---|---|---|
+//! | `http` | `Client`, `Transport`, credentials, discovery | hyper, flate2 |
+//! | `tls` | `https://` servers, client certificates; implies `http` | rustls with ring |
+//! | `kubeconfig` | `Config::load` and `Kubeconfig`, proxies of the environment; implies `http` | a YAML parser |
+//! | `exec` | credential plugins; implies `http` | time, processes of tokio |
+//!
 //! # Example
 //! Against a cluster it is `Client::new(Config::load(None, None)?)?`, `client.discover("pods")` and
 //! `client.list_watch(..)`; here the server is a script:
@@ -76,12 +88,16 @@
 #![forbid(unsafe_code)]
 
 pub mod backoff;
+#[cfg(feature = "http")]
 mod client;
+#[cfg(feature = "http")]
 pub mod config;
 pub mod controller;
+#[cfg(feature = "http")]
 mod credentials;
 pub mod decode;
 pub mod delta_fifo;
+#[cfg(feature = "http")]
 mod discover;
 pub mod driver;
 pub mod indexer;
@@ -95,23 +111,32 @@ pub mod reflector;
 mod resource;
 mod shard;
 mod stored;
+#[cfg(feature = "http")]
 pub mod transport;
 pub mod work_queue;
 
 pub use backoff::{Backoff, BackoffPolicy};
+#[cfg(feature = "http")]
 pub use client::{Client, DOCUMENT_LIMIT_BYTES, DOCUMENT_WAIT, HttpListWatch};
-pub use config::{Config, ConfigError, Kubeconfig};
+#[cfg(feature = "kubeconfig")]
+pub use config::Kubeconfig;
+#[cfg(feature = "http")]
+pub use config::{Config, ConfigError};
 pub use controller::{Controller, ControllerConfig, ControllerHandle, Outcome, Reconcile, Request};
-pub use credentials::{EXPIRY_MARGIN, FAILURE_MEMORY, TOKEN_LIFE};
+#[cfg(feature = "exec")]
+pub use credentials::EXPIRY_MARGIN;
+#[cfg(feature = "http")]
+pub use credentials::{FAILURE_MEMORY, TOKEN_LIFE};
 pub use decode::{Decode, DecodeError, Json, KeepJson, Project, decode_with};
 pub use delta_fifo::{Compaction, Delta, DeltaFifo, FifoConfig, Pushed, Quarantined};
+#[cfg(feature = "http")]
 pub use discover::DiscoverError;
 pub use driver::{Health, Notice, Reflection};
 pub use indexer::{Applied, Change, Index, IndexValue, Indexer, Origin, OwnWrites, Snapshot, Store, WaitError};
 pub use informer::{InformerConfig, SharedInformer, SharedInformerFactory};
 pub use list_watch::{ListItem, ListStream, ListWatch, WatchStream, WatchedEvent};
 pub use object::{Object, ObjectKey, RawObject, TypeName, compare_versions};
-pub use problem::Problem;
+pub use problem::{Cause, Problem};
 pub use projection::Projection;
 pub use reflector::{FirstRead, Reflector, ReflectorConfig, ReflectorState};
 pub use resource::{ApiGroup, ApiResource, ResourceName, Scope, parse_group_list, parse_resource_list};

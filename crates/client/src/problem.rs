@@ -1,12 +1,57 @@
 //! Problems of lists and watches, classified by remedy.
 
+use std::error::Error as StdError;
 use std::fmt;
+use std::sync::Arc;
 use std::time::Duration;
 
 use listwatch_meta::Status;
 
+/// The error behind another error. Cheap to clone; two causes are equal if their messages are.
+#[derive(Clone)]
+pub struct Cause(Arc<dyn StdError + Send + Sync>);
+
+impl Cause {
+    /// Keeps this error.
+    pub fn new(error: impl Into<Box<dyn StdError + Send + Sync>>) -> Self {
+        Cause(Arc::from(error.into()))
+    }
+
+    /// The error itself, for a downcast.
+    pub fn get(&self) -> &(dyn StdError + 'static) {
+        &*self.0
+    }
+}
+
+impl fmt::Display for Cause {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
+    }
+}
+
+impl StdError for Cause {
+    fn source(&self) -> Option<&(dyn StdError + 'static)> {
+        self.0.source()
+    }
+}
+
+impl fmt::Debug for Cause {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
+    }
+}
+
+impl PartialEq for Cause {
+    fn eq(&self, other: &Self) -> bool {
+        self.0.to_string() == other.0.to_string()
+    }
+}
+
+impl Eq for Cause {}
+
 /// Why a list or a watch failed or ended.
 #[derive(Clone, Debug, PartialEq)]
+#[non_exhaustive]
 pub enum Problem {
     /// The server refused, with an HTTP status or with an ERROR event in the stream.
     Refused {
@@ -16,14 +61,20 @@ pub enum Problem {
         retry_after: Option<Duration>,
     },
     /// The connection failed or broke.
+    #[non_exhaustive]
     Disconnected {
-        /// The cause.
+        /// The error and its causes in one line.
         why: String,
+        /// The error of the network, if there is one.
+        cause: Option<Cause>,
     },
     /// The answer is not a valid list or event.
+    #[non_exhaustive]
     Malformed {
-        /// The cause.
+        /// What is wrong with it, in one line.
         why: String,
+        /// The error of the decoder, if there is one.
+        cause: Option<Cause>,
     },
     /// Nothing arrived for this long.
     Silent {
@@ -36,9 +87,12 @@ pub enum Problem {
     /// does not send it.
     NoInitialEventsEnd,
     /// The configuration asks for something that the client cannot do. A retry does not help.
+    #[non_exhaustive]
     Misconfigured {
         /// What to change.
         why: String,
+        /// The error of the file or program that was asked for credentials, if there is one.
+        cause: Option<Cause>,
     },
 }
 
@@ -47,6 +101,34 @@ impl Problem {
     pub fn refused(status: Status) -> Self {
         let retry_after = status.retry_after_seconds().map(|seconds| Duration::from_secs(u64::from(seconds)));
         Problem::Refused { status: Box::new(status), retry_after }
+    }
+
+    /// A connection that failed or broke, without an error of the network.
+    pub fn disconnected(why: impl Into<String>) -> Self {
+        Problem::Disconnected { why: why.into(), cause: None }
+    }
+
+    /// An answer that is not a valid list or event.
+    pub fn malformed(why: impl Into<String>) -> Self {
+        Problem::Malformed { why: why.into(), cause: None }
+    }
+
+    /// A configuration that the client cannot use.
+    pub fn misconfigured(why: impl Into<String>) -> Self {
+        Problem::Misconfigured { why: why.into(), cause: None }
+    }
+
+    /// The same problem with the error behind it, which becomes [`StdError::source`]. Only connections,
+    /// answers and configurations have one.
+    #[must_use]
+    pub fn caused_by(mut self, error: impl Into<Box<dyn StdError + Send + Sync>>) -> Self {
+        if let Problem::Disconnected { cause, .. }
+        | Problem::Malformed { cause, .. }
+        | Problem::Misconfigured { cause, .. } = &mut self
+        {
+            *cause = Some(Cause::new(error));
+        }
+        self
     }
 
     /// The server's answer, if it gave one.
@@ -92,23 +174,43 @@ impl fmt::Display for Problem {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Problem::Refused { status, .. } => write!(f, "the server refused: {status}"),
-            Problem::Disconnected { why } => write!(f, "no connection to the server: {why}"),
-            Problem::Malformed { why } => write!(f, "the server's answer cannot be read: {why}"),
+            Problem::Disconnected { why, .. } => write!(f, "no connection to the server: {why}"),
+            Problem::Malformed { why, .. } => write!(f, "the server's answer cannot be read: {why}"),
             Problem::Silent { waited } => write!(f, "the server was silent for {} s", waited.as_secs()),
             Problem::ShortWatch => f.write_str("the watch ended at once without an event"),
             Problem::NoInitialEventsEnd => {
                 f.write_str("the initial events of the watch came to no end; listing instead")
             }
-            Problem::Misconfigured { why } => f.write_str(why),
+            Problem::Misconfigured { why, .. } => f.write_str(why),
         }
     }
 }
 
-impl std::error::Error for Problem {}
+impl StdError for Problem {
+    fn source(&self) -> Option<&(dyn StdError + 'static)> {
+        match self {
+            Problem::Refused { status, .. } => Some(&**status),
+            Problem::Disconnected { cause, .. }
+            | Problem::Malformed { cause, .. }
+            | Problem::Misconfigured { cause, .. } => cause.as_ref().map(Cause::get),
+            Problem::Silent { .. } | Problem::ShortWatch | Problem::NoInitialEventsEnd => None,
+        }
+    }
+}
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn problem_keeps_its_cause() {
+        let io = std::io::Error::new(std::io::ErrorKind::ConnectionRefused, "refused");
+        let problem = Problem::disconnected("connect: refused").caused_by(io);
+        let source = problem.source().and_then(|source| source.downcast_ref::<std::io::Error>());
+        assert_eq!(source.map(std::io::Error::kind), Some(std::io::ErrorKind::ConnectionRefused));
+        assert_eq!(problem.to_string(), "no connection to the server: connect: refused");
+        assert_eq!(problem, problem.clone());
+    }
 
     #[test]
     fn problems_are_classified_by_remedy() {

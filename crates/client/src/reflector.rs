@@ -407,8 +407,7 @@ impl Reflector {
                 self.watch(at);
             }
             Page::NoVersion => {
-                let why = "a list carries no resourceVersion".to_owned();
-                self.handle_problem(at, Problem::Malformed { why });
+                self.handle_problem(at, Problem::malformed("a list carries no resourceVersion"));
             }
         }
     }

@@ -116,10 +116,9 @@ impl ShardFilter {
         self.honoured.store(IGNORED, Ordering::Relaxed);
         match self.unsharded {
             Unsharded::FilterHere => Ok(()),
-            Unsharded::Refuse => {
-                let why = "the server ignores shardSelector; open its feature gate ShardedListAndWatch".to_owned();
-                Err(Problem::Misconfigured { why })
-            }
+            Unsharded::Refuse => Err(Problem::misconfigured(
+                "the server ignores shardSelector; open its feature gate ShardedListAndWatch",
+            )),
         }
     }
 }

@@ -541,10 +541,10 @@ fn problem(kind: u8) -> Problem {
     match kind % 6 {
         0 => Problem::refused(Status::too_many_requests("busy", 1)),
         1 => Problem::refused(Status::internal("x")),
-        2 => Problem::Disconnected { why: "refused".to_owned() },
+        2 => Problem::disconnected("refused"),
         3 => Problem::refused(Status::expired_list()),
         4 => Problem::refused(Status::too_large_resource_version(9, 1, 1)),
-        _ => Problem::Malformed { why: "x".to_owned() },
+        _ => Problem::malformed("x"),
     }
 }
 
@@ -569,7 +569,7 @@ fn run(steps: &[Step], world: &mut World) {
             }
             Step::Cut => {
                 if !matches!(world.exchange, Exchange::Idle) {
-                    world.fail(Problem::Disconnected { why: "cut".to_owned() });
+                    world.fail(Problem::disconnected("cut"));
                 }
             }
             Step::End => {

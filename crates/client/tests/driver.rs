@@ -211,7 +211,7 @@ async fn version_stands_still_until_the_end_marker_of_another_watch_list() {
     world.run(Duration::from_secs(1)).await;
     assert_eq!(world.reflection.store().snapshot().version(), "6");
     // The version is expired, so the state comes once more, in parts.
-    world.server.refuse(Some(Problem::Disconnected { why: "away".to_owned() }));
+    world.server.refuse(Some(Problem::disconnected("away")));
     world.server.expire();
     for name in 0..NAMES {
         world.server.put(&format!("n/o{name}"));

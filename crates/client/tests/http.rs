@@ -17,7 +17,7 @@ use hyper::body::Incoming;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioExecutor, TokioIo};
 use hyper_util::server::conn::auto;
-use listwatch_client::config::{Auth, Config, TlsOptions};
+use listwatch_client::config::{Auth, Certificate, Config, TlsOptions};
 use listwatch_client::{Change, Client, DiscoverError, Notice, Reflection, ReflectorConfig, Scope};
 use tokio::net::TcpListener;
 use tokio::sync::broadcast;
@@ -158,7 +158,10 @@ fn certify(protocols: &[&[u8]]) -> Certified {
 
 fn client(address: SocketAddr, authority: Option<&rustls_pki_types::CertificateDer<'static>>, token: &str) -> Client {
     let config = Config {
-        tls: TlsOptions { authorities: authority.into_iter().cloned().collect(), ..TlsOptions::default() },
+        tls: TlsOptions {
+            authorities: authority.into_iter().map(|der| Certificate::from_der(der.to_vec())).collect(),
+            ..TlsOptions::default()
+        },
         auth: Auth::Token(token.to_owned()),
         namespace: "shop".to_owned(),
         ..Config::new(&format!("https://localhost:{}", address.port())).unwrap()

@@ -12,13 +12,13 @@ use futures_util::StreamExt as _;
 use http::{Request, Response, StatusCode};
 use http_body::Frame;
 use http_body_util::combinators::UnsyncBoxBody;
-use http_body_util::{BodyExt as _, Empty, Full, StreamBody};
+use http_body_util::{BodyExt as _, Full, StreamBody};
 use hyper::body::Incoming;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioExecutor, TokioIo};
 use hyper_util::server::conn::auto;
-use listwatch_client::config::{Auth, Config, ExecPlugin, ExecVersion, InteractiveMode, TlsOptions};
-use listwatch_client::transport::{HttpTransport, ProxyUrl, Transport as _, TransportOptions};
+use listwatch_client::config::{Auth, Certificate, Config, ExecPlugin, ExecVersion, InteractiveMode, TlsOptions};
+use listwatch_client::transport::{HttpTransport, ProxyUrl, RequestBody, Transport as _, TransportOptions};
 use listwatch_client::{Client, Notice, Problem, Reflection, ReflectorConfig, Scope};
 use rustls_pki_types::CertificateDer;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
@@ -106,7 +106,7 @@ fn certify(clients: Option<CertificateDer<'static>>) -> (TlsAcceptor, Certificat
 
 fn config(address: SocketAddr, authority: &CertificateDer<'static>) -> Config {
     Config {
-        tls: TlsOptions { authorities: vec![authority.clone()], ..TlsOptions::default() },
+        tls: TlsOptions { authorities: vec![Certificate::from_der(authority.to_vec())], ..TlsOptions::default() },
         ..Config::new(&format!("https://localhost:{}", address.port())).unwrap()
     }
 }
@@ -222,7 +222,7 @@ async fn new_connection_is_opened_when_all_streams_are_in_use() {
     let transport = HttpTransport::new(&config.server, config.tls, options).unwrap();
     let mut open = Vec::new();
     for _ in 0..5 {
-        let mut request = Request::new(Empty::new());
+        let mut request = Request::new(RequestBody::empty());
         *request.uri_mut() = "/api/v1/pods?watch=true".parse().unwrap();
         let response =
             tokio::time::timeout(PATIENCE, transport.send(request)).await.expect("a watch waited for a place");
@@ -231,7 +231,7 @@ async fn new_connection_is_opened_when_all_streams_are_in_use() {
     assert_eq!(transport.open_streams(), [2, 2, 1]);
     assert_eq!(forwarder.connections.load(Ordering::SeqCst), 3);
     open.truncate(1);
-    let mut request = Request::new(Empty::new());
+    let mut request = Request::new(RequestBody::empty());
     *request.uri_mut() = "/api/v1/pods".parse().unwrap();
     let body = transport.send(request).await.unwrap().into_body();
     assert_eq!(body.collect().await.unwrap().to_bytes(), NO_PODS);

@@ -75,7 +75,7 @@ impl ListWatch for Script {
                 Ok(match end {
                     End::Clean => batches.boxed(),
                     End::Cut => {
-                        let cut = Problem::Disconnected { why: "reset".to_owned() };
+                        let cut = Problem::disconnected("reset");
                         batches.chain(stream::iter([Err(cut)])).boxed()
                     }
                     End::Never => batches.chain(stream::pending()).boxed(),
@@ -138,7 +138,7 @@ async fn settle(reflection: &mut Reflection<Script>) -> Vec<String> {
 
 #[tokio::test(start_paused = true)]
 async fn server_restart_reports_nothing_twice() {
-    let refused = || Answer::Refuse(Problem::Disconnected { why: "connection refused".to_owned() });
+    let refused = || Answer::Refuse(Problem::disconnected("connection refused"));
     let (server, mut reflection) = start([
         Answer::List(vec![object("a", 1), object("b", 2)], "2"),
         Answer::Watch(vec![vec![event(EventKind::Modified, "a", 3)]], End::Cut),

@@ -129,7 +129,7 @@ fn watch_list_first() -> ReflectorConfig {
 }
 
 fn disconnected() -> Problem {
-    Problem::Disconnected { why: "connection reset".to_owned() }
+    Problem::disconnected("connection reset")
 }
 
 fn expired() -> Problem {

@@ -17,7 +17,8 @@ use time::format_description::well_known::Rfc3339;
 use tokio::io::{AsyncRead, AsyncReadExt as _};
 use tokio::process::Command;
 
-use super::{Identity, parse_certificates, parse_key};
+use super::Identity;
+use crate::problem::Cause;
 
 /// The longest output of a plugin in bytes; one that writes more has failed.
 pub const OUTPUT_LIMIT_BYTES: usize = 1024 * 1024;
@@ -60,6 +61,7 @@ impl ExecVersion {
         }
     }
 
+    #[cfg(feature = "kubeconfig")]
     pub(super) fn parse(text: &str) -> Option<Self> {
         [ExecVersion::V1, ExecVersion::V1Beta1].into_iter().find(|version| version.as_str() == text)
     }
@@ -115,6 +117,7 @@ impl fmt::Debug for Secret {
 
 /// Why a plugin gave no credentials. The plugin, or whoever installed it, is at fault.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
 pub enum ExecError {
     /// There is no such program.
     #[error("the credential plugin {} is not installed{}", command.display(), after(hint))]
@@ -131,6 +134,8 @@ pub enum ExecError {
         command: PathBuf,
         /// What the system said.
         why: String,
+        /// The error of the system.
+        source: Cause,
     },
     /// It wants to ask the user something, and there is no terminal.
     #[error("the credential plugin {} has to ask the user something, and standard input is no terminal", command.display())]
@@ -231,7 +236,11 @@ impl ExecPlugin {
         let Ok((out, said, exit)) = tokio::time::timeout(limit, running).await else {
             return Err(ExecError::TooSlow { command: command(), limit });
         };
-        let exit = exit.map_err(|error| ExecError::NotRunnable { command: command(), why: error.to_string() })?;
+        let exit = exit.map_err(|error| ExecError::NotRunnable {
+            command: command(),
+            why: error.to_string(),
+            source: Cause::new(error),
+        })?;
         if !exit.success() {
             return Err(ExecError::Failed { command: command(), code: exit.to_string(), said });
         }
@@ -259,7 +268,11 @@ impl ExecPlugin {
             std::io::ErrorKind::NotFound => {
                 ExecError::NotInstalled { command: self.command.clone(), hint: self.install_hint.clone() }
             }
-            _ => ExecError::NotRunnable { command: self.command.clone(), why: error.to_string() },
+            _ => ExecError::NotRunnable {
+                command: self.command.clone(),
+                why: error.to_string(),
+                source: Cause::new(error),
+            },
         })
     }
 
@@ -279,11 +292,10 @@ impl ExecPlugin {
         let token = given(status.token);
         let identity = match (given(status.client_certificate_data), given(status.client_key_data)) {
             (None, None) => None,
-            (Some(certificate), Some(key)) => Some(Identity {
-                certificates: parse_certificates(certificate.as_bytes(), "its certificate")
+            (Some(certificate), Some(key)) => Some(
+                Identity::parse((certificate.as_bytes(), "its certificate"), (key.as_bytes(), "its key"))
                     .map_err(|error| error.to_string())?,
-                key: parse_key(key.as_bytes(), "its key").map_err(|error| error.to_string())?,
-            }),
+            ),
             (Some(_), None) => return Err("it has a certificate without a key".to_owned()),
             (None, Some(_)) => return Err("it has a key without a certificate".to_owned()),
         };

@@ -5,13 +5,13 @@ use std::path::{Path, PathBuf};
 use base64::Engine as _;
 use serde::Deserialize;
 
-use super::{
-    Auth, Config, ConfigError, ExecPlugin, ExecVersion, Identity, InteractiveMode, TlsOptions, parse_certificates,
-    parse_key, read,
-};
+use super::{Auth, Config, ConfigError, Identity, TlsOptions, parse_certificates, read};
+#[cfg(feature = "exec")]
+use super::{ExecPlugin, ExecVersion, InteractiveMode};
 use crate::transport::{ProxyUrl, TransportOptions};
 
 /// The cluster extension whose content is handed to exec plugins.
+#[cfg(feature = "exec")]
 const EXEC_EXTENSION: &str = "client.authentication.k8s.io/exec";
 
 /// One or several kubeconfig files, merged: of a name that stands twice the first one counts, and
@@ -57,10 +57,12 @@ struct Cluster {
     proxy_url: Option<String>,
     #[serde(default)]
     disable_compression: bool,
+    #[cfg(feature = "exec")]
     #[serde(default)]
     extensions: Option<Vec<Extension>>,
 }
 
+#[cfg(feature = "exec")]
 #[derive(Clone, Debug, Deserialize)]
 struct Extension {
     name: String,
@@ -90,6 +92,7 @@ impl std::fmt::Debug for User {
     }
 }
 
+#[cfg(feature = "exec")]
 #[derive(Clone, Deserialize)]
 #[serde(rename_all = "camelCase")]
 struct Exec {
@@ -107,6 +110,15 @@ struct Exec {
     provide_cluster_info: bool,
 }
 
+/// Without the feature `exec`: as much as a message needs.
+#[cfg(not(feature = "exec"))]
+#[derive(Clone, Deserialize)]
+struct Exec {
+    #[serde(default)]
+    command: String,
+}
+
+#[cfg(feature = "exec")]
 #[derive(Clone, Deserialize)]
 struct Variable {
     name: String,
@@ -172,6 +184,7 @@ impl Kubeconfig {
         let file: File = yaml_serde::from_slice(text).map_err(|error| ConfigError::Malformed {
             path: path.to_owned(),
             why: format!("no kubeconfig: {error}"),
+            source: error.into(),
         })?;
         let folder = path.parent().unwrap_or(Path::new("")).to_owned();
         for Named { name, value } in file.clusters.into_iter().flatten() {
@@ -223,9 +236,7 @@ impl Kubeconfig {
             return Err(unknown("cluster", &context.cluster, known));
         };
         let proxy = match cluster.proxy_url.as_deref().filter(|url| !url.is_empty()) {
-            Some(url) => {
-                Some(ProxyUrl::parse(url).map_err(|why| ConfigError::Invalid { what: "proxy-url".to_owned(), why })?)
-            }
+            Some(url) => Some(ProxyUrl::parse(url).map_err(|why| ConfigError::invalid("proxy-url", why))?),
             None => None,
         };
         let (auth, identity) = match self.users.iter().find(|(name, ..)| *name == context.user) {
@@ -266,6 +277,7 @@ impl Kubeconfig {
     }
 }
 
+#[cfg(feature = "exec")]
 impl Cluster {
     /// This cluster as an exec plugin is told about it. Files are read: a plugin gets what is in
     /// them.
@@ -296,11 +308,15 @@ impl Cluster {
     }
 }
 
+#[cfg(feature = "exec")]
 impl Exec {
+    fn auth(&self, folder: &Path, cluster: &Cluster, cluster_folder: &Path) -> Result<Auth, ConfigError> {
+        Ok(Auth::Exec(Box::new(self.plugin(folder, cluster, cluster_folder)?)))
+    }
+
     fn plugin(&self, folder: &Path, cluster: &Cluster, cluster_folder: &Path) -> Result<ExecPlugin, ConfigError> {
-        let invalid = |what: &str, why: &str| ConfigError::Invalid {
-            what: format!("{what} of the exec credential plugin {:?}", self.command),
-            why: why.to_owned(),
+        let invalid = |what: &str, why: &str| {
+            ConfigError::invalid(format!("{what} of the exec credential plugin {:?}", self.command), why)
         };
         if self.command.is_empty() {
             return Err(invalid("the command", "is empty"));
@@ -330,12 +346,22 @@ impl Exec {
     }
 }
 
+#[cfg(not(feature = "exec"))]
+impl Exec {
+    fn auth(&self, _: &Path, _: &Cluster, _: &Path) -> Result<Auth, ConfigError> {
+        Err(unsupported(
+            format!("the exec credential plugin {:?}", self.command),
+            "; build listwatch-client with the feature `exec`",
+        ))
+    }
+}
+
 impl User {
     fn auth(&self, folder: &Path, cluster: &Cluster, cluster_folder: &Path) -> Result<Auth, ConfigError> {
         let has_token = self.token_file.is_some() || self.token.as_ref().is_some_and(|token| !token.is_empty());
         // What is written down wins over a program, as in client-go.
         if let Some(exec) = self.exec.as_ref().filter(|_| !has_token && self.username.is_none()) {
-            return Ok(Auth::Exec(Box::new(exec.plugin(folder, cluster, cluster_folder)?)));
+            return exec.auth(folder, cluster, cluster_folder);
         }
         if let Some(provider) = &self.auth_provider {
             return Err(unsupported(
@@ -366,18 +392,11 @@ impl User {
         let key = pem(self.client_key_data.as_deref(), self.client_key.as_deref(), folder, "client-key-data")?;
         match (certificate, key) {
             (None, None) => Ok(None),
-            (Some((certificate, certificate_what)), Some((key, key_what))) => Ok(Some(Identity {
-                certificates: parse_certificates(&certificate, &certificate_what)?,
-                key: parse_key(&key, &key_what)?,
-            })),
-            (Some(_), None) => Err(ConfigError::Invalid {
-                what: "the client certificate".to_owned(),
-                why: "has no client-key beside it".to_owned(),
-            }),
-            (None, Some(_)) => Err(ConfigError::Invalid {
-                what: "the client key".to_owned(),
-                why: "has no client-certificate beside it".to_owned(),
-            }),
+            (Some((certificate, certificate_what)), Some((key, key_what))) => {
+                Ok(Some(Identity::parse((&certificate, &certificate_what), (&key, &key_what))?))
+            }
+            (Some(_), None) => Err(ConfigError::invalid("the client certificate", "has no client-key beside it")),
+            (None, Some(_)) => Err(ConfigError::invalid("the client key", "has no client-certificate beside it")),
         }
     }
 }
@@ -393,7 +412,7 @@ fn pem(
         let compact: String = data.split_ascii_whitespace().collect();
         let decoded = base64::engine::general_purpose::STANDARD
             .decode(compact)
-            .map_err(|error| ConfigError::Invalid { what: what.to_owned(), why: format!("is no base64: {error}") })?;
+            .map_err(|error| ConfigError::invalid(what, format!("is no base64: {error}")).caused_by(error))?;
         return Ok(Some((decoded, what.to_owned())));
     }
     let Some(file) = file.filter(|file| !file.as_os_str().is_empty()) else { return Ok(None) };
@@ -406,11 +425,10 @@ fn unsupported(what: String, advice: &str) -> ConfigError {
 }
 
 #[cfg(test)]
-pub(super) mod tests {
+mod tests {
+    use super::super::tests::CERTIFICATE;
     use super::*;
 
-    /// Any certificate will do: it is decoded, not verified.
-    pub(crate) const CERTIFICATE: &str = "-----BEGIN CERTIFICATE-----\nAAEC\n-----END CERTIFICATE-----\n";
     const KEY: &str = "-----BEGIN PRIVATE KEY-----\nAAEC\n-----END PRIVATE KEY-----\n";
 
     fn encode(text: &str) -> String {

@@ -5,24 +5,30 @@
 //! its HTTP stack along. What is not supported (the auth providers that client-go dropped as well,
 //! proxies behind TLS) is refused with a message, never passed over.
 
+mod certificate;
+#[cfg(feature = "exec")]
 mod exec;
+#[cfg(feature = "kubeconfig")]
 mod kubeconfig;
+#[cfg(feature = "kubeconfig")]
 mod proxy;
 
 use std::fmt;
 use std::path::{Path, PathBuf};
 
 use http::Uri;
-use rustls_pki_types::pem::PemObject;
-use rustls_pki_types::{CertificateDer, PrivateKeyDer};
 
-pub use exec::{
+pub use self::certificate::{Certificate, Identity};
+#[cfg(feature = "exec")]
+pub use self::exec::{
     ExecCredentials, ExecError, ExecPlugin, ExecVersion, INTERACTIVE_LIMIT, InteractiveMode, OUTPUT_LIMIT_BYTES,
     RUN_LIMIT, Secret,
 };
-pub use kubeconfig::Kubeconfig;
+#[cfg(feature = "kubeconfig")]
+pub use self::kubeconfig::Kubeconfig;
 
-use crate::transport::TransportOptions;
+use self::certificate::parse_certificates;
+use crate::transport::{BoxError, TransportOptions};
 
 /// Where a pod finds its credentials.
 const SERVICE_ACCOUNT: &str = "/var/run/secrets/kubernetes.io/serviceaccount";
@@ -68,7 +74,7 @@ impl Config {
 #[derive(Clone, Debug, Default)]
 pub struct TlsOptions {
     /// The authorities that may have signed the server's certificate; empty: the system's.
-    pub authorities: Vec<CertificateDer<'static>>,
+    pub authorities: Vec<Certificate>,
     /// Accept any certificate. The connection is encrypted to whoever answers.
     pub insecure_skip_verify: bool,
     /// The name the server's certificate must carry, if not the host of the URL.
@@ -77,34 +83,9 @@ pub struct TlsOptions {
     pub identity: Option<Identity>,
 }
 
-/// A client certificate.
-pub struct Identity {
-    /// The chain, the client's own certificate first.
-    pub certificates: Vec<CertificateDer<'static>>,
-    /// Its private key.
-    pub key: PrivateKeyDer<'static>,
-}
-
-impl Clone for Identity {
-    fn clone(&self) -> Self {
-        Identity { certificates: self.certificates.clone(), key: self.key.clone_key() }
-    }
-}
-
-impl PartialEq for Identity {
-    fn eq(&self, other: &Self) -> bool {
-        self.certificates == other.certificates && self.key.secret_der() == other.key.secret_der()
-    }
-}
-
-impl fmt::Debug for Identity {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Identity({} certificates)", self.certificates.len())
-    }
-}
-
 /// How requests are authenticated, besides a client certificate.
 #[derive(Clone, Default)]
+#[non_exhaustive]
 pub enum Auth {
     /// Not at all, or by the client certificate.
     #[default]
@@ -116,6 +97,7 @@ pub enum Auth {
     TokenFile(PathBuf),
     /// A program hands out tokens, client certificates, or both. It is run when the first request is
     /// sent, when what it handed out is about to expire, and when the server refuses it.
+    #[cfg(feature = "exec")]
     Exec(Box<ExecPlugin>),
     /// `Authorization: Basic …`.
     Basic {
@@ -133,6 +115,7 @@ impl fmt::Debug for Auth {
             Auth::None => "None",
             Auth::Token(_) => "Token(…)",
             Auth::TokenFile(_) => "TokenFile(…)",
+            #[cfg(feature = "exec")]
             Auth::Exec(_) => "Exec(…)",
             Auth::Basic { .. } => "Basic(…)",
         })
@@ -141,6 +124,7 @@ impl fmt::Debug for Auth {
 
 /// Why there is no usable configuration. Each message says where to look.
 #[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
 pub enum ConfigError {
     /// A file cannot be read.
     #[error("cannot read {}: {source}", path.display())]
@@ -157,6 +141,8 @@ pub enum ConfigError {
         path: PathBuf,
         /// What is wrong with it.
         why: String,
+        /// What the parser said.
+        source: BoxError,
     },
     /// A context, cluster or user is named and not there.
     #[error("the kubeconfig has no {what} {name:?}; it has: {}", known.join(", "))]
@@ -189,7 +175,24 @@ pub enum ConfigError {
         what: String,
         /// What is wrong with it.
         why: String,
+        /// What its parser said, if there is one.
+        source: Option<BoxError>,
     },
+}
+
+impl ConfigError {
+    /// A value that cannot be used.
+    pub(crate) fn invalid(what: impl Into<String>, why: impl ToString) -> Self {
+        ConfigError::Invalid { what: what.into(), why: why.to_string(), source: None }
+    }
+
+    /// The same with the error behind it; only [`ConfigError::Invalid`] takes one.
+    pub(crate) fn caused_by(mut self, error: impl Into<BoxError>) -> Self {
+        if let ConfigError::Invalid { source, .. } = &mut self {
+            *source = Some(error.into());
+        }
+        self
+    }
 }
 
 impl Config {
@@ -200,6 +203,7 @@ impl Config {
     ///
     /// # Errors
     /// [`ConfigError`].
+    #[cfg(feature = "kubeconfig")]
     pub fn load(kubeconfig: Option<&Path>, context: Option<&str>) -> Result<Self, ConfigError> {
         let mut config = Config::find(kubeconfig, context)?;
         if config.transport.proxy.is_none() {
@@ -208,6 +212,7 @@ impl Config {
         Ok(config)
     }
 
+    #[cfg(feature = "kubeconfig")]
     fn find(kubeconfig: Option<&Path>, context: Option<&str>) -> Result<Self, ConfigError> {
         if let Some(path) = kubeconfig {
             return Kubeconfig::read(path)?.config(context);
@@ -233,9 +238,9 @@ impl Config {
     /// [`ConfigError`] when a variable or a file is missing.
     pub fn in_cluster() -> Result<Self, ConfigError> {
         let variable = |name: &str| {
-            std::env::var(name).map_err(|_| ConfigError::Invalid {
-                what: format!("the environment variable {name}"),
-                why: "is not set; this process runs in no cluster".to_owned(),
+            std::env::var(name).map_err(|error| {
+                let what = format!("the environment variable {name}");
+                ConfigError::invalid(what, "is not set; this process runs in no cluster").caused_by(error)
             })
         };
         let (host, port) = (variable("KUBERNETES_SERVICE_HOST")?, variable("KUBERNETES_SERVICE_PORT")?);
@@ -273,33 +278,23 @@ fn read(path: &Path) -> Result<Vec<u8>, ConfigError> {
 }
 
 fn parse_server(server: &str) -> Result<Uri, ConfigError> {
-    let invalid = |why: String| ConfigError::Invalid { what: format!("the server's address {server:?}"), why };
-    let uri: Uri = server.trim_end_matches('/').parse().map_err(|error| invalid(format!("{error}")))?;
+    let invalid = |why: &dyn fmt::Display| ConfigError::invalid(format!("the server's address {server:?}"), why);
+    let uri: Uri = server
+        .trim_end_matches('/')
+        .parse()
+        .map_err(|error: http::uri::InvalidUri| invalid(&error).caused_by(error))?;
     if !matches!(uri.scheme_str(), Some("http" | "https")) || uri.host().is_none() {
-        return Err(invalid("is no http:// or https:// URL".to_owned()));
+        return Err(invalid(&"is no http:// or https:// URL"));
     }
     Ok(uri)
-}
-
-fn parse_certificates(pem: &[u8], what: &str) -> Result<Vec<CertificateDer<'static>>, ConfigError> {
-    let invalid = |why: String| ConfigError::Invalid { what: what.to_owned(), why };
-    let certificates: Vec<_> = CertificateDer::pem_slice_iter(pem)
-        .collect::<Result<_, _>>()
-        .map_err(|error| invalid(format!("is no PEM certificate: {error}")))?;
-    if certificates.is_empty() {
-        return Err(invalid("holds no PEM certificate".to_owned()));
-    }
-    Ok(certificates)
-}
-
-fn parse_key(pem: &[u8], what: &str) -> Result<PrivateKeyDer<'static>, ConfigError> {
-    PrivateKeyDer::from_pem_slice(pem)
-        .map_err(|error| ConfigError::Invalid { what: what.to_owned(), why: format!("is no PEM private key: {error}") })
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// Any certificate will do: it is decoded, not verified.
+    pub(super) const CERTIFICATE: &str = "-----BEGIN CERTIFICATE-----\nAAEC\n-----END CERTIFICATE-----\n";
 
     #[test]
     fn in_cluster_config_uses_the_service_account() {
@@ -307,7 +302,7 @@ mod tests {
         let write = |name: &str, text: &str| std::fs::write(folder.path().join(name), text).unwrap();
         assert!(Config::from_service_account(folder.path(), "10.0.0.1", "443").is_err(), "there is no token");
         write("token", "t");
-        write("ca.crt", kubeconfig::tests::CERTIFICATE);
+        write("ca.crt", CERTIFICATE);
         write("namespace", "shop\n");
         let config = Config::from_service_account(folder.path(), "fd00::1", "443").unwrap();
         assert_eq!(config.server.to_string(), "https://[fd00::1]:443/");

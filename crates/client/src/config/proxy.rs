@@ -27,7 +27,7 @@ pub(super) fn from_environment(
     }
     // Go takes a bare host for one that speaks HTTP.
     let url = if url.contains("://") { url } else { format!("http://{url}") };
-    let invalid = |why| ConfigError::Invalid { what: format!("the environment variable {name}"), why };
+    let invalid = |why: String| ConfigError::invalid(format!("the environment variable {name}"), why);
     ProxyUrl::parse(&url).map(Some).map_err(invalid)
 }
 

@@ -12,6 +12,7 @@ use serde::de::DeserializeOwned;
 
 use super::shared_informer::{InformerConfig, SharedInformer, WeakInformer};
 use super::status::{InformerStatus, METRIC_TYPES, NotSynced, StartError, StillBusy};
+#[cfg(feature = "http")]
 use crate::client::Client;
 use crate::decode::{Decode, Json, KeepJson, Project};
 use crate::list_watch::{ListStream, ListWatch, WatchStream};
@@ -174,6 +175,7 @@ type Informers = HashMap<Identity, Vec<(InformerKey, Box<dyn AnyWeak>)>>;
 
 impl SharedInformerFactory {
     /// A factory over this client. The reflectors' configuration is that of all informers.
+    #[cfg(feature = "http")]
     pub fn new(client: &Client, reflector: ReflectorConfig) -> Self {
         let client = client.clone();
         SharedInformerFactory::with_list_watch(reflector, move |key, scope| {
@@ -388,11 +390,11 @@ struct Misconfigured {
 #[async_trait]
 impl ListWatch for Misconfigured {
     async fn list(&self, _: ListOptions) -> Result<ListStream, Problem> {
-        Err(Problem::Misconfigured { why: self.why.clone() })
+        Err(Problem::misconfigured(self.why.clone()))
     }
 
     async fn watch(&self, _: ListOptions) -> Result<WatchStream, Problem> {
-        Err(Problem::Misconfigured { why: self.why.clone() })
+        Err(Problem::misconfigured(self.why.clone()))
     }
 }
 

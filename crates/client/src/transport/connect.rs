@@ -16,13 +16,12 @@ use base64::Engine as _;
 use http::Uri;
 use hyper_util::client::legacy::connect::{Connected, Connection};
 use hyper_util::rt::TokioIo;
-use rustls_pki_types::ServerName;
 use socket2::{SockRef, TcpKeepalive};
 use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _, ReadBuf};
 use tokio::net::TcpStream;
-use tokio_rustls::TlsConnector;
-use tokio_rustls::client::TlsStream;
 use tower_service::Service;
+
+use super::tls::{self, Tls, TlsStream};
 
 /// The longest answer of a proxy to CONNECT, in bytes; a longer one is refused.
 const PROXY_ANSWER_LIMIT_BYTES: usize = 16 * 1024;
@@ -196,7 +195,7 @@ pub(super) fn bare(host: &str) -> &str {
 /// Makes connections to one server.
 #[derive(Clone)]
 pub(super) struct Connector {
-    pub(super) tls: Option<(TlsConnector, ServerName<'static>)>,
+    pub(super) tls: Option<Tls>,
     pub(super) host: String,
     pub(super) proxy: Option<ProxyUrl>,
     pub(super) connect_limit: Duration,
@@ -212,8 +211,8 @@ impl Connector {
         };
         stream.set_nodelay(true)?;
         self.keep_alive(&stream);
-        Ok(match self.tls {
-            Some((connector, name)) => ServerStream::Tls(Box::new(connector.connect(name, stream).await?)),
+        Ok(match &self.tls {
+            Some(tls) => ServerStream::Tls(Box::new(tls.connect(stream).await?)),
             None => ServerStream::Plain(stream),
         })
     }
@@ -265,7 +264,7 @@ impl Service<Uri> for Connector {
 /// A connection, secured or not.
 pub(super) enum ServerStream {
     Plain(TcpStream),
-    Tls(Box<TlsStream<TcpStream>>),
+    Tls(Box<TlsStream>),
 }
 
 impl Connection for ServerStream {
@@ -273,8 +272,8 @@ impl Connection for ServerStream {
         match self {
             ServerStream::Plain(stream) => stream.connected(),
             ServerStream::Tls(stream) => {
-                let (tcp, tls) = stream.get_ref();
-                if tls.alpn_protocol() == Some(b"h2") { tcp.connected().negotiated_h2() } else { tcp.connected() }
+                let (tcp, http2) = tls::inspect(stream);
+                if http2 { tcp.connected().negotiated_h2() } else { tcp.connected() }
             }
         }
     }

@@ -12,28 +12,27 @@ use flate2::write::MultiGzDecoder;
 use http::Response;
 use http::header::CONTENT_ENCODING;
 use http_body::{Body, Frame};
-use http_body_util::BodyExt as _;
 
-use super::{BoxBody, BoxError};
+use super::{BoxError, ResponseBody};
 
 /// How much is decompressed at a time, in bytes of input: at most a thousand times as much comes
 /// out, and nobody holds more than that however well a body is compressed.
 const STEP_BYTES: usize = 2 * 1024;
 
 /// The response with its body as it was meant, if it came as gzip.
-pub(crate) fn decompressed(mut response: Response<BoxBody>) -> Response<BoxBody> {
+pub(crate) fn decompressed(mut response: Response<ResponseBody>) -> Response<ResponseBody> {
     let coded = response.headers().get(CONTENT_ENCODING);
     if !coded.is_some_and(|coding| coding.as_bytes().eq_ignore_ascii_case(b"gzip")) {
         return response;
     }
     response.headers_mut().remove(CONTENT_ENCODING);
     response.map(|body| {
-        Gunzip { body, input: Bytes::new(), decoder: MultiGzDecoder::new(Vec::new()), over: false }.boxed_unsync()
+        ResponseBody::new(Gunzip { body, input: Bytes::new(), decoder: MultiGzDecoder::new(Vec::new()), over: false })
     })
 }
 
 struct Gunzip {
-    body: BoxBody,
+    body: ResponseBody,
     /// What came and was not decompressed.
     input: Bytes,
     decoder: MultiGzDecoder<Vec<u8>>,
@@ -95,7 +94,7 @@ impl Body for Gunzip {
 mod tests {
     use flate2::Compression;
     use flate2::write::GzEncoder;
-    use http_body_util::StreamBody;
+    use http_body_util::{BodyExt as _, StreamBody};
 
     use super::*;
 
@@ -107,7 +106,7 @@ mod tests {
 
     async fn unpack(coding: &str, chunks: Vec<Vec<u8>>) -> Result<Vec<u8>, String> {
         let frames = chunks.into_iter().map(|chunk| Ok::<_, BoxError>(Frame::data(Bytes::from(chunk))));
-        let body = StreamBody::new(futures_util::stream::iter(frames)).boxed_unsync();
+        let body = ResponseBody::new(StreamBody::new(futures_util::stream::iter(frames)));
         let response = Response::builder().header(CONTENT_ENCODING, coding).body(body).unwrap();
         let body = decompressed(response).into_body();
         body.collect().await.map(|body| body.to_bytes().to_vec()).map_err(|error| error.to_string())
@@ -147,8 +146,8 @@ mod tests {
         encoder.flush().unwrap();
         let sent = encoder.get_ref().clone();
         let first = futures_util::stream::iter([Ok::<_, BoxError>(Frame::data(Bytes::from(sent)))]);
-        let body =
-            StreamBody::new(futures_util::StreamExt::chain(first, futures_util::stream::pending())).boxed_unsync();
+        let body = futures_util::StreamExt::chain(first, futures_util::stream::pending());
+        let body = ResponseBody::new(StreamBody::new(body));
         let response = Response::builder().header(CONTENT_ENCODING, "gzip").body(body).unwrap();
         let mut body = decompressed(response).into_body();
         let frame = body.frame().await.unwrap().unwrap();

@@ -1,5 +1,5 @@
-//! Bytes to and from one server: [`Transport`], over hyper ([`HttpTransport`]) or any tower service
-//! in this process ([`ServiceTransport`]).
+//! Requests to one server: [`Transport`], over the network ([`HttpTransport`]) or to a tower service in
+//! this process ([`ServiceTransport`]).
 //!
 //! HTTP/2 where the server speaks it (ALPN), with pings, so that a dead connection is noticed in
 //! seconds instead of at the next timeout; HTTP/1.1 otherwise, one connection per watch.
@@ -9,11 +9,12 @@
 //! Requests are therefore spread: a connection carries at most [`TransportOptions::streams_max`]
 //! streams, then another connection is opened.
 
+mod body;
 mod connect;
 mod gzip;
+#[cfg_attr(not(feature = "tls"), path = "no_tls.rs")]
 mod tls;
 
-use std::error::Error as StdError;
 use std::fmt;
 use std::pin::Pin;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -25,20 +26,17 @@ use async_trait::async_trait;
 use bytes::Bytes;
 use http::{Request, Response, Uri};
 use http_body::{Body, Frame, SizeHint};
-use http_body_util::combinators::UnsyncBoxBody;
-use http_body_util::{BodyExt, Empty};
 use hyper::body::Incoming;
 use hyper_util::client::legacy;
 use hyper_util::rt::{TokioExecutor, TokioTimer};
-use rustls_pki_types::ServerName;
-use tokio_rustls::TlsConnector;
 use tower_service::Service;
 
+pub use self::body::{BoxError, RequestBody, ResponseBody};
 pub use self::connect::ProxyUrl;
 pub(crate) use self::gzip::decompressed;
 
 use self::connect::{Connector, bare};
-use self::tls::tls_config;
+use self::tls::Tls;
 use crate::config::{ConfigError, TlsOptions};
 use crate::problem::Problem;
 
@@ -95,21 +93,15 @@ impl TransportOptions {
     }
 }
 
-/// The error of a body, whatever carries it.
-pub type BoxError = Box<dyn StdError + Send + Sync>;
-
-/// A response body, whatever carries it.
-pub type BoxBody = UnsyncBoxBody<Bytes, BoxError>;
-
-/// Sends a request without a body and brings back the response. The path of the request is
-/// absolute and complete; scheme and authority are the transport's.
+/// Sends a request and returns the response. The path of the request is absolute and complete; scheme and
+/// authority are the transport's.
 #[async_trait]
 pub trait Transport: Send + Sync + 'static {
     /// Sends the request.
     ///
     /// # Errors
     /// [`Problem::Disconnected`] when no response came. An HTTP error is a response.
-    async fn send(&self, request: Request<Empty<Bytes>>) -> Result<Response<BoxBody>, Problem>;
+    async fn send(&self, request: Request<RequestBody>) -> Result<Response<ResponseBody>, Problem>;
 }
 
 /// A [`Transport`] over the network. Cheap to clone; clones share connections.
@@ -128,7 +120,7 @@ struct Connections {
 
 /// A client of its own, which keeps one HTTP/2 connection.
 struct Lane {
-    client: legacy::Client<Connector, Empty<Bytes>>,
+    client: legacy::Client<Connector, RequestBody>,
     open: AtomicUsize,
 }
 
@@ -160,18 +152,11 @@ impl HttpTransport {
     /// # Errors
     /// [`ConfigError::Invalid`] when the URL or the certificates cannot be used.
     pub fn new(server: &Uri, tls: TlsOptions, options: TransportOptions) -> Result<Self, ConfigError> {
-        let invalid =
-            |why: &str| ConfigError::Invalid { what: format!("the server's address {server}"), why: why.to_owned() };
+        let invalid = |why: &str| ConfigError::invalid(format!("the server's address {server}"), why);
         let scheme = server.scheme().cloned().ok_or_else(|| invalid("has no scheme"))?;
         let authority = server.authority().cloned().ok_or_else(|| invalid("has no host"))?;
         let host = bare(authority.host()).to_owned();
-        let tls = if scheme == http::uri::Scheme::HTTPS {
-            let name = tls.server_name.clone().unwrap_or_else(|| host.clone());
-            let name = ServerName::try_from(name).map_err(|error| invalid(&error.to_string()))?;
-            Some((TlsConnector::from(Arc::new(tls_config(tls)?)), name))
-        } else {
-            None
-        };
+        let tls = if scheme == http::uri::Scheme::HTTPS { Some(Tls::new(&host, tls)?) } else { None };
         let connector = Connector {
             tls,
             host,
@@ -210,7 +195,7 @@ impl Connections {
         Open::new(least)
     }
 
-    fn client(&self) -> legacy::Client<Connector, Empty<Bytes>> {
+    fn client(&self) -> legacy::Client<Connector, RequestBody> {
         legacy::Client::builder(TokioExecutor::new())
             .timer(TokioTimer::new())
             .pool_timer(TokioTimer::new())
@@ -227,14 +212,14 @@ impl Connections {
 
 #[async_trait]
 impl Transport for HttpTransport {
-    async fn send(&self, mut request: Request<Empty<Bytes>>) -> Result<Response<BoxBody>, Problem> {
+    async fn send(&self, mut request: Request<RequestBody>) -> Result<Response<ResponseBody>, Problem> {
         let mut parts = std::mem::take(request.uri_mut()).into_parts();
         parts.scheme = Some(self.inner.scheme.clone());
         parts.authority = Some(self.inner.authority.clone());
-        *request.uri_mut() = Uri::from_parts(parts).map_err(|error| disconnected(&error))?;
+        *request.uri_mut() = Uri::from_parts(parts).map_err(disconnected)?;
         let open = self.inner.lane();
-        let response = open.0.client.request(request).await.map_err(|error| disconnected(&error))?;
-        Ok(response.map(|body| Held { body, _open: open }.boxed_unsync()))
+        let response = open.0.client.request(request).await.map_err(disconnected)?;
+        Ok(response.map(|body| ResponseBody::new(Held { body, _open: open })))
     }
 }
 
@@ -277,23 +262,27 @@ impl<S> ServiceTransport<S> {
 #[async_trait]
 impl<S, B> Transport for ServiceTransport<S>
 where
-    S: Service<Request<Empty<Bytes>>, Response = Response<B>> + Clone + Send + Sync + 'static,
+    S: Service<Request<RequestBody>, Response = Response<B>> + Clone + Send + Sync + 'static,
     S::Future: Send,
     S::Error: Into<BoxError>,
     B: Body<Data = Bytes> + Send + 'static,
     B::Error: Into<BoxError>,
 {
-    async fn send(&self, request: Request<Empty<Bytes>>) -> Result<Response<BoxBody>, Problem> {
+    async fn send(&self, request: Request<RequestBody>) -> Result<Response<ResponseBody>, Problem> {
         let mut service = self.service.clone();
-        let failed = |error: S::Error| Problem::Disconnected { why: error.into().to_string() };
+        let failed = |error: S::Error| {
+            let error: BoxError = error.into();
+            Problem::disconnected(error.to_string()).caused_by(error)
+        };
         std::future::poll_fn(|context| service.poll_ready(context)).await.map_err(failed)?;
         let response = service.call(request).await.map_err(failed)?;
-        Ok(response.map(|body| body.map_err(Into::into).boxed_unsync()))
+        Ok(response.map(ResponseBody::new))
     }
 }
 
 /// An error with its causes, which is where hyper hides what the network said.
-pub(crate) fn disconnected(error: &dyn StdError) -> Problem {
+pub(crate) fn disconnected(error: impl Into<BoxError>) -> Problem {
+    let error = error.into();
     let mut why = error.to_string();
     let mut source = error.source();
     while let Some(cause) = source {
@@ -305,5 +294,5 @@ pub(crate) fn disconnected(error: &dyn StdError) -> Problem {
     }
     // rustls explains itself by a link, which says nothing to whoever reads a log.
     let why = why.split(": https://docs.rs/").next().unwrap_or_default().to_owned();
-    Problem::Disconnected { why }
+    Problem::disconnected(why).caused_by(error)
 }

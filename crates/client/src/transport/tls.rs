@@ -1,21 +1,54 @@
-//! How a connection is secured: from [`TlsOptions`] to rustls.
+//! TLS of connections, from [`TlsOptions`] to rustls.
 
+use std::io;
 use std::sync::Arc;
 
 use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
 use rustls::crypto::CryptoProvider;
 use rustls::{ClientConfig, DigitallySignedStruct, RootCertStore, SignatureScheme};
 use rustls_pki_types::{CertificateDer, ServerName, UnixTime};
+use tokio::net::TcpStream;
+use tokio_rustls::TlsConnector;
 
 use crate::config::{ConfigError, TlsOptions};
 
+/// The client side of TLS, for one server.
+#[derive(Clone)]
+pub(super) struct Tls {
+    connector: TlsConnector,
+    name: ServerName<'static>,
+}
+
+/// A connection over TLS.
+pub(super) type TlsStream = tokio_rustls::client::TlsStream<TcpStream>;
+
+impl Tls {
+    /// TLS to this host, or to the name that the options give it.
+    pub(super) fn new(host: &str, tls: TlsOptions) -> Result<Self, ConfigError> {
+        let name = tls.server_name.clone().unwrap_or_else(|| host.to_owned());
+        let name = ServerName::try_from(name)
+            .map_err(|error| ConfigError::invalid(format!("the server's name {host}"), &error).caused_by(error))?;
+        Ok(Tls { connector: TlsConnector::from(Arc::new(tls_config(tls)?)), name })
+    }
+
+    pub(super) async fn connect(&self, stream: TcpStream) -> io::Result<TlsStream> {
+        self.connector.connect(self.name.clone(), stream).await
+    }
+}
+
+/// The TCP connection below, and whether the server chose HTTP/2.
+pub(super) fn inspect(stream: &TlsStream) -> (&TcpStream, bool) {
+    let (tcp, tls) = stream.get_ref();
+    (tcp, tls.alpn_protocol() == Some(b"h2"))
+}
+
 /// The client side of TLS as these options want it, HTTP/2 preferred.
-pub(super) fn tls_config(tls: TlsOptions) -> Result<ClientConfig, ConfigError> {
-    let invalid = |what: &str, why: String| ConfigError::Invalid { what: what.to_owned(), why };
+fn tls_config(tls: TlsOptions) -> Result<ClientConfig, ConfigError> {
+    let invalid = |what: &str, error: rustls::Error| ConfigError::invalid(what, &error).caused_by(error);
     let provider = Arc::new(rustls::crypto::ring::default_provider());
     let builder = ClientConfig::builder_with_provider(provider.clone())
         .with_safe_default_protocol_versions()
-        .map_err(|error| invalid("TLS", error.to_string()))?;
+        .map_err(|error| invalid("TLS", error))?;
     let builder = if tls.insecure_skip_verify {
         builder.dangerous().with_custom_certificate_verifier(Arc::new(AnyServer { provider }))
     } else {
@@ -25,14 +58,17 @@ pub(super) fn tls_config(tls: TlsOptions) -> Result<ClientConfig, ConfigError> {
             roots.add_parsable_certificates(rustls_native_certs::load_native_certs().certs);
         }
         for authority in tls.authorities {
-            roots.add(authority).map_err(|error| invalid("the certificate authority", error.to_string()))?;
+            roots.add(authority.into_der()).map_err(|error| invalid("the certificate authority", error))?;
         }
         builder.with_root_certificates(roots)
     };
     let mut config = match tls.identity {
-        Some(identity) => builder
-            .with_client_auth_cert(identity.certificates, identity.key)
-            .map_err(|error| invalid("the client certificate", error.to_string()))?,
+        Some(identity) => {
+            let (certificates, key) = identity.into_der();
+            builder
+                .with_client_auth_cert(certificates, key)
+                .map_err(|error| invalid("the client certificate", error))?
+        }
         None => builder.with_no_client_auth(),
     };
     config.alpn_protocols = vec![b"h2".to_vec(), b"http/1.1".to_vec()];

@@ -291,7 +291,7 @@ impl ListWatch for Fake {
                     let batch = {
                         let mut state = server.inner.state.lock().expect("no test panics in here");
                         if state.cuts != cuts && state.frozen == frozen {
-                            let cut = Problem::Disconnected { why: "cut".to_owned() };
+                            let cut = Problem::disconnected("cut");
                             return Some((Err(cut), None));
                         }
                         if state.frozen == frozen

@@ -255,7 +255,7 @@ impl Watch {
             DiscoverError::Unreachable(problem) if problem.status().is_some() && is_final(problem) => {
                 Refusal(EXIT_REFUSED, error.to_string())
             }
-            DiscoverError::Unreachable(_) => Refusal::from(error),
+            _ => Refusal::from(error),
         })?;
         let scope = match (&self.namespace, self.all_namespaces) {
             (Some(namespace), _) => Scope::Namespace(namespace.clone()),

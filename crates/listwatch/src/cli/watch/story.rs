@@ -143,7 +143,7 @@ mod tests {
     use super::*;
 
     fn away() -> Problem {
-        Problem::Disconnected { why: "refused".to_owned() }
+        Problem::disconnected("refused")
     }
 
     #[test]

@@ -1,0 +1,32 @@
+//! Stands in for [`super::tls`] without the feature `tls`: every `https://` server is refused.
+
+use std::io;
+
+use tokio::net::TcpStream;
+
+use crate::config::{ConfigError, TlsOptions};
+
+/// The client side of TLS, which cannot be had.
+#[derive(Clone)]
+pub(super) enum Tls {}
+
+/// A connection over TLS, which never stands.
+pub(super) type TlsStream = TcpStream;
+
+impl Tls {
+    pub(super) fn new(_: &str, _: TlsOptions) -> Result<Self, ConfigError> {
+        Err(ConfigError::Unsupported {
+            what: "an https:// server".to_owned(),
+            advice: "; build listwatch-client with the feature `tls`".to_owned(),
+        })
+    }
+
+    pub(super) async fn connect(&self, _: TcpStream) -> io::Result<TlsStream> {
+        match *self {}
+    }
+}
+
+/// The TCP connection below, and whether the server chose HTTP/2.
+pub(super) fn inspect(stream: &TlsStream) -> (&TcpStream, bool) {
+    (stream, false)
+}
