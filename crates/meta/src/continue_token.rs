@@ -1,4 +1,4 @@
-//! Where a paged list resumes, and at which revision: [`ContinueToken`].
+//! The position and revision at which a paged list resumes: [`ContinueToken`].
 //!
 //! The format is that of kube-apiserver (`pkg/storage/continue.go`): unpadded URL-safe base64 of
 //! `{"v":"meta.k8s.io/v1","rv":<revision>,"start":"<key behind the collection's prefix>"}`.
@@ -13,17 +13,17 @@ use crate::revision::Revision;
 
 const VERSION: &str = "meta.k8s.io/v1";
 
-/// Reads as Go's `base64.RawURLEncoding` does: what is left over in the last character is ignored.
+/// Decodes as Go's `base64.RawURLEncoding` does: leftover bits of the last character are ignored.
 const LENIENT: GeneralPurpose =
     GeneralPurpose::new(&URL_SAFE, GeneralPurposeConfig::with_decode_allow_trailing_bits(NO_PAD, true));
 
-/// A place in a paged list.
+/// A position in a paged list.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ContinueToken {
-    /// The revision all pages show; `None` resumes at the latest state.
+    /// The revision of all pages; `None` resumes at the latest state.
     pub at: Option<Revision>,
-    /// First key that may be on the page, relative to the collection's prefix, without a leading
-    /// slash: `ns/name\0` or `name\0`.
+    /// The first key that may be on the page, relative to the collection's prefix, without a
+    /// leading slash: `ns/name\0` or `name\0`.
     pub start: String,
 }
 
@@ -36,18 +36,18 @@ struct Encoded {
 }
 
 impl ContinueToken {
-    /// The token for the page after the object at `last`, a key relative to the collection.
+    /// The token of the page after the object `last`, a key relative to the collection.
     pub fn after(at: Revision, last: &str) -> Self {
         ContinueToken { at: Some(at), start: format!("{last}\0") }
     }
 
-    /// The same place, at the latest state: what a 410 hands out.
+    /// The same position at the latest state, for the token in a 410 response.
     #[must_use]
     pub fn inconsistent(&self) -> Self {
         ContinueToken { at: None, start: self.start.clone() }
     }
 
-    /// The text clients carry.
+    /// The encoded token, as clients see it.
     pub fn encode(&self) -> String {
         let encoded = Encoded {
             v: VERSION.to_owned(),
@@ -57,14 +57,14 @@ impl ContinueToken {
         URL_SAFE_NO_PAD.encode(serde_json::to_vec(&encoded).expect("plain strings and numbers"))
     }
 
-    /// Reads a token back.
+    /// Parses a token.
     ///
     /// # Errors
-    /// [`InvalidContinueToken`] when the text is no token of this server or would reach outside
-    /// its collection.
+    /// [`InvalidContinueToken`] when the text was not made by [`encode`](Self::encode) or would
+    /// address keys outside its collection.
     pub fn decode(text: &str) -> Result<Self, InvalidContinueToken> {
         let bytes = LENIENT.decode(text).map_err(|error| {
-            // Go names the place and nothing else.
+            // Go's error has the position of the bad byte and nothing else.
             let at = match error {
                 DecodeError::InvalidByte(at, _) | DecodeError::InvalidLastSymbol(at, _) => at,
                 DecodeError::InvalidLength(_) | DecodeError::InvalidPadding => text.len().saturating_sub(1),
@@ -97,7 +97,7 @@ impl ContinueToken {
     }
 }
 
-/// What Go's decoder says of bytes that are no JSON from the first one on; `None` when the fault is
+/// Go's error for bytes whose first byte begins no JSON value; `None` when the syntax error is
 /// further inside.
 fn no_json(bytes: &[u8]) -> Option<String> {
     let Some(first) = bytes.iter().find(|byte| !b" \t\r\n".contains(byte)) else {
@@ -106,7 +106,7 @@ fn no_json(bytes: &[u8]) -> Option<String> {
     if b"{[\"-tfn0123456789".contains(first) {
         return None;
     }
-    // Go takes the byte for a code point, and shows it as in a string literal of its own.
+    // Go converts the byte to a code point and quotes it as a string literal.
     let shown = match char::from(*first) {
         c @ ('\'' | '\\') => format!("\\{c}"),
         c if c == '"' || !c.is_control() => c.to_string(),
@@ -116,7 +116,7 @@ fn no_json(bytes: &[u8]) -> Option<String> {
     Some(format!("invalid character '{shown}' looking for beginning of value"))
 }
 
-/// A continue token that this server did not give out.
+/// The error for a continue token that this server did not issue.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("invalid continue token: continue key is not valid: {0}")]
 pub struct InvalidContinueToken(String);
@@ -128,7 +128,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn tokens_carry_revision_and_place() {
+    fn encoded_token_keeps_revision_and_position() {
         let token = ContinueToken::after(Revision::new(42), "default/web");
         let decoded = ContinueToken::decode(&token.encode()).unwrap();
         assert_eq!(decoded, token);
@@ -141,7 +141,7 @@ mod tests {
     }
 
     #[test]
-    fn foreign_tokens_are_refused() {
+    fn decode_rejects_tokens_of_other_servers() {
         let token = |json: &str| ContinueToken::decode(&URL_SAFE_NO_PAD.encode(json));
         assert!(token(r#"{"v":"meta.k8s.io/v1","rv":1,"start":"/a/b\u0000"}"#).is_ok());
         for bad in [
@@ -160,7 +160,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_token_at_all_is_refused_in_gos_words() {
+    fn decode_of_garbage_fails_with_gos_error_text() {
         for (text, why) in [
             ("garbage", "invalid character '\\u0081' looking for beginning of value"),
             ("no token", "illegal base64 data at input byte 2"),

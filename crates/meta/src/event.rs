@@ -1,4 +1,4 @@
-//! What happened to an object: [`Change`] and [`Event`].
+//! The change of an object: [`Change`] and [`Event`].
 
 use std::fmt;
 
@@ -8,11 +8,11 @@ use crate::revision::Revision;
 /// The kind of a change, as watchers see it.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Change {
-    /// The object came into being, or into the view of a selector.
+    /// The object was created, or began to match the watch's selector.
     Added,
     /// The object changed.
     Modified,
-    /// The object is gone, or left the view of a selector.
+    /// The object was deleted, or no longer matches the watch's selector.
     Deleted,
 }
 
@@ -26,7 +26,7 @@ impl Change {
         }
     }
 
-    /// What a JSON watch frame of this type begins with; the object and `}\n` follow.
+    /// The first bytes of a JSON watch frame of this type; the object and `}\n` follow.
     pub const fn frame_head(self) -> &'static [u8] {
         match self {
             Change::Added => b"{\"type\":\"ADDED\",\"object\":",
@@ -45,12 +45,12 @@ impl fmt::Display for Change {
 /// One change of one object, as the store ordered it, before any selector.
 #[derive(Clone, Debug)]
 pub struct Event {
-    /// What happened.
+    /// The kind of the change.
     pub change: Change,
-    /// The state after the change; for [`Change::Deleted`] the last state, carrying the revision
+    /// The state after the change. For [`Change::Deleted`] it is the last state, with the revision
     /// of the delete.
     pub object: Object,
-    /// The state before; `None` for [`Change::Added`].
+    /// The state before the change; `None` for [`Change::Added`].
     pub previous: Option<Object>,
 }
 

@@ -1,37 +1,38 @@
-//! Fuel: what a computation may cost, and until when. Pure functions [`charge`] for what they do; who runs them
-//! gives them a [`Tank`]. Without a tank charging is free.
+//! Fuel: a limit on the cost and duration of a computation. Pure functions call [`charge`] for
+//! their work; the caller runs them on a [`Tank`]. Without a tank, charging has no effect.
 //!
 //! ```text
 //!  Tank::run ──▶ computation ──charge(units)──▶ true: go on
 //!                                           └──▶ false: stop early, with whatever result
 //! ```
 //!
-//! A computation whose fuel is used up may return anything. Who takes results asks [`is_exhausted`] before a
-//! result has an effect, and throws it away when the answer is yes. So what computes needs no error of its own
-//! for it, and a result that was cut short is never stored.
+//! A computation without fuel may return anything. The caller checks [`is_exhausted`] before a
+//! result has an effect, and discards the result if it is true. So the computation needs no error
+//! of its own for this case, and a truncated result is never stored.
 //!
-//! One unit is about 50 ns of an optimized build: one value that is visited, or 64 bytes that are read.
+//! One unit is about 50 ns of an optimized build: one visited value, or 64 bytes read.
 //!
-//! The meter belongs to the thread, because what charges is many calls below what limits, in other crates.
+//! The meter is thread-local, because charging code is many calls and crates below the code that
+//! sets the limit.
 
 use std::cell::{Cell, RefCell};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-/// The time that one unit stands for.
+/// The time that one unit corresponds to.
 pub const UNIT: Duration = Duration::from_nanos(50);
 
-/// The clock is read, and cancellation noticed, once in so many units.
+/// The number of units between two checks of the clock and of cancellation.
 const SLICE_UNITS: u64 = 10_000;
 
 thread_local! {
-    /// Units that may be taken without looking further.
+    /// Units that [`charge`] may take before the next check of clock and cancellation.
     static SLICE: Cell<u64> = const { Cell::new(u64::MAX) };
     static TANK: RefCell<Option<Tank>> = const { RefCell::new(None) };
 }
 
-/// What a computation may still take.
+/// The remaining fuel of a computation.
 #[derive(Debug)]
 pub struct Tank {
     left: u64,
@@ -41,31 +42,31 @@ pub struct Tank {
 }
 
 impl Tank {
-    /// A tank of so many units.
+    /// Creates a tank with this number of units.
     pub fn new(units: u64) -> Self {
         Tank { left: units, deadline: None, cancelled: None, exhausted: false }
     }
 
-    /// The same, empty from a time on.
+    /// Adds a deadline, at which the tank becomes empty.
     #[must_use]
     pub fn until(self, deadline: Instant) -> Self {
         Tank { deadline: Some(deadline), ..self }
     }
 
-    /// The same, empty as soon as the flag is set.
+    /// Adds a flag that empties the tank once it is set.
     #[must_use]
     pub fn unless(self, cancelled: Arc<AtomicBool>) -> Self {
         Tank { cancelled: Some(cancelled), ..self }
     }
 
-    /// Whether a computation was cut short.
+    /// Whether the computation ran out of fuel.
     pub fn is_exhausted(&self) -> bool {
         self.exhausted
     }
 
-    /// Runs a computation on this tank. May be called several times, as a future is polled.
+    /// Runs a computation on this tank. It may be called several times, as a future is polled.
     pub fn run<T>(&mut self, computation: impl FnOnce() -> T) -> T {
-        /// Puts the tank and the outer meter back, also when the computation panics.
+        /// Restores the tank and the outer meter, also when the computation panics.
         struct Installed<'a> {
             tank: &'a mut Tank,
             outer_slice: u64,
@@ -101,7 +102,7 @@ impl Tank {
     }
 }
 
-/// Takes units. False when there are none left: then the computation ends as early as it can.
+/// Takes units. Returns false when none are left; then the computation should end at once.
 pub fn charge(units: u64) -> bool {
     match SLICE.get().checked_sub(units) {
         Some(left) => {
@@ -128,22 +129,22 @@ fn refill(units: u64) -> bool {
     })
 }
 
-/// Takes the units of reading so many bytes, at `per_unit` bytes each.
+/// Takes the units for reading `bytes` bytes, at `per_unit` bytes each.
 pub fn charge_bytes(bytes: usize, per_unit: usize) -> bool {
     charge((bytes / per_unit) as u64 + 1)
 }
 
-/// Takes the units of a time that was spent.
+/// Takes the units that correspond to a duration.
 pub fn charge_time(spent: Duration) -> bool {
     charge(1 + u64::try_from(spent.as_nanos() / UNIT.as_nanos()).unwrap_or(u64::MAX))
 }
 
-/// Ends the computation: takes all units that are left. Without a tank it does nothing.
+/// Takes all remaining units, which ends the computation. Without a tank it has no effect.
 pub fn exhaust() {
     charge(u64::MAX);
 }
 
-/// Runs what cannot be interrupted, and takes the units of the time that it took. `None` when they are not
+/// Runs uninterruptible work and takes the units of its duration. Returns `None` when they are not
 /// left, also when that shows only afterwards.
 pub fn timed<T>(work: impl FnOnce() -> T) -> Option<T> {
     let begun = Instant::now();
@@ -151,12 +152,12 @@ pub fn timed<T>(work: impl FnOnce() -> T) -> Option<T> {
     charge_time(begun.elapsed()).then_some(done)
 }
 
-/// Units that are left; `None` where there is no tank.
+/// The remaining units; `None` without a tank.
 pub fn left() -> Option<u64> {
     TANK.with_borrow(|tank| tank.as_ref().map(|tank| if tank.exhausted { 0 } else { tank.left + SLICE.get() }))
 }
 
-/// Whether the computation that runs was cut short. Its results must have no effect.
+/// Whether the running computation ran out of fuel. Its results must have no effect.
 pub fn is_exhausted() -> bool {
     TANK.with_borrow(|tank| tank.as_ref().is_some_and(|tank| tank.exhausted))
 }
@@ -184,7 +185,7 @@ mod tests {
     }
 
     #[test]
-    fn deadline_and_cancellation_empty_the_tank() {
+    fn tank_is_empty_after_deadline_or_cancellation() {
         let mut late = Tank::new(u64::MAX / 2).until(Instant::now());
         assert!(!late.run(|| charge(1)));
         let flag = Arc::new(AtomicBool::new(false));
@@ -208,7 +209,7 @@ mod tests {
     }
 
     #[test]
-    fn timed_work_takes_its_time() {
+    fn timed_work_is_charged_for_its_duration() {
         let mut tank = Tank::new(1_000);
         let spin = |time: Duration| {
             let begun = Instant::now();

@@ -1,11 +1,12 @@
-//! How Go prints texts and names values: error texts are made by its `fmt`, `strconv` and `encoding/json`, and
-//! clients compare them.
+//! Go's formatting of texts and values. Go's `fmt`, `strconv` and `encoding/json` produce
+//! upstream's error texts, and clients compare them.
 
 use std::fmt::Write as _;
 
 use serde_json::{Map, Value};
 
-/// Bytes as a text. Each byte that is no UTF-8 becomes one U+FFFD, as Go's `encoding/json` writes it.
+/// Converts bytes to text. Each byte that is not valid UTF-8 becomes one U+FFFD, as in Go's
+/// `encoding/json`.
 pub fn text(bytes: &[u8]) -> String {
     let mut out = String::with_capacity(bytes.len());
     for chunk in bytes.utf8_chunks() {
@@ -15,7 +16,7 @@ pub fn text(bytes: &[u8]) -> String {
     out
 }
 
-/// `strconv.Quote`, which is `%q` of a string.
+/// Quotes a text as Go's `strconv.Quote` does, which is `%q` of a string.
 pub fn quote(text: &str) -> String {
     let mut out = String::with_capacity(text.len() + 2);
     out.push('"');
@@ -47,15 +48,15 @@ pub fn quote(text: &str) -> String {
     out
 }
 
-/// Whether Go prints a character as it is. The standard library's table of printable characters is
-/// only reachable through its escapes; a letter goes before, for what joins the letter before it.
+/// Whether Go prints a character unescaped. Rust's standard library exposes its table of printable
+/// characters only through `escape_debug`. A preceding letter keeps combining characters unescaped.
 fn is_printable(c: char) -> bool {
     let mut probe = String::from("a");
     probe.push(c);
     probe.escape_debug().count() == 2
 }
 
-/// The word for a JSON value in `encoding/json`'s errors.
+/// The name of a JSON value's type in errors of `encoding/json`.
 pub fn json_kind(value: &Value) -> &'static str {
     match value {
         Value::Null => "null",
@@ -157,7 +158,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn strings_are_quoted_as_go_quotes_them() {
+    fn quote_escapes_what_go_escapes() {
         fn check(text: &str, expected: &str) {
             assert_eq!(quote(text), expected);
         }
@@ -171,13 +172,13 @@ mod tests {
     }
 
     #[test]
-    fn invalid_utf8_bytes_are_replaced_one_by_one() {
+    fn each_invalid_utf8_byte_becomes_one_replacement_character() {
         assert_eq!(text("b\u{f8}b".as_bytes()), "b\u{f8}b");
         assert_eq!(text(b"a\xe2\x82b\xff"), "a\u{fffd}\u{fffd}b\u{fffd}");
     }
 
     #[test]
-    fn values_are_named_as_go_names_them() {
+    fn json_kinds_have_gos_names() {
         let named = |text: &str| json_kind(&serde_json::from_str(text).unwrap());
         let texts = ["null", "true", "1.5", "\"\"", "[{}]", "{}"];
         assert_eq!(texts.map(named), ["null", "bool", "number", "string", "array", "object"]);

@@ -1,5 +1,4 @@
-//! Where an object lives in the store: [`Key`] and [`KeyRange`], Kubernetes' registry paths as
-//! types.
+//! Registry paths of Kubernetes as types: [`Key`] of one object and [`KeyRange`] of a collection.
 //!
 //! Layout (what `etcdctl get --prefix /registry/` shows): `<store prefix>/<resource prefix>/`
 //! then `<namespace>/<name>` or, for cluster-scoped resources, `<name>`. A `Key` holds the part
@@ -8,9 +7,9 @@
 use std::fmt;
 use std::sync::Arc;
 
-/// The place of one object, relative to the store's prefix: `/pods/default/web`.
+/// The path of one object, relative to the store's prefix: `/pods/default/web`.
 ///
-/// Cheap to clone. Ordered by bytes, which is the order of every list.
+/// A key is cheap to clone. Keys are ordered by bytes, as every list is.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Key(Arc<str>);
 
@@ -19,8 +18,8 @@ impl Key {
     /// `stable.example.com/crontabs`; `namespace` is `None` for cluster-scoped resources.
     ///
     /// # Errors
-    /// [`InvalidKey`] when a part is empty, is `.` or `..`, or holds a `/`: such a part would
-    /// reach outside its own place (`pkg/storage` `PrepareKey`).
+    /// [`InvalidKey`] when an element is empty, is `.` or `..`, or contains a `/` or a NUL byte.
+    /// Such an element would address another directory (`pkg/storage` `PrepareKey`).
     pub fn new(resource_prefix: &str, namespace: Option<&str>, name: &str) -> Result<Self, InvalidKey> {
         let mut path = String::with_capacity(3 + resource_prefix.len() + namespace.map_or(0, str::len) + name.len());
         path.push('/');
@@ -33,7 +32,7 @@ impl Key {
         Ok(Key(path.into()))
     }
 
-    /// A key from its whole path, as read back from a store.
+    /// Parses a whole path, as the store returns it.
     ///
     /// # Errors
     /// [`InvalidKey`] when the path does not begin with `/` or has an empty, `.` or `..` element.
@@ -57,8 +56,8 @@ impl Key {
         self.0.rsplit('/').next().unwrap_or_default()
     }
 
-    /// The element before the last one: the namespace of an object of a namespaced resource.
-    /// Meaningless for cluster-scoped resources; the caller knows the scope.
+    /// The element before the last one: the namespace of an object of a namespaced resource. It has
+    /// no meaning for cluster-scoped resources; the caller knows the scope.
     pub fn namespace(&self) -> &str {
         self.0.rsplit('/').nth(1).unwrap_or_default()
     }
@@ -89,17 +88,17 @@ impl fmt::Display for Key {
     }
 }
 
-/// A part of a registry path that would not stay in its place.
+/// The error for a path element that would address another directory.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("invalid key element {part:?}")]
 pub struct InvalidKey {
-    /// The offending element.
+    /// The rejected element.
     pub part: String,
 }
 
 /// A contiguous set of keys: a whole resource, one namespace of it, or one object.
 ///
-/// Half open: `start <= key < end`.
+/// The range is half open: `start <= key < end`.
 #[derive(Clone, PartialEq, Eq, Hash)]
 pub struct KeyRange {
     start: Arc<str>,
@@ -122,18 +121,18 @@ impl KeyRange {
         KeyRange { start: key.0.clone(), end: format!("{key}\0").into() }
     }
 
-    /// Every key that begins with `prefix`, which must end in `/`.
+    /// Every key with this prefix, which must end in `/`.
     ///
     /// # Panics
-    /// When `prefix` does not end in `/`: the caller would match neighbours.
+    /// When `prefix` does not end in `/`, because the range would include sibling keys.
     pub fn below(prefix: &str) -> Self {
         let stem = prefix.strip_suffix('/').expect("a key prefix ends in '/'");
         // '0' is the byte after '/', so this is the first key that is not below the prefix.
         KeyRange { start: prefix.into(), end: format!("{stem}0").into() }
     }
 
-    /// The same range, beginning at `start` (inclusive) when that is further on: where a paged
-    /// list resumes.
+    /// The same range from `start` (inclusive) on, if `start` is behind the range's own start. A
+    /// paged list resumes with it.
     #[must_use]
     pub fn starting_at(&self, start: &str) -> Self {
         if start <= &*self.start {
@@ -142,17 +141,17 @@ impl KeyRange {
         KeyRange { start: start.into(), end: self.end.clone() }
     }
 
-    /// First key that may be in the range.
+    /// The first key that may be in the range.
     pub fn start(&self) -> &str {
         &self.start
     }
 
-    /// First key that is past the range.
+    /// The first key behind the range.
     pub fn end(&self) -> &str {
         &self.end
     }
 
-    /// Is this key in the range?
+    /// Whether this key is in the range.
     pub fn contains(&self, key: &str) -> bool {
         &*self.start <= key && key < &*self.end
     }
@@ -174,7 +173,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_namespace_does_not_match_its_neighbours() {
+    fn namespace_range_excludes_namespaces_with_the_same_prefix() {
         let range = KeyRange::namespace("pods", "a");
         let key = |ns, name| Key::new("pods", Some(ns), name).unwrap();
         assert!(range.contains(key("a", "x").as_str()));
@@ -185,7 +184,7 @@ mod tests {
     }
 
     #[test]
-    fn a_key_keeps_its_place() {
+    fn key_rejects_empty_dotted_and_slashed_elements() {
         for bad in ["", ".", "..", "a/b", "a\0"] {
             assert!(Key::new("pods", Some("ns"), bad).is_err(), "{bad:?}");
             assert!(Key::new("pods", Some(bad), "x").is_err(), "{bad:?}");
@@ -197,7 +196,7 @@ mod tests {
     }
 
     #[test]
-    fn single_holds_exactly_one() {
+    fn single_range_contains_only_its_key() {
         let key = Key::new("nodes", None, "n1").unwrap();
         let range = KeyRange::single(&key);
         assert!(range.contains("/nodes/n1"));

@@ -1,4 +1,4 @@
-//! The vocabulary of Kubernetes list-watch, without I/O, async or HTTP.
+//! The basic types of Kubernetes list and watch, without I/O, async or HTTP.
 //!
 //! ```text
 //!  store's side                                        client's side
@@ -14,9 +14,10 @@
 //!                          user                     UserInfo
 //! ```
 //!
-//! Everything is a plain value. Two rules hold across the workspace: a [`Revision`] never meets a
-//! user and a [`ResourceVersion`] never meets the store; and an [`Object`] is bytes, parsed nowhere
-//! on the read path.
+//! Everything is a plain value. Two rules hold across the workspace:
+//!
+//! - Clients never see a [`Revision`], and the store never sees a [`ResourceVersion`].
+//! - An [`Object`] is bytes. Nothing on the read path parses these bytes.
 //!
 //! # Example
 //! ```

@@ -1,5 +1,5 @@
-//! The byte-native object: [`Object`], its encoded JSON with the resource version in place, plus
-//! the few values the machinery matches on.
+//! The object as bytes: [`Object`] holds the encoded JSON with its resource version, and the few
+//! values that selectors and indexes need.
 //!
 //! ```text
 //!  stored value      {"kind":"Pod","metadata":{"name":"web",...},...}            (no resourceVersion)
@@ -9,8 +9,8 @@
 //!                                       └──────────────── json ────────────────────────────────────┘
 //! ```
 //!
-//! The object is stored inside the watch frame of the change that produced it, so the frame that
-//! most watchers want and the bytes that every list wants are one allocation.
+//! The JSON is a slice of the watch frame of the change that produced the object. So one allocation
+//! serves the most common watch frame and every list.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -23,33 +23,33 @@ use crate::key::Key;
 use crate::revision::Revision;
 use crate::scan::{self, Malformed, PathSet, Span};
 
-/// What a resource wants read from its objects, compiled once: the paths of its selectable fields
-/// besides `metadata.name` and `metadata.namespace`, which come from the key.
+/// The paths of a resource's selectable fields, compiled once. `metadata.name` and
+/// `metadata.namespace` are not among them; the key has these.
 ///
-/// A shape may also say how stored bytes are [normalized](Normalize) before anything reads them.
+/// A shape may also [normalize](Normalize) stored bytes before anything reads them.
 #[derive(Clone, Debug)]
 pub struct ObjectShape {
     paths: PathSet,
     fields: Vec<SelectableField>,
-    /// Fields that are read but that a selector may not name, by position.
+    /// Fields that are read but that a selector may not name, by field position.
     hidden: Vec<bool>,
-    /// What a selector calls the fields, by position; empty where that is their own label.
-    asked: Vec<String>,
-    /// Fields that have another one's value where they are absent or empty, by position.
+    /// The label that a selector uses for each field; empty if it is the field's own label.
+    selector_labels: Vec<String>,
+    /// Pairs of positions: the first field takes the second one's value when absent or empty.
     stand_ins: Vec<(usize, usize)>,
-    /// The kind has a list of field labels of its own, however short.
+    /// True if the kind has its own list of field labels, even an empty one.
     own_labels: bool,
     namespaced: bool,
     normalize: Option<Arc<dyn Normalize>>,
 }
 
-/// What is done to a stored value before it becomes an [`Object`]: a schema that changed since the
-/// value was written may want other fields there, or fewer.
+/// Changes a stored value before it becomes an [`Object`]. A schema that changed after the write
+/// may require other fields, or fewer.
 ///
-/// Doing it twice must be the same as doing it once.
+/// Normalizing twice must have the same result as normalizing once.
 pub trait Normalize: fmt::Debug + Send + Sync {
-    /// The value as it is to be seen, or `None` when it is that already (or cannot be understood:
-    /// then it is seen as it stands).
+    /// Returns the normalized value. Returns `None` if nothing changes, or if the value cannot be
+    /// parsed; then the stored value is used as it is.
     fn normalize(&self, value: &[u8]) -> Option<Vec<u8>>;
 }
 
@@ -58,9 +58,10 @@ pub trait Normalize: fmt::Debug + Send + Sync {
 pub struct SelectableField {
     /// The label used in selectors, e.g. `spec.nodeName`.
     pub label: String,
-    /// The object keys that lead to the value.
+    /// The object keys that lead to the value, from the root.
     pub path: Vec<String>,
-    /// What an absent value compares as: `""` for strings, `"false"` for booleans, `"0"` for numbers.
+    /// The value of an absent field in comparisons: `""` for strings, `"false"` for booleans, `"0"`
+    /// for numbers.
     pub default: String,
 }
 
@@ -97,60 +98,60 @@ impl ObjectShape {
         }
         let hidden = vec![false; fields.len()];
         let own_labels = !fields.is_empty();
-        let (asked, stand_ins) = (Vec::new(), Vec::new());
-        ObjectShape { paths, fields, hidden, asked, stand_ins, own_labels, namespaced, normalize: None }
+        let (selector_labels, stand_ins) = (Vec::new(), Vec::new());
+        ObjectShape { paths, fields, hidden, selector_labels, stand_ins, own_labels, namespaced, normalize: None }
     }
 
-    /// The same shape, where the field labelled `absent` has the value of `other` when it is absent or
-    /// empty. Labels that are none are passed over.
+    /// Gives the field labeled `absent` the value of `other` when it is absent or empty. Unknown
+    /// labels are ignored.
     #[must_use]
-    pub fn standing_in(mut self, absent: &str, other: &str) -> Self {
+    pub fn with_fallback(mut self, absent: &str, other: &str) -> Self {
         let of = |label| self.field_position(label);
         self.stand_ins.extend(of(absent).zip(of(other)));
         self
     }
 
-    /// The same shape for values that are normalized first.
+    /// Sets the normalization of stored values.
     #[must_use]
     pub fn normalized_by(mut self, normalize: Arc<dyn Normalize>) -> Self {
         self.normalize = Some(normalize);
         self
     }
 
-    /// The same shape, of whose fields a selector may name those for which `shown` is true. All
-    /// fields are still read and keep their positions, so that objects and caches can be shared by
-    /// resources that show different fields of them.
+    /// Returns the shape with selectors limited to the fields for which `shown` is true. All fields
+    /// are still read and keep their positions. So resources with different selectable fields can
+    /// share objects and caches.
     #[must_use]
     pub fn showing(&self, shown: impl Fn(&SelectableField) -> bool) -> Self {
         let hidden = self.fields.iter().map(|field| !shown(field)).collect();
         ObjectShape { hidden, own_labels: true, ..self.clone() }
     }
 
-    /// The same shape, whose fields a selector calls by other labels: those of another version of the
-    /// kind. `asked` gives the label of a field, or `None` where that version has no such label. As
+    /// Returns the shape with other selector labels, those of another version of the kind.
+    /// `label_of` returns the label of a field, or `None` if that version has no such field. As
     /// with [`ObjectShape::showing`], objects and caches can be shared.
     #[must_use]
-    pub fn asked_by(&self, asked: impl Fn(&SelectableField) -> Option<String>) -> Self {
-        let asked: Vec<Option<String>> = self.fields.iter().map(asked).collect();
-        let hidden = asked.iter().map(Option::is_none).collect();
-        let asked = asked.into_iter().map(Option::unwrap_or_default).collect();
-        ObjectShape { hidden, asked, own_labels: true, ..self.clone() }
+    pub fn with_selector_labels(&self, label_of: impl Fn(&SelectableField) -> Option<String>) -> Self {
+        let selector_labels: Vec<Option<String>> = self.fields.iter().map(label_of).collect();
+        let hidden = selector_labels.iter().map(Option::is_none).collect();
+        let selector_labels = selector_labels.into_iter().map(Option::unwrap_or_default).collect();
+        ObjectShape { hidden, selector_labels, own_labels: true, ..self.clone() }
     }
 
-    /// The own label of the field that a selector calls so; what is no field is its own label.
-    pub fn own_label<'a>(&'a self, asked: &'a str) -> &'a str {
-        match self.asked.iter().position(|label| label == asked) {
+    /// The field's own label for a selector label; an unknown label is returned unchanged.
+    pub fn own_label<'a>(&'a self, label: &'a str) -> &'a str {
+        match self.selector_labels.iter().position(|selector_label| selector_label == label) {
             Some(position) if !self.hidden[position] => &self.fields[position].label,
-            _ => asked,
+            _ => label,
         }
     }
 
-    /// Have fields other labels in selectors than their own?
+    /// Whether selectors use other labels than the fields' own.
     pub(crate) fn renames(&self) -> bool {
-        !self.asked.is_empty()
+        !self.selector_labels.is_empty()
     }
 
-    /// Do objects of this resource live in namespaces?
+    /// Whether objects of this resource are namespaced.
     pub fn namespaced(&self) -> bool {
         self.namespaced
     }
@@ -160,27 +161,27 @@ impl ObjectShape {
         &self.fields
     }
 
-    /// Position of a selectable field by its label, for [`Object::field_at`].
+    /// The position of a selectable field by its label, for [`Object::field_at`].
     pub fn field_position(&self, label: &str) -> Option<usize> {
         self.fields.iter().position(|field| field.label == label)
     }
 
-    fn asked_position(&self, label: &str) -> Option<usize> {
-        match self.asked.is_empty() {
+    fn selector_position(&self, label: &str) -> Option<usize> {
+        match self.selector_labels.is_empty() {
             true => self.field_position(label),
-            false => self.asked.iter().position(|asked| asked == label),
+            false => self.selector_labels.iter().position(|selector_label| selector_label == label),
         }
     }
 
-    /// May a field selector name this label?
+    /// Whether a field selector may use this label.
     pub fn is_selectable(&self, label: &str) -> bool {
         label == "metadata.name"
             || (label == "metadata.namespace" && self.namespaced)
-            || self.asked_position(label).is_some_and(|position| !self.hidden[position])
+            || self.selector_position(label).is_some_and(|position| !self.hidden[position])
     }
 
-    /// Has the kind a list of field labels of its own, however short? It decides how a selector
-    /// with another label is refused.
+    /// Whether the kind has its own list of field labels, even an empty one. The error for an
+    /// unsupported label depends on it.
     pub fn has_own_labels(&self) -> bool {
         self.own_labels
     }
@@ -188,7 +189,7 @@ impl ObjectShape {
 
 /// One object at one revision: its JSON bytes with `metadata.resourceVersion` in place.
 ///
-/// Cheap to clone; immutable; shared by the cache, the history and every response.
+/// An object is cheap to clone and immutable. The cache, the history and all responses share it.
 #[derive(Clone)]
 pub struct Object(Arc<Inner>);
 
@@ -207,8 +208,7 @@ struct Inner {
     fields: Fields,
 }
 
-/// The places of the selectable fields; of the one or two that most resources have, without an
-/// allocation.
+/// The spans of the selectable fields. One or two, as most resources have, need no allocation.
 enum Fields {
     Few([Span; 2]),
     Many(Box<[Span]>),
@@ -240,10 +240,10 @@ impl Fields {
 }
 
 impl Object {
-    /// An object as it leaves the store: `value` is its JSON without a resource version (one that
-    /// is there is replaced), `revision` the revision of the change that produced this state.
+    /// Builds an object from its stored JSON. `revision` is the revision of the change that
+    /// produced this state; a resource version within `value` is replaced by it.
     ///
-    /// Copies `value` once; what the shape wants normalized costs what that costs.
+    /// `value` is copied once. Normalization, if the shape has one, costs extra.
     ///
     /// # Errors
     /// [`Malformed`] when the value is not a JSON object with a `metadata` object.
@@ -260,7 +260,8 @@ impl Object {
         }
     }
 
-    /// The same object with other bytes, which are taken as they are: its form in another version.
+    /// The same object with other JSON bytes, which are used unchanged: its form in another
+    /// version.
     ///
     /// # Errors
     /// [`Malformed`] when the value is not a JSON object with a `metadata` object.
@@ -288,7 +289,7 @@ impl Object {
         let number = number.text();
         let head = change.frame_head();
         let version = spans[RESOURCE_VERSION];
-        // Either the present value is replaced, or a new member goes right behind the brace.
+        // Either the present value is replaced, or a new member is inserted right behind the brace.
         let (cut_from, cut_to, prefix, suffix): (u32, u32, &[u8], &[u8]) = if version.is_absent() {
             let at = metadata.start + 1;
             let empty = metadata.of(value)[1..].iter().find(|b| !b.is_ascii_whitespace()) == Some(&b'}');
@@ -315,7 +316,7 @@ impl Object {
         };
         let deletion = spans[DELETION].of(value);
         Ok(Object(Arc::new(Inner {
-            frame: Bytes::from(frame), // filled to its capacity: nothing is copied
+            frame: Bytes::from(frame), // filled to its capacity, so nothing is copied
             key,
             revision,
             change,
@@ -328,15 +329,15 @@ impl Object {
         })))
     }
 
-    /// The same state as seen by another change: `DELETED` carries the last state with the
-    /// revision of the delete. Copies the bytes once.
+    /// The same state with the revision and type of another change. A `DELETED` event has the last
+    /// state with the revision of the delete. The bytes are copied once.
     #[must_use]
     pub fn at_change(&self, revision: Revision, change: Change, shape: &ObjectShape) -> Object {
         Object::build(self.0.key.clone(), revision, change, self.json_slice(), shape, self.0.normalized)
             .expect("an object's own bytes are well formed")
     }
 
-    /// The object's JSON, one line, no trailing newline.
+    /// The object's JSON: one line without a newline at the end.
     pub fn json(&self) -> Bytes {
         let head = self.0.change.frame_head().len();
         self.0.frame.slice(head..self.0.frame.len() - FRAME_TAIL.len())
@@ -348,17 +349,17 @@ impl Object {
         &self.0.frame[head..self.0.frame.len() - FRAME_TAIL.len()]
     }
 
-    /// The JSON watch frame, with its newline, of the change that produced this state.
+    /// The JSON watch frame of the change that produced this state, with its newline.
     pub fn frame(&self) -> Bytes {
         self.0.frame.clone()
     }
 
-    /// The change that produced this state, the type in [`Object::frame`].
+    /// The kind of change that produced this state: the type in [`Object::frame`].
     pub fn change(&self) -> Change {
         self.0.change
     }
 
-    /// Where the object lives.
+    /// The object's key in the store.
     pub fn key(&self) -> &Key {
         &self.0.key
     }
@@ -378,7 +379,7 @@ impl Object {
         if self.0.namespaced { self.0.key.namespace() } else { "" }
     }
 
-    /// `metadata.uid`; empty when it has none.
+    /// The value of `metadata.uid`; empty when absent.
     pub fn uid(&self) -> Cow<'_, str> {
         unquote(self.0.uid.of(&self.0.frame))
     }
@@ -388,19 +389,19 @@ impl Object {
         self.0.deleting
     }
 
-    /// True when the stored bytes were others: the shape's [`Normalize`] made these of them.
+    /// True when the shape's [`Normalize`] changed the stored bytes.
     pub fn is_normalized(&self) -> bool {
         self.0.normalized
     }
 
-    /// The value of one label, if the object carries it.
+    /// The value of one label, if the object has it.
     pub fn label(&self, name: &str) -> Option<Cow<'_, str>> {
         let labels = self.0.labels.of(&self.0.frame);
         if labels.first() != Some(&b'{') {
             return None; // absent, or null
         }
         let mut found = None;
-        // The scan saw these bytes before, so they are well formed.
+        // The scan has validated these bytes, so this cannot fail.
         let _ = scan::entries(labels, |key, value| {
             if key == name.as_bytes() {
                 found = Some(unquote(value));
@@ -409,18 +410,18 @@ impl Object {
         found
     }
 
-    /// Calls `visit` with the name and value of every label, in document order: for those who look
-    /// at the same labels many times.
+    /// Calls `visit` with the name and value of every label, in document order. It is cheaper than
+    /// [`Object::label`] for callers that need many labels.
     pub fn for_each_label<'a>(&'a self, mut visit: impl FnMut(&'a [u8], Cow<'a, str>)) {
         let labels = self.0.labels.of(&self.0.frame);
         if labels.first() == Some(&b'{') {
-            // The scan saw these bytes before, so they are well formed.
+            // The scan has validated these bytes, so this cannot fail.
             let _ = scan::entries(labels, |key, value| visit(key, unquote(value)));
         }
     }
 
-    /// The value of a selectable field by its position in the shape, as text; the field's default
-    /// when absent.
+    /// The value of a selectable field by its position in the shape; the field's default when
+    /// absent.
     pub fn field_at<'a>(&'a self, position: usize, shape: &'a ObjectShape) -> Cow<'a, str> {
         let raw = |position| self.0.fields.at(position).of(&self.0.frame);
         let (found, position) = match raw(position) {
@@ -445,7 +446,7 @@ impl Object {
         }
     }
 
-    /// Bytes this object holds on the heap, its own bookkeeping included; for byte budgets.
+    /// Bytes on the heap, including the object's own fields; for byte budgets.
     pub fn heap_size(&self) -> usize {
         size_of::<Inner>() + self.0.frame.len() + self.0.key.as_str().len() + 16 + self.0.fields.heap_size()
     }
@@ -457,10 +458,10 @@ impl fmt::Debug for Object {
     }
 }
 
-/// What ends every JSON watch frame.
+/// The last bytes of every JSON watch frame.
 pub(crate) const FRAME_TAIL: &[u8] = b"}\n";
 
-/// The text of a raw JSON scalar: a string without its quotes and escapes, anything else as is.
+/// The text of a raw JSON scalar: a string without quotes and escapes, any other value unchanged.
 fn unquote(raw: &[u8]) -> Cow<'_, str> {
     match raw {
         [b'"', inner @ .., b'"'] if !inner.contains(&b'\\') => String::from_utf8_lossy(inner),
@@ -469,7 +470,7 @@ fn unquote(raw: &[u8]) -> Cow<'_, str> {
     }
 }
 
-/// Spans on the stack for the usual handful of fields.
+/// Spans on the stack for up to a handful of fields.
 struct SpanBuffer {
     small: [Span; 16],
     large: Vec<Span>,
@@ -524,7 +525,7 @@ mod tests {
     }
 
     #[test]
-    fn the_resource_version_is_put_in_place() {
+    fn stored_json_gets_its_resource_version() {
         let check = |stored: &str, expected: &str| {
             assert_eq!(std::str::from_utf8(&object(stored).json()).unwrap(), expected);
         };
@@ -541,13 +542,13 @@ mod tests {
     }
 
     #[test]
-    fn the_frame_holds_the_object() {
+    fn frame_contains_type_and_object() {
         let object = object(r#"{"metadata":{}}"#);
         assert_eq!(object.frame(), "{\"type\":\"MODIFIED\",\"object\":{\"metadata\":{\"resourceVersion\":\"120\"}}}\n");
     }
 
     #[test]
-    fn labels_and_fields_survive_the_insertion() {
+    fn labels_and_fields_are_readable_after_version_insertion() {
         let shape = pod_shape();
         let object = object(
             r#"{"spec":{"nodeName":"n1"},"metadata":{"uid":"u1","labels":{"app":"a\"b","tier":"x"},"deletionTimestamp":"t"},"status":{"phase":null}}"#,
@@ -565,9 +566,9 @@ mod tests {
     }
 
     #[test]
-    fn a_field_may_stand_in_for_another() {
+    fn absent_field_takes_the_value_of_its_fallback() {
         let fields = || vec![SelectableField::string("a"), SelectableField::string("b.c")];
-        let shape = ObjectShape::new(true, fields()).standing_in("a", "b.c");
+        let shape = ObjectShape::new(true, fields()).with_fallback("a", "b.c");
         let check = |value: &str, expected: [&str; 2]| {
             let key = Key::new("events", Some("default"), "e").unwrap();
             let value = value.replacen('{', r#"{"metadata":{},"#, 1);
@@ -584,7 +585,7 @@ mod tests {
     }
 
     #[test]
-    fn another_change_carries_the_same_state() {
+    fn at_change_keeps_state_and_replaces_revision() {
         let deleted =
             object(r#"{"metadata":{"name":"web"}}"#).at_change(Revision::new(121), Change::Deleted, &pod_shape());
         assert_eq!(
@@ -627,9 +628,9 @@ mod tests {
     }
 
     #[test]
-    fn another_version_asks_for_fields_by_other_labels() {
+    fn selectors_of_another_version_use_its_labels() {
         let whole = pod_shape();
-        let shape = whole.asked_by(|field| (field.label == "spec.nodeName").then(|| "node".to_owned()));
+        let shape = whole.with_selector_labels(|field| (field.label == "spec.nodeName").then(|| "node".to_owned()));
         assert!(shape.is_selectable("node") && shape.is_selectable("metadata.name"));
         for hidden in ["spec.nodeName", "status.phase", ""] {
             assert!(!shape.is_selectable(hidden), "{hidden}");
@@ -642,7 +643,7 @@ mod tests {
     }
 
     #[test]
-    fn an_object_without_metadata_is_refused() {
+    fn object_without_metadata_is_rejected() {
         let key = Key::new("pods", Some("a"), "b").unwrap();
         for bad in ["{}", "[]", r#"{"metadata":null}"#, "garbage", ""] {
             assert!(

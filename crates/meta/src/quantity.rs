@@ -1,8 +1,9 @@
-//! Amounts of resources (`apimachinery/pkg/api/resource.Quantity`): exact decimals, down to a billionth.
+//! Kubernetes quantities (`apimachinery/pkg/api/resource.Quantity`): exact decimals with nine
+//! decimal places.
 //!
-//! They have one spelling: `1000m` is `1`, `1024Mi` is `1Gi`, `0.1` is `100m`. kube-apiserver spells them so
-//! whenever it decodes an object, and clients compare the texts ([`canonical`]); rules of custom resources
-//! count with them ([`nanos`]).
+//! Each quantity has one canonical form: `1000m` is `1`, `1024Mi` is `1Gi`, `0.1` is `100m`.
+//! kube-apiserver converts quantities whenever it decodes an object, and clients compare the texts
+//! ([`canonical`]). Validation rules of custom resources compute with them ([`nanos`]).
 //!
 //! ```
 //! use listwatch_meta::quantity::{canonical, nanos};
@@ -10,30 +11,30 @@
 //! assert_eq!(nanos("1.5"), Ok(Some(1_500_000_000)));
 //! ```
 
-/// What kube-apiserver says to an amount that is none.
+/// kube-apiserver's error for a text that is not a quantity.
 const MALFORMED: &str = "quantities must match the regular expression '^([+-]?[0-9.]+)([eEinumkKMGTP]*[-+]?[0-9]*)$'";
 const BAD_SUFFIX: &str = "unable to parse quantity's suffix";
-/// The smallest part of an amount, a billionth, is what is counted here.
+/// Nano-units, the smallest representable part, per unit.
 const NANO: i128 = 1_000_000_000;
-/// An amount with more digits stays as it was written.
+/// A quantity with more digits keeps its written form.
 const DIGITS_MAX: usize = 18;
 
-/// How two amounts compare; `None` where one of them is none, or too large to be counted here.
+/// Compares two quantities. Returns `None` if one is invalid or exceeds about 10^29.
 pub fn compare(left: &str, right: &str) -> Option<std::cmp::Ordering> {
     Some(nanos(left).ok()??.cmp(&nanos(right).ok()??))
 }
 
-/// An amount in billionths, rounded away from zero; `None` when it is too large to be counted here, which
-/// it is from about 10^29 on.
+/// Parses a quantity as nano-units, rounded away from zero. Returns `None` if the value exceeds
+/// about 10^29.
 ///
 /// # Errors
-/// What a decoder says about an amount that is none.
+/// The decoder's message for a text that is not a quantity.
 pub fn nanos(text: &str) -> Result<Option<i128>, &'static str> {
     Ok(parse(text)?.map(|(nanos, ..)| nanos))
 }
 
-/// The sum of two amounts, spelled in the form of the first; `None` where one of them is none, or too large to
-/// be counted here.
+/// The sum of two quantities, in the form of the first. Returns `None` if one is invalid or exceeds
+/// about 10^29.
 pub fn sum(left: &str, right: &str) -> Option<String> {
     let ((left, form, _), (right, ..)) = (parse(left).ok()??, parse(right).ok()??);
     Some(print(left.checked_add(right)?, form))
@@ -46,19 +47,19 @@ enum Form {
     Exponent,
 }
 
-/// The spelling that Kubernetes gives an amount; `None` for amounts that stay as they were written.
+/// The canonical form of a quantity; `None` for a quantity that keeps its written form.
 ///
 /// # Errors
-/// What a decoder says about an amount that is none.
+/// The decoder's message for a text that is not a quantity.
 pub fn canonical(text: &str) -> Result<Option<String>, &'static str> {
     Ok(parse(text)?.filter(|(_, _, kept)| !kept).map(|(nanos, form, _)| print(nanos, form)))
 }
 
-/// An amount in billionths, its form, and whether it is spelled well; `None` when it is too large to
-/// be counted here.
+/// Parses a quantity: its nano-units, its form, and whether the text is canonical. Returns `None`
+/// if the value exceeds about 10^29.
 ///
 /// # Errors
-/// What a decoder says.
+/// The decoder's message for a text that is not a quantity.
 fn parse(text: &str) -> Result<Option<(i128, Form, bool)>, &'static str> {
     let signless = text.strip_prefix(['+', '-']).unwrap_or(text);
     let negative = text.starts_with('-');
@@ -68,7 +69,7 @@ fn parse(text: &str) -> Result<Option<(i128, Form, bool)>, &'static str> {
     if text.is_empty() || fraction.contains('.') {
         return Err(MALFORMED);
     }
-    // No digits are a zero, whatever the unit: "Gi" is taken, and "-" too.
+    // No digits mean zero, whatever the unit: "Gi" is valid, and so is "-".
     let (base, exponent, form) = scale(suffix)?;
     let whole = whole.trim_start_matches('0');
     let digits = format!("{whole}{fraction}");
@@ -80,11 +81,10 @@ fn parse(text: &str) -> Result<Option<(i128, Form, bool)>, &'static str> {
     Ok(Some((if negative { -nanos } else { nanos }, form, kept)))
 }
 
-/// Amounts that Kubernetes takes for canonical without a closer look, and leaves as they were written:
-/// `+1`, `5.`, `1.500`.
+/// Whether Kubernetes keeps the written form without a closer check: `+1`, `5.`, `1.500`.
 fn is_kept(whole: &str, fraction: &str, exponent: i32, form: Form) -> bool {
     if form == Form::Binary {
-        // So large a unit that its bytes are not counted in 64 bits takes the long way.
+        // A unit that exceeds 64 bits in bytes always takes the full conversion.
         let digits = i32::try_from(whole.len()).unwrap_or(i32::MAX);
         let precise = 14_i32.saturating_sub(digits) >= exponent * 3 / 10;
         return fraction.is_empty() && precise && whole.parse::<i64>().is_ok_and(|value| value & 7 != 0);
@@ -94,7 +94,7 @@ fn is_kept(whole: &str, fraction: &str, exponent: i32, form: Form) -> bool {
     scale >= -9 && scale % 3 == 0 && !whole.is_empty() && !digits.ends_with("000")
 }
 
-/// Base, exponent and form of a suffix.
+/// The base, exponent and form of a suffix.
 fn scale(suffix: &str) -> Result<(i128, i32, Form), &'static str> {
     let decimal = |exponent| Ok((10, exponent, Form::Decimal));
     let binary = |exponent| Ok((2, exponent, Form::Binary));
@@ -128,7 +128,7 @@ fn scale(suffix: &str) -> Result<(i128, i32, Form), &'static str> {
     }
 }
 
-/// `mantissa / 10^fraction * base^exponent`, in billionths, rounded away from zero.
+/// Computes `mantissa / 10^fraction * base^exponent` in nano-units, rounded away from zero.
 fn scaled(mantissa: i128, fraction: usize, base: i128, exponent: i32) -> Option<i128> {
     if mantissa == 0 {
         return Some(0);
@@ -189,7 +189,7 @@ mod tests {
     }
 
     #[test]
-    fn amounts_are_spelled_as_kubernetes_does() {
+    fn canonical_form_equals_kubernetes() {
         for (amount, expected) in [
             ("1", "1"),
             ("1000m", "1"),
@@ -238,7 +238,7 @@ mod tests {
     }
 
     #[test]
-    fn amounts_compare_whatever_their_spelling() {
+    fn quantities_in_different_forms_compare_by_value() {
         use std::cmp::Ordering::{Equal, Greater, Less};
         for (left, right, expected) in [
             ("1", "1000m", Some(Equal)),
@@ -256,11 +256,12 @@ mod tests {
     }
 
     proptest::proptest! {
-        /// A binary amount that no binary unit divides is spelled in bytes, without a unit; read
-        /// again, those are a decimal amount, which may be spelled shorter: `642.368Gi` is
-        /// `689737388000`, and that is `689737388k`. The amount is the same, and then it stays.
+        /// A binary quantity that no binary unit divides is written in bytes, without a unit. Read
+        /// again, that is a decimal quantity, which may have a shorter form: `642.368Gi` is
+        /// `689737388000`, and that is `689737388k`. The value is the same, and the form is stable
+        /// from then on.
         #[test]
-        fn a_canonical_spelling_stays(text in "[+-]?[0-9]{1,6}(\\.[0-9]{1,4})?(n|u|m|k|M|G|T|Ki|Mi|Gi|Ti|e3|e-3|)") {
+        fn canonical_form_is_stable(text in "[+-]?[0-9]{1,6}(\\.[0-9]{1,4})?(n|u|m|k|M|G|T|Ki|Mi|Gi|Ti|e3|e-3|)") {
             let again = |text: &str| canonical(text).unwrap().unwrap_or_else(|| text.to_owned());
             let once = again(&text);
             let twice = again(&once);

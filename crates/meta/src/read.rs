@@ -1,7 +1,7 @@
-//! What a list or a watch asks for, parsed once: [`ListOptions`] as the client sent them,
-//! [`ListRequest`] and [`WatchRequest`] as the machinery understands them.
+//! Options of a list or a watch, parsed once: [`ListOptions`] as the client sent them,
+//! [`ListRequest`] and [`WatchRequest`] after parsing.
 //!
-//! Behind this module nobody compares a resource version with `""` or `"0"`.
+//! Code that uses these requests never compares a resource version with `""` or `"0"`.
 //!
 //! | resourceVersionMatch | resourceVersion | limit | continue | list reads |
 //! |---|---|---|---|---|
@@ -9,7 +9,7 @@
 //! | – | `"0"` | ignored | – | [`ReadAt::Any`] |
 //! | – | `"N"` | 0 | – | [`ReadAt::NotOlderThan`] |
 //! | – | `"N"` | > 0 | – | [`ReadAt::Exact`] (legacy rule) |
-//! | NotOlderThan | `"0"` / `"N"` | honoured for N | – | `Any` / `NotOlderThan` |
+//! | NotOlderThan | `"0"` / `"N"` | honored for N | – | `Any` / `NotOlderThan` |
 //! | Exact | `"N"` | any | – | `Exact` |
 //! | – | `""`, `"0"` | any | at a revision | `Exact` at the token's |
 //! | – | `""`, `"0"` | any | inconsistent | `MostRecent` |
@@ -24,24 +24,24 @@ use crate::selector::{FieldSelector, FieldTerm, LabelSelector};
 use crate::shard::ShardSelector;
 use crate::status::{FieldError, Status};
 
-/// `ListOptions` as the client sent them: decoded from the query, nothing checked yet.
+/// The `ListOptions` of a request: decoded from the query, nothing checked yet.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ListOptions {
     /// Stream changes instead of answering once.
     pub watch: bool,
     /// The client understands `BOOKMARK` events.
     pub allow_watch_bookmarks: bool,
-    /// The version asked for.
+    /// The requested version.
     pub resource_version: ResourceVersion,
     /// `""`, `Exact` or `NotOlderThan`.
     pub resource_version_match: String,
-    /// Page size; none when ≤ 0.
+    /// Page size; no limit when ≤ 0.
     pub limit: i64,
     /// Page token.
     pub continue_token: String,
-    /// Duration of a watch in seconds; the server chooses when `None` or 0.
+    /// Duration of a watch in seconds; the server chooses if it is `None` or 0.
     pub timeout_seconds: Option<i64>,
-    /// WatchList: begin the watch with the current state.
+    /// WatchList: begin the watch with the current state as `ADDED` events.
     pub send_initial_events: Option<bool>,
     /// Filter by labels.
     pub label_selector: String,
@@ -51,27 +51,27 @@ pub struct ListOptions {
     pub shard_selector: String,
 }
 
-/// Which state a read may show.
+/// The state that a read must return.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ReadAt {
-    /// Every write acknowledged before the read began.
+    /// A state that contains every write acknowledged before the read began.
     MostRecent,
-    /// Whatever is at hand.
+    /// Any state, however old.
     Any,
-    /// At least this revision; newer is fine.
+    /// This revision or a newer one.
     NotOlderThan(Revision),
-    /// The whole keyspace exactly as of this revision.
+    /// Exactly this revision.
     Exact(Revision),
 }
 
-/// A list, understood.
+/// A parsed list request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ListRequest {
-    /// Which state to show.
+    /// The state to read.
     pub at: ReadAt,
-    /// Page size; `None` is everything.
+    /// Page size; `None` for all objects.
     pub limit: Option<u64>,
-    /// The token the client came with, when this is a further page.
+    /// The request's continue token, if it asks for a further page.
     pub resume: Option<ContinueToken>,
     /// Filter by labels.
     pub labels: LabelSelector,
@@ -81,33 +81,32 @@ pub struct ListRequest {
     pub shard: Option<ShardSelector>,
 }
 
-/// Where a watch begins.
+/// The position at which a watch begins.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum WatchFrom {
-    /// With the current state as `ADDED` events, then live. `at` is how fresh that state must be
-    /// (never [`ReadAt::Exact`]). `mark_end` asks for the bookmark that ends the initial events.
+    /// The current state as `ADDED` events, then live changes.
     InitialEvents {
-        /// How fresh the state must be.
+        /// The freshness of the initial state; never [`ReadAt::Exact`].
         at: ReadAt,
-        /// Send the annotated bookmark (if the client takes bookmarks).
+        /// Send the annotated bookmark after the initial events, if the client accepts bookmarks.
         mark_end: bool,
     },
-    /// From now on, no initial events; `MostRecent` asks the store what "now" is, `Any` takes the
-    /// cache's word.
+    /// From now on, without initial events. `MostRecent` asks the store for the current revision;
+    /// `Any` uses the cache's revision.
     Now(ReadAt),
     /// Every change after this revision.
     After(Revision),
 }
 
-/// A watch, understood.
+/// A parsed watch request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct WatchRequest {
-    /// Where it begins.
+    /// The position at which the watch begins.
     pub from: WatchFrom,
-    /// Send bookmarks.
+    /// Whether to send bookmarks.
     pub bookmarks: bool,
-    /// How long it lasts, in seconds, as the client asked; `None`: the server chooses. Zero or
-    /// less ends the stream at once.
+    /// The requested duration in seconds; `None` if the server chooses. Zero or less ends the
+    /// stream at once.
     pub timeout_seconds: Option<i64>,
     /// Filter by labels.
     pub labels: LabelSelector,
@@ -121,11 +120,11 @@ const EXACT: &str = "Exact";
 const NOT_OLDER_THAN: &str = "NotOlderThan";
 
 impl ListOptions {
-    /// Understands the options of a LIST on a resource of this shape.
+    /// Parses the options of a LIST on a resource of this shape.
     ///
     /// # Errors
-    /// The [`Status`] kube-apiserver answers: 422 for a combination that is not allowed, 400 for
-    /// a selector, field label, resource version or continue token that does not parse.
+    /// The [`Status`] of kube-apiserver: 422 for a forbidden combination; 400 for an invalid
+    /// selector, field label, resource version or continue token.
     pub fn list(&self, shape: &ObjectShape) -> Result<ListRequest, Status> {
         let (labels, fields) = self.selectors()?;
         self.validate(false)?;
@@ -155,18 +154,18 @@ impl ListOptions {
             () if exact => ReadAt::Exact(revision),
             () => ReadAt::NotOlderThan(revision),
         };
-        // A read of "whatever is at hand" is never paged: the whole cache answers it.
+        // A read at "Any" is never paged: the whole cache answers it.
         let limit = limit.filter(|_| at != ReadAt::Any);
         Ok(ListRequest { at, limit, resume: None, labels, fields, shard })
     }
 
-    /// Understands the options of a WATCH on a resource of this shape. `legacy_path` is true for
-    /// the deprecated `/watch/` paths without `?watch=true`: they are checked by the list rules
-    /// and know no defaulting to WatchList.
+    /// Parses the options of a WATCH on a resource of this shape. `legacy_path` is true for the
+    /// deprecated `/watch/` paths without `?watch=true`. They are checked by the rules of LIST and
+    /// never default to WatchList.
     ///
     /// # Errors
-    /// As [`ListOptions::list`]; a resource version that does not parse is a 500 without a
-    /// reason here, as in kube-apiserver.
+    /// As [`ListOptions::list`], except that an invalid resource version is a 500 without a reason,
+    /// as in kube-apiserver.
     pub fn watch(&self, shape: &ObjectShape, legacy_path: bool) -> Result<WatchRequest, Status> {
         self.watch_of(None, shape, legacy_path)
     }
@@ -174,7 +173,7 @@ impl ListOptions {
     /// As [`ListOptions::watch`], for a path that names one object.
     ///
     /// # Errors
-    /// As there; and 400 when there is a field selector that does not ask for this very name.
+    /// As [`ListOptions::watch`]; also 400 when a field selector does not select this very name.
     pub fn watch_object(&self, name: &str, shape: &ObjectShape, legacy_path: bool) -> Result<WatchRequest, Status> {
         self.watch_of(Some(name), shape, legacy_path)
     }
@@ -202,7 +201,8 @@ impl ListOptions {
         let from = match options.send_initial_events {
             Some(true) => WatchFrom::InitialEvents { at: fresh, mark_end: options.allow_watch_bookmarks },
             Some(false) if revision.is_zero() => WatchFrom::Now(fresh),
-            // Only the legacy paths come here without a version: the cache as it is, unmarked.
+            // Only the legacy paths get here without a version: the cache as it is, without the
+            // bookmark.
             None if revision.is_zero() => WatchFrom::InitialEvents { at: ReadAt::Any, mark_end: false },
             _ => WatchFrom::After(revision),
         };
@@ -216,7 +216,7 @@ impl ListOptions {
         })
     }
 
-    /// Understands `resourceVersion` of a GET.
+    /// Parses the `resourceVersion` of a GET.
     ///
     /// # Errors
     /// A 500 without a reason when it is not a number, as in kube-apiserver.
@@ -299,7 +299,7 @@ impl ListOptions {
         Err(Status::invalid("meta.k8s.io", "ListOptions", "", &errors))
     }
 
-    /// The shards. What is wrong with them is a 500 without a reason, as in kube-apiserver.
+    /// Parses the shards. An invalid one is a 500 without a reason, as in kube-apiserver.
     fn shard(&self) -> Result<Option<ShardSelector>, Status> {
         if self.shard_selector.is_empty() {
             return Ok(None);
@@ -307,8 +307,8 @@ impl ListOptions {
         ShardSelector::parse(&self.shard_selector).map(Some).map_err(|error| Status::unknown(error.to_string()))
     }
 
-    /// The selectors as they are written. kube-apiserver reads them while it decodes the query, so
-    /// what is wrong with them is said before anything else.
+    /// Parses the selectors. kube-apiserver does so while it decodes the query, so their errors
+    /// precede all others.
     fn selectors(&self) -> Result<(LabelSelector, FieldSelector), Status> {
         let labels =
             LabelSelector::parse(&self.label_selector).map_err(|error| Status::bad_request(error.to_string()))?;
@@ -318,7 +318,7 @@ impl ListOptions {
     }
 }
 
-/// The selector by the fields' own labels, if objects of this shape have all the fields that it names.
+/// Converts the selector to the fields' own labels. Fails if the shape lacks one of the fields.
 fn selectable(fields: FieldSelector, shape: &ObjectShape) -> Result<FieldSelector, Status> {
     match fields.terms().iter().find(|term| !shape.is_selectable(&term.field)) {
         None if shape.renames() => {
@@ -377,7 +377,7 @@ mod tests {
     }
 
     #[test]
-    fn every_row_of_the_list_table() {
+    fn list_options_parse_as_in_the_table() {
         let revision = Revision::new(7);
         let token = ContinueToken::after(Revision::new(5), "a").encode();
         let inconsistent = ContinueToken::after(Revision::new(5), "a").inconsistent().encode();
@@ -401,7 +401,7 @@ mod tests {
     }
 
     #[test]
-    fn every_row_of_the_watch_table() {
+    fn watch_options_parse_as_in_the_table() {
         let revision = Revision::new(7);
         for (text, expected) in [
             ("", WatchFrom::InitialEvents { at: ReadAt::MostRecent, mark_end: false }),
@@ -430,7 +430,7 @@ mod tests {
     }
 
     #[test]
-    fn forbidden_combinations_are_named() {
+    fn forbidden_option_combination_returns_422() {
         fn invalid<T>(detail: &str) -> Result<T, (u16, String)> {
             Err((422, format!("ListOptions.meta.k8s.io \"\" is invalid: resourceVersionMatch: {detail}")))
         }
@@ -466,7 +466,7 @@ mod tests {
     }
 
     #[test]
-    fn what_does_not_parse_is_the_clients_fault_except_where_kubernetes_says_otherwise() {
+    fn unparsable_option_returns_upstreams_status_code() {
         let syntax = "resourceVersion: Invalid value: \"abc\": strconv.ParseUint: parsing \"abc\": invalid syntax";
         assert_eq!(list("rv=abc"), Err((400, format!("invalid resource version: {syntax}"))));
         assert_eq!(watch("rv=abc"), Err((500, syntax.to_owned())));

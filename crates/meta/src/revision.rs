@@ -1,31 +1,31 @@
-//! The two faces of order: [`Revision`] (the store's clock) and [`ResourceVersion`] (the text a
-//! client holds), and the only conversions between them.
+//! The two forms of a version: [`Revision`] (a number of the store) and [`ResourceVersion`] (the
+//! text a client holds), with the only conversions between them.
 //!
 //! Kubernetes tells clients to treat `resourceVersion` as opaque; the server knows that it is a
-//! revision of the store. Keeping two types makes it impossible to hand a client's text to the
-//! store unparsed, or to show the store's number to a client unformatted.
+//! revision of the store. With two types the compiler rejects code that passes a client's text to
+//! the store unparsed, or shows the store's number to a client unformatted.
 
 use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-/// A point on the store's clock: the number of the write that produced a state.
+/// A revision of the store: the number of the write that produced a state.
 ///
-/// One clock serves all resources (etcd's `mod_revision`). Revisions start at 1; [`Revision::ZERO`]
-/// is before everything and is never the revision of an object.
+/// One sequence of revisions covers all resources, as etcd's `mod_revision` does. Revisions start
+/// at 1. [`Revision::ZERO`] precedes every write and is never the revision of an object.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub struct Revision(u64);
 
 impl Revision {
-    /// Before every write.
+    /// The revision before every write.
     pub const ZERO: Revision = Revision(0);
 
-    /// The revision with this number.
+    /// Wraps this number.
     pub const fn new(revision: u64) -> Self {
         Revision(revision)
     }
 
-    /// The number, for arithmetic at the store's edge and for metrics.
+    /// The number, for the store's requests and for metrics.
     pub const fn get(self) -> u64 {
         self.0
     }
@@ -33,12 +33,12 @@ impl Revision {
     /// The revision right after this one.
     ///
     /// # Panics
-    /// Never in practice: 2^64 writes do not happen; debug builds check the overflow.
+    /// In debug builds on overflow, which takes 2^64 writes.
     pub const fn next(self) -> Self {
         Revision(self.0 + 1)
     }
 
-    /// The revision right before this one; [`Revision::ZERO`] stays where it is.
+    /// The revision right before this one; [`Revision::ZERO`] is returned unchanged.
     pub const fn previous(self) -> Self {
         Revision(self.0.saturating_sub(1))
     }
@@ -63,14 +63,14 @@ impl fmt::Display for Revision {
 
 /// The opaque text a client sends and receives as `resourceVersion`.
 ///
-/// Clients may compare it for equality and hand it back; only this module looks inside.
+/// Clients may compare two of them for equality and send one back; only this module parses them.
 /// The empty text means "not given".
 #[derive(Clone, PartialEq, Eq, Hash, Default, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct ResourceVersion(String);
 
 impl ResourceVersion {
-    /// Wraps what a client sent, unchecked; [`ResourceVersion::revision`] checks it.
+    /// Wraps a client's text without a check; [`ResourceVersion::revision`] checks it.
     pub fn new(text: impl Into<String>) -> Self {
         ResourceVersion(text.into())
     }
@@ -88,13 +88,13 @@ impl ResourceVersion {
     /// The revision this version names; `""` and `"0"` are both [`Revision::ZERO`].
     ///
     /// # Errors
-    /// [`InvalidResourceVersion`] when the text is not an unsigned 64-bit decimal number. Its
-    /// message is the one kube-apiserver gives.
+    /// [`InvalidResourceVersion`] when the text is not an unsigned 64-bit decimal number. The
+    /// error's message equals that of kube-apiserver.
     pub fn revision(&self) -> Result<Revision, InvalidResourceVersion> {
         if self.0.is_empty() {
             return Ok(Revision::ZERO);
         }
-        // Go's ParseUint takes digits only: no sign, no space, no underscore.
+        // Go's ParseUint accepts digits only: no sign, no space, no underscore.
         let digits_only = self.0.bytes().all(|b| b.is_ascii_digit());
         match self.0.parse::<u64>() {
             Ok(number) if digits_only => Ok(Revision(number)),
@@ -121,16 +121,16 @@ impl fmt::Display for ResourceVersion {
     }
 }
 
-/// A client sent a `resourceVersion` that no server ever gave out.
+/// The error for a `resourceVersion` that is not an unsigned 64-bit number.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
     "resourceVersion: Invalid value: {text:?}: strconv.ParseUint: parsing {text:?}: {}",
     if *.out_of_range { "value out of range" } else { "invalid syntax" }
 )]
 pub struct InvalidResourceVersion {
-    /// What the client sent.
+    /// The client's text.
     pub text: String,
-    /// True when it is a number, but one above 2^64-1.
+    /// True when the text is a number above 2^64-1.
     pub out_of_range: bool,
 }
 
@@ -139,7 +139,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn empty_and_zero_are_before_everything() {
+    fn empty_and_zero_versions_parse_as_revision_zero() {
         assert_eq!(ResourceVersion::new("").revision(), Ok(Revision::ZERO));
         assert_eq!(ResourceVersion::new("0").revision(), Ok(Revision::ZERO));
         assert_eq!(ResourceVersion::new("17").revision(), Ok(Revision::new(17)));
@@ -147,7 +147,7 @@ mod tests {
     }
 
     #[test]
-    fn refuses_what_go_refuses_and_in_its_words() {
+    fn invalid_resource_version_fails_with_gos_error_text() {
         for (text, cause) in [
             ("abc", "invalid syntax"),
             ("-1", "invalid syntax"),

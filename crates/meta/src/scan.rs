@@ -1,21 +1,21 @@
-//! Finding a few values in JSON bytes without parsing the rest: [`PathSet`] and [`Span`].
+//! Finds a few values in JSON bytes without parsing the rest: [`PathSet`] and [`Span`].
 //!
-//! An object is bytes; the machinery reads only its labels and a handful of selectable fields.
-//! One pass walks the document, descends only where a wanted path leads, and skips everything
-//! else by counting brackets outside strings. Nothing is allocated.
+//! The server reads only the labels and a handful of selectable fields of an object. One pass over
+//! the document descends only along wanted paths and skips everything else by counting brackets
+//! outside strings. It allocates nothing.
 //!
-//! The scanner trusts that the document is JSON where it skips: it was validated when it was
-//! written. It never reads outside the slice, never recurses deeper than the longest wanted path,
-//! and reports [`Malformed`] when the structure it relies on is broken.
+//! The scanner assumes that skipped parts are valid JSON, because they were validated when written.
+//! It never reads outside the slice and never recurses deeper than the longest wanted path. It
+//! returns [`Malformed`] when the structure that it relies on is broken.
 
-/// A byte range inside a document; empty (`start == end`) means "not there".
+/// A byte range inside a document; an empty one (`start == end`) means "absent".
 ///
-/// 32-bit offsets: documents are bounded far below 4 GiB ([`find`] refuses larger ones).
+/// Offsets have 32 bits, because documents are far below 4 GiB ([`find`] rejects larger ones).
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Span {
-    /// First byte.
+    /// The first byte's offset.
     pub start: u32,
-    /// One past the last byte.
+    /// The offset behind the last byte.
     pub end: u32,
 }
 
@@ -33,18 +33,18 @@ impl Span {
         &document[self.start as usize..self.end as usize]
     }
 
-    /// The same span in a document with `shift` more bytes in front.
+    /// The same span in a document with `shift` more bytes in front of it.
     #[must_use]
     pub fn shifted(self, shift: u32) -> Span {
         if self.is_absent() { self } else { Span { start: self.start + shift, end: self.end + shift } }
     }
 }
 
-/// The paths wanted from a document, compiled to a trie once per resource.
+/// A set of wanted paths, compiled to a trie once per resource.
 #[derive(Clone, Debug, Default)]
 pub struct PathSet {
     nodes: Vec<Node>,
-    /// The nodes that the first elements of the paths stand in.
+    /// The nodes of the paths' first elements.
     roots: Vec<usize>,
     len: usize,
 }
@@ -53,12 +53,12 @@ pub struct PathSet {
 struct Node {
     key: Box<[u8]>,
     children: Vec<usize>,
-    /// Position of this path's span in the output, if the path itself is wanted.
+    /// The position of this path's span in the output, if the path itself is wanted.
     output: Option<usize>,
 }
 
 impl PathSet {
-    /// An empty set.
+    /// Creates an empty set.
     pub fn new() -> Self {
         PathSet::default()
     }
@@ -90,12 +90,12 @@ impl PathSet {
         panic!("a path has at least one element");
     }
 
-    /// How many spans [`find`] fills.
+    /// The number of spans that [`find`] fills.
     pub fn len(&self) -> usize {
         self.len
     }
 
-    /// True when nothing is wanted.
+    /// True when no path is wanted.
     pub fn is_empty(&self) -> bool {
         self.len == 0
     }
@@ -107,16 +107,16 @@ impl PathSet {
     }
 }
 
-/// The document is not the JSON object it should be.
+/// The error for bytes that are not a JSON object.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("malformed JSON at byte {at}")]
 pub struct Malformed {
-    /// Where the scanner stopped understanding.
+    /// The offset of the first unexpected byte.
     pub at: usize,
 }
 
 /// Finds the wanted values of a JSON object. `spans` receives one [`Span`] per path, covering the
-/// raw value (strings with their quotes). A key that stands twice: the last one counts, as in Go.
+/// raw value (strings with their quotes). The last occurrence of a duplicate key counts, as in Go.
 ///
 /// # Errors
 /// [`Malformed`] when `document` is not one JSON object or is 4 GiB or larger.
@@ -129,8 +129,8 @@ pub fn find(document: &[u8], paths: &PathSet, spans: &mut [Span]) -> Result<(), 
     if scanner.at == document.len() { Ok(()) } else { Err(Malformed { at: scanner.at }) }
 }
 
-/// As [`find`], for bytes that go on behind the object: a stream of documents, or the rest of a
-/// list. Returns where the object ends.
+/// Finds values like [`find`] in the first of several documents, or in the rest of a list. Returns
+/// the offset behind the object.
 ///
 /// # Errors
 /// [`Malformed`] when `document` does not begin with one whole JSON object, or is 4 GiB or larger.
@@ -268,7 +268,7 @@ impl<'a> Scanner<'a> {
         })
     }
 
-    /// Moves past a string and returns it with its quotes.
+    /// Skips a string and returns it with its quotes.
     fn string(&mut self) -> Result<&'a [u8], Malformed> {
         let start = self.at;
         self.expect(b'"')?;
@@ -322,10 +322,10 @@ impl<'a> Scanner<'a> {
     }
 }
 
-/// Where the first quote is.
+/// The position of the first quote.
 ///
-/// Keys and most values are a few bytes: they are through here before a call of `memchr` would
-/// have chosen its way. What is longer is worth that call.
+/// Keys and most values have a few bytes. A word-wise search handles them in less time than a call
+/// of `memchr` takes; longer texts are left to `memchr`.
 #[inline(always)]
 fn find_quote(text: &[u8]) -> Option<usize> {
     let (words, _) = text.as_chunks::<8>();
@@ -340,22 +340,22 @@ fn find_quote(text: &[u8]) -> Option<usize> {
     memchr::memchr(b'"', &text[looked_at..]).map(|step| looked_at + step)
 }
 
-/// Is the last byte escaped: is the run of backslashes before it odd? The first byte of `string` is
-/// its opening quote, so the run begins inside.
+/// Whether the last byte is escaped, that is, whether the run of backslashes before it is odd. The
+/// first byte of `string` is its opening quote, so the run begins inside.
 #[inline(always)]
 fn is_last_escaped(string: &[u8]) -> bool {
     let (_, before) = string.split_last().unwrap_or((&0, &[]));
     before.last() == Some(&b'\\') && before.iter().rev().take_while(|byte| **byte == b'\\').count() % 2 == 1
 }
 
-/// Strings of up to so many words of eight bytes are read without `memchr`.
+/// The number of eight-byte words that are searched without `memchr`.
 const WORDS_BEFORE_MEMCHR: usize = 4;
 
 const fn repeated(byte: u8) -> u64 {
     u64::from_le_bytes([byte; 8])
 }
 
-/// The high bit of the lowest zero byte, and no bit below it. Bits above may be of other bytes.
+/// Sets the high bit of the lowest zero byte, and no bit below it. Bits above are undefined.
 const fn zero_bytes(word: u64) -> u64 {
     word.wrapping_sub(repeated(1)) & !word & repeated(0x80)
 }
@@ -376,7 +376,7 @@ mod tests {
     }
 
     #[test]
-    fn finds_values_where_they_are() {
+    fn find_returns_spans_of_nested_values() {
         let document = r#" { "a" : {"b":[1,{"c":"}"}], "c":"x\"y"}, "d":-1.5e3 , "e":{}, "b":null } "#;
         check(document, &["a", "c"], Some(r#""x\"y""#));
         check(document, &["a", "b"], Some(r#"[1,{"c":"}"}]"#));
@@ -388,7 +388,7 @@ mod tests {
     }
 
     #[test]
-    fn a_path_and_its_parent_can_both_be_wanted() {
+    fn path_and_its_parent_are_both_found() {
         let mut paths = PathSet::new();
         let parent = paths.add(&["metadata"]);
         let child = paths.add(&["metadata", "labels"]);
@@ -401,7 +401,7 @@ mod tests {
     }
 
     #[test]
-    fn the_first_of_several_documents_is_found_with_its_end() {
+    fn find_first_returns_the_end_of_the_first_document() {
         let mut paths = PathSet::new();
         paths.add(&["a"]);
         let mut spans = [Span::default()];
@@ -412,7 +412,7 @@ mod tests {
     }
 
     #[test]
-    fn broken_documents_are_told_apart() {
+    fn find_rejects_broken_documents() {
         let paths = PathSet::new();
         for broken in
             ["", "[]", "{", "{\"a\"", "{\"a\":}", "{\"a\":1", "{\"a\":\"x", "{\"a\":[1}", "{} x", "{\"a\":\"\\"]
@@ -422,7 +422,7 @@ mod tests {
     }
 
     #[test]
-    fn a_string_ends_at_its_quote_however_long_it_is_and_wherever_it_stands() {
+    fn string_of_any_length_and_offset_ends_at_its_quote() {
         for length in 0..80 {
             for (filling, end) in
                 [("x", "y"), ("\u{e9}", ""), ("!", "#"), ("\u{22a2}", "["), ("\\\"", "\\\\"), ("]", "\\\"")]
@@ -440,14 +440,14 @@ mod tests {
 
     proptest! {
         #[test]
-        fn strings_end_where_a_plain_search_says(text in prop::collection::vec(
+        fn find_quote_agrees_with_a_byte_search(text in prop::collection::vec(
             prop_oneof![8 => any::<u8>(), 1 => Just(b'"'), 1 => Just(b'\\'), 1 => b'!'..=b'#', 1 => b'['..=b']'], 0..80,
         )) {
             for from in 0..text.len() {
                 let plain = text[from..].iter().position(|byte| *byte == b'"');
                 prop_assert_eq!(find_quote(&text[from..]), plain);
             }
-            // Byte by byte from the left, as the grammar has it.
+            // The reference: byte by byte from the left, as the grammar has it.
             let document: Vec<u8> = std::iter::once(b'"').chain(text).collect();
             let (mut end, mut at) = (None, 1);
             while at < document.len() && end.is_none() {
@@ -466,7 +466,7 @@ mod tests {
         }
 
         #[test]
-        fn never_panics_and_agrees_with_a_parser(text in "[{}\\[\\]\",:a-c0-9\\\\ ]{0,40}") {
+        fn find_never_panics_and_agrees_with_serde_json(text in "[{}\\[\\]\",:a-c0-9\\\\ ]{0,40}") {
             let mut paths = PathSet::new();
             paths.add(&["a", "b"]);
             let mut spans = [Span::default()];

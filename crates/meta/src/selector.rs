@@ -9,12 +9,12 @@ use std::fmt;
 
 use crate::object::{Object, ObjectShape};
 
-/// A selector text that does not parse. The message is what the client is told.
+/// The error for a selector that does not parse. The client receives its message.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{0}")]
 pub struct InvalidSelector(String);
 
-/// Requirements on labels; all must hold. Empty matches everything.
+/// Requirements on labels, joined by AND. An empty selector matches everything.
 #[derive(Clone, PartialEq, Eq, Default)]
 pub struct LabelSelector {
     requirements: Vec<LabelRequirement>,
@@ -27,16 +27,16 @@ pub struct LabelRequirement {
     operator: LabelOperator,
 }
 
-/// What a requirement asks of a label's value.
+/// The condition of a requirement on a label's value.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum LabelOperator {
-    /// `key in (a,b)`, `key=a`, `key==a`: the label is there with one of the values.
+    /// `key in (a,b)`, `key=a`, `key==a`: the label has one of the values.
     In(BTreeSet<String>),
     /// `key notin (a,b)`, `key!=a`: the label is absent or has none of the values.
     NotIn(BTreeSet<String>),
-    /// `key`: the label is there.
+    /// `key`: the label is present.
     Exists,
-    /// `!key`: the label is not there.
+    /// `!key`: the label is absent.
     DoesNotExist,
     /// `key>5`: the label is an integer above the bound.
     GreaterThan(i64),
@@ -45,7 +45,7 @@ pub enum LabelOperator {
 }
 
 impl LabelSelector {
-    /// A selector of these requirements; all must hold.
+    /// Creates a selector of these requirements, joined by AND.
     pub fn new(requirements: Vec<LabelRequirement>) -> Self {
         LabelSelector { requirements }
     }
@@ -58,7 +58,7 @@ impl LabelSelector {
         LabelParser { tokens: tokenize(text), at: 0 }.selector()
     }
 
-    /// True when everything matches.
+    /// True when the selector matches everything.
     pub fn is_empty(&self) -> bool {
         self.requirements.is_empty()
     }
@@ -68,24 +68,24 @@ impl LabelSelector {
         &self.requirements
     }
 
-    /// Does an object with these labels match?
+    /// Whether an object with these labels matches.
     pub fn matches<'a>(&self, label: impl Fn(&str) -> Option<Cow<'a, str>>) -> bool {
         self.requirements.iter().all(|requirement| requirement.matches(label(&requirement.key).as_deref()))
     }
 }
 
 impl LabelRequirement {
-    /// A requirement, unvalidated; [`LabelSelector::parse`] validates what users write.
+    /// Creates a requirement without validation; [`LabelSelector::parse`] validates user input.
     pub fn new(key: impl Into<String>, operator: LabelOperator) -> Self {
         LabelRequirement { key: key.into(), operator }
     }
 
-    /// The label asked about.
+    /// The label's key.
     pub fn key(&self) -> &str {
         &self.key
     }
 
-    /// What is asked of it.
+    /// The condition on the label's value.
     pub fn operator(&self) -> &LabelOperator {
         &self.operator
     }
@@ -304,7 +304,7 @@ impl<'a> LabelParser<'a> {
             return invalid(format!("found '{}' expected: '('", Token::literal(open)));
         }
         let mut values = BTreeSet::new();
-        // An empty place between commas is the empty value: `(,)`, `(a,)`.
+        // An empty item between commas is the empty value: `(,)`, `(a,)`.
         let mut expect_value = false;
         loop {
             match self.take() {
@@ -342,15 +342,15 @@ impl<'a> LabelParser<'a> {
 const QUALIFIED_NAME: &str = "name part must consist of alphanumeric characters, '-', '_' or '.', and must start and end with an alphanumeric character (e.g. 'MyName',  or 'my.name',  or '123-abc', regex used for validation is '([A-Za-z0-9][-A-Za-z0-9_.]*)?[A-Za-z0-9]')";
 const LABEL_VALUE: &str = "a valid label must be an empty string or consist of alphanumeric characters, '-', '_' or '.', and must start and end with an alphanumeric character (e.g. 'MyValue',  or 'my_value',  or '12345', regex used for validation is '(([A-Za-z0-9][-A-Za-z0-9_.]*)?[A-Za-z0-9])?')";
 
-/// Is `value` a legal label value (`validation.IsValidLabelValue`)?
+/// Checks that `value` is a valid label value (`validation.IsValidLabelValue`).
 ///
 /// # Errors
-/// What is wrong with it, in apimachinery's words, joined by `; `.
+/// The problems in apimachinery's words, joined by `; `.
 pub fn validate_label_value(value: &str) -> Result<(), String> {
     joined(label_value_problems(value))
 }
 
-/// What keeps a text from being a label value, in apimachinery's words; nothing when it is one.
+/// The reasons why a text is not a label value, in apimachinery's words; empty if it is one.
 pub fn label_value_problems(value: &str) -> Vec<String> {
     let mut problems = Vec::new();
     if value.len() > 63 {
@@ -362,15 +362,16 @@ pub fn label_value_problems(value: &str) -> Vec<String> {
     problems
 }
 
-/// Is `key` a legal label or annotation key (`validation.IsQualifiedName`)?
+/// Checks that `key` is a valid label or annotation key (`validation.IsQualifiedName`).
 ///
 /// # Errors
-/// What is wrong with it, in apimachinery's words, joined by `; `.
+/// The problems in apimachinery's words, joined by `; `.
 pub fn validate_qualified_name(key: &str) -> Result<(), String> {
     joined(qualified_name_problems(key))
 }
 
-/// What keeps a text from being a label or annotation key, in apimachinery's words; nothing when it is one.
+/// The reasons why a text is not a label or annotation key, in apimachinery's words; empty if it is
+/// one.
 pub fn qualified_name_problems(key: &str) -> Vec<String> {
     let mut problems = Vec::new();
     let name = match key.split_once('/') {
@@ -383,7 +384,8 @@ pub fn qualified_name_problems(key: &str) -> Vec<String> {
             name
         }
         Some((prefix, name)) => {
-            // The prefix is judged by a function that counts bytes, names of objects by one that counts characters.
+            // Upstream's check of the prefix counts bytes; its check of object names counts
+            // characters.
             let counted = |why: String| why.replace("no more than 253 characters", "no more than 253 bytes");
             let wrong = dns_subdomain_problems(prefix).into_iter();
             problems.extend(wrong.map(|why| format!("prefix part {}", counted(why))));
@@ -401,16 +403,17 @@ pub fn qualified_name_problems(key: &str) -> Vec<String> {
     problems
 }
 
-/// Is `text` a lowercase RFC 1123 subdomain (`validation.IsDNS1123Subdomain`), the rule for most
-/// object names?
+/// Checks that `text` is a lowercase RFC 1123 subdomain (`validation.IsDNS1123Subdomain`), the rule
+/// for most object names.
 ///
 /// # Errors
-/// What is wrong with it, in apimachinery's words, joined by `; `.
+/// The problems in apimachinery's words, joined by `; `.
 pub fn validate_dns_subdomain(text: &str) -> Result<(), String> {
     joined(dns_subdomain_problems(text))
 }
 
-/// What keeps a text from being an RFC 1123 subdomain, in apimachinery's words; nothing when it is one.
+/// The reasons why a text is not an RFC 1123 subdomain, in apimachinery's words; empty if it is
+/// one.
 pub fn dns_subdomain_problems(text: &str) -> Vec<String> {
     let mut problems = Vec::new();
     if text.len() > 253 {
@@ -422,15 +425,16 @@ pub fn dns_subdomain_problems(text: &str) -> Vec<String> {
     problems
 }
 
-/// Is `text` a lowercase RFC 1123 label (`validation.IsDNS1123Label`), the rule for namespaces?
+/// Checks that `text` is a lowercase RFC 1123 label (`validation.IsDNS1123Label`), the rule for
+/// namespaces.
 ///
 /// # Errors
-/// What is wrong with it, in apimachinery's words, joined by `; `.
+/// The problems in apimachinery's words, joined by `; `.
 pub fn validate_dns_label(text: &str) -> Result<(), String> {
     joined(dns_label_problems(text))
 }
 
-/// What keeps a text from being an RFC 1123 label, in apimachinery's words; nothing when it is one.
+/// The reasons why a text is not an RFC 1123 label, in apimachinery's words; empty if it is one.
 pub fn dns_label_problems(text: &str) -> Vec<String> {
     let mut problems = Vec::new();
     if text.len() > 63 {
@@ -446,8 +450,8 @@ pub fn dns_label_problems(text: &str) -> Vec<String> {
     problems
 }
 
-/// What keeps a text from being an RFC 1035 label (`validation.IsDNS1035Label`), in apimachinery's words;
-/// nothing when it is one.
+/// The reasons why a text is not an RFC 1035 label (`validation.IsDNS1035Label`), in apimachinery's
+/// words; empty if it is one.
 pub fn dns_1035_label_problems(text: &str) -> Vec<String> {
     let mut problems = Vec::new();
     if text.len() > 63 {
@@ -488,9 +492,9 @@ fn validate_label_key(key: &str) -> Result<(), InvalidSelector> {
     validate_qualified_name(key).map_err(|why| InvalidSelector(format!("<nil>: Invalid value: {key:?}: {why}")))
 }
 
-/// Requirements on fields; all must hold. Empty matches everything.
+/// Requirements on fields, joined by AND. An empty selector matches everything.
 ///
-/// Only `=`, `==` and `!=` exist; `\` escapes `,`, `=` and itself.
+/// The operators are `=`, `==` and `!=`; `\` escapes `,`, `=` and itself.
 #[derive(Clone, Debug, PartialEq, Eq, Default)]
 pub struct FieldSelector {
     terms: Vec<FieldTerm>,
@@ -501,14 +505,14 @@ pub struct FieldSelector {
 pub struct FieldTerm {
     /// The field's selector label, e.g. `status.phase`.
     pub field: String,
-    /// The value compared with.
+    /// The value to compare with.
     pub value: String,
     /// True for `!=`.
     pub negated: bool,
 }
 
 impl FieldSelector {
-    /// A selector of these terms; all must hold.
+    /// Creates a selector of these terms, joined by AND.
     pub fn new(terms: Vec<FieldTerm>) -> Self {
         FieldSelector { terms }
     }
@@ -531,7 +535,7 @@ impl FieldSelector {
         Ok(FieldSelector { terms })
     }
 
-    /// True when everything matches.
+    /// True when the selector matches everything.
     pub fn is_empty(&self) -> bool {
         self.terms.is_empty()
     }
@@ -541,13 +545,13 @@ impl FieldSelector {
         &self.terms
     }
 
-    /// The value that a field must have exactly, if some term pins it.
+    /// The exact value that a term requires of a field, if there is such a term.
     pub fn requires_exact(&self, field: &str) -> Option<&str> {
         self.terms.iter().find(|term| !term.negated && term.field == field).map(|term| term.value.as_str())
     }
 
-    /// Does the object match? Terms on fields that the resource does not have never match `=` and
-    /// always match `!=`; such selectors are refused before they get here.
+    /// Whether the object matches. A term on a field that the resource lacks never matches `=` and
+    /// always matches `!=`; the parsers of requests reject such selectors earlier.
     pub fn matches(&self, object: &Object, shape: &ObjectShape) -> bool {
         self.terms.iter().all(|term| {
             let equal = object.field(&term.field, shape).is_some_and(|value| value == term.value.as_str());
@@ -610,7 +614,7 @@ fn unescape(value: &str) -> Result<String, InvalidSelector> {
                 None => return invalid("invalid field selector: invalid escape sequence: \\".to_owned()),
             },
             ',' | '=' => {
-                // apimachinery prints the rune's number, so this does, too.
+                // apimachinery prints the rune's number.
                 let number = u32::from(character);
                 return invalid(format!("invalid field selector: unescaped character in value: {number}"));
             }
@@ -633,7 +637,7 @@ mod tests {
     }
 
     #[test]
-    fn label_selectors_match_as_documented() {
+    fn label_selector_operators_match_as_documented() {
         let labels = [("app", "web"), ("n", "7"), ("empty", "")];
         for (selector, expected) in [
             ("", true),
@@ -666,7 +670,7 @@ mod tests {
     }
 
     #[test]
-    fn label_selector_errors_use_the_known_words() {
+    fn label_selector_errors_equal_apimachinery() {
         for (selector, message) in [
             ("a b", "unable to parse requirement: found 'b', expected: in, notin, =, ==, !=, gt, lt"),
             ("a,", "found '', expected: identifier after ','"),
@@ -704,7 +708,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn what_is_printed_parses_back(text in "[a-c=!,() notin<>0-9]{0,16}") {
+        fn printed_selector_parses_to_an_equal_selector(text in "[a-c=!,() notin<>0-9]{0,16}") {
             if let Ok(selector) = LabelSelector::parse(&text) {
                 prop_assert_eq!(LabelSelector::parse(&selector.to_string()), Ok(selector));
             }

@@ -1,8 +1,8 @@
-//! Sharded lists and watches: [`ShardSelector`], the text of `shardSelector=`.
+//! Shard selectors of lists and watches: [`ShardSelector`], the text of `shardSelector=`.
 //!
-//! Several replicas of one client share a large collection: each asks for the objects whose hash
-//! falls into its part of the 64-bit range, and is sent nothing else. The text is one or more ranges of
-//! one field, in a small part of CEL's syntax:
+//! Replicas of one client can share a large collection: each requests the objects whose hash falls
+//! into its part of the 64-bit range, and receives only these. The text is one or more ranges of
+//! one field, in a small subset of CEL's syntax:
 //!
 //! ```text
 //! shardRange(object.metadata.uid, '0x0000000000000000', '0x8000000000000000')
@@ -17,14 +17,14 @@ use std::fmt;
 
 use crate::object::Object;
 
-/// What a range's end is written as when it is the end of all hashes, 2^64.
+/// The text of a range's end that stands for 2^64, the end of all hashes.
 const END_OF_ALL: &str = "0x10000000000000000";
 
-/// Parentheses may be this deep; more are refused.
+/// The most nested parentheses; deeper nesting is rejected.
 const DEPTH_MAX: usize = 32;
 
-/// The shards of a list or watch: an object is in them when the hash of one of its fields is in one
-/// of the ranges.
+/// The shards of a list or watch. An object is in them when the hash of its field is in one of the
+/// ranges.
 ///
 /// ```
 /// use listwatch_meta::ShardSelector;
@@ -37,7 +37,7 @@ const DEPTH_MAX: usize = 32;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ShardSelector {
     field: ShardField,
-    /// At least one.
+    /// The ranges; at least one.
     ranges: Vec<Range>,
 }
 
@@ -50,14 +50,14 @@ pub enum ShardField {
     Namespace,
 }
 
-/// From `start` to before `end`; no end is the end of all hashes.
+/// A range of hashes from `start` (inclusive) to `end` (exclusive); no end means 2^64.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Range {
     start: u64,
     end: Option<u64>,
 }
 
-/// A text that is no shard selector.
+/// The error for a text that is not a shard selector.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("invalid shard selector: {0}")]
 pub struct InvalidShardSelector(String);
@@ -66,7 +66,8 @@ impl ShardSelector {
     /// Parses the text of `shardSelector=`.
     ///
     /// # Errors
-    /// [`InvalidShardSelector`], in kube-apiserver's words except where it quotes its CEL parser.
+    /// [`InvalidShardSelector`] with kube-apiserver's message, except where upstream quotes its CEL
+    /// parser.
     pub fn parse(text: &str) -> Result<Self, InvalidShardSelector> {
         if text.trim().is_empty() {
             return invalid("empty shard selector is not allowed; omit the parameter for unfiltered lists");
@@ -88,7 +89,7 @@ impl ShardSelector {
         Ok(ShardSelector { field, ranges: terms.into_iter().map(|(_, range)| range).collect() })
     }
 
-    /// Shard `index` (from 0) of `of` equal ones.
+    /// Returns shard `index` (from 0) of `of` equal ones.
     ///
     /// ```
     /// use listwatch_meta::{ShardField, ShardSelector};
@@ -99,7 +100,7 @@ impl ShardSelector {
     /// ```
     ///
     /// # Errors
-    /// [`InvalidShardSelector`] when there is no such shard.
+    /// [`InvalidShardSelector`] when `index` is not below `of`.
     pub fn part(field: ShardField, index: u32, of: u32) -> Result<Self, InvalidShardSelector> {
         if index >= of {
             return invalid(format!("there is no shard {index} of {of}"));
@@ -110,7 +111,7 @@ impl ShardSelector {
         Ok(ShardSelector { field, ranges: vec![Range { start, end }] })
     }
 
-    /// Is the object in these shards?
+    /// Whether the object is in these shards.
     pub fn matches(&self, object: &Object) -> bool {
         let value = match self.field {
             ShardField::Uid => object.uid(),
@@ -119,7 +120,7 @@ impl ShardSelector {
         self.holds(&value)
     }
 
-    /// Is an object with this value of the field in these shards?
+    /// Whether an object with this value of the field is in these shards.
     pub fn holds(&self, value: &str) -> bool {
         let hash = fnv1a(value.as_bytes());
         self.ranges.iter().any(|range| range.start <= hash && range.end.is_none_or(|end| hash < end))
@@ -140,7 +141,8 @@ impl ShardField {
     }
 }
 
-/// The text that parses back to the same, as `metadata.shardInfo.selector` of a list shows it.
+/// Prints the text as `metadata.shardInfo.selector` of a list shows it; it parses to an equal
+/// selector.
 impl fmt::Display for ShardSelector {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         for (position, range) in self.ranges.iter().enumerate() {
@@ -175,7 +177,7 @@ impl<'a> Parser<'a> {
         invalid(format!("CEL parse error: found {found}, expected {wanted}"))
     }
 
-    /// Takes a token and the space behind it.
+    /// Takes a token and the whitespace behind it.
     fn take(&mut self, token: &str) -> bool {
         match self.rest.strip_prefix(token) {
             Some(rest) => {
@@ -243,7 +245,7 @@ impl<'a> Parser<'a> {
         }
     }
 
-    /// Identifiers with dots between them.
+    /// Takes identifiers with dots between them.
     fn path(&mut self) -> &'a str {
         let end = self.rest.find(|c: char| !(c.is_ascii_alphanumeric() || c == '_' || c == '.'));
         let (path, rest) = self.rest.split_at(end.unwrap_or(self.rest.len()));
@@ -251,7 +253,7 @@ impl<'a> Parser<'a> {
         path
     }
 
-    /// A quoted number; `None` is the end of all hashes.
+    /// Takes a quoted number; `None` is the end of all hashes.
     fn bound(&mut self, name: &str) -> Result<Option<u64>, InvalidShardSelector> {
         let Some(quote) = self.rest.chars().next().filter(|c| matches!(c, '\'' | '"')) else {
             return invalid(format!("{name} must be a string literal (e.g. '0xff')"));
@@ -297,7 +299,7 @@ mod tests {
     const SECOND: &str = "shardRange(object.metadata.uid, '0x8000000000000000', '0x10000000000000000')";
 
     #[test]
-    fn the_hash_is_gos_fnv_64a() {
+    fn hash_equals_gos_fnv_64a() {
         for (text, hash) in
             [("", 0xcbf2_9ce4_8422_2325), ("a", 0xaf63_dc4c_8601_ec8c), ("foobar", 0x8594_4171_f739_67e8)]
         {
@@ -306,7 +308,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_written_otherwise_means_the_same() {
+    fn equivalent_spellings_parse_to_the_same_shards() {
         for text in [
             FIRST.to_owned(),
             format!("  ({FIRST}) "),
@@ -320,7 +322,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_wrong_is_named() {
+    fn invalid_shard_selector_names_the_problem() {
         for (text, why) in [
             (" ", "empty shard selector is not allowed"),
             ("true", "unexpected expression \"true\""),
@@ -346,7 +348,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn shards_that_cover_all_hold_each_value_once(value in ".{0,40}") {
+        fn complementary_shards_hold_each_value_once(value in ".{0,40}") {
             let holds = |text| ShardSelector::parse(text).unwrap().holds(&value);
             prop_assert!(holds(FIRST) != holds(SECOND));
         }

@@ -1,6 +1,6 @@
-//! The Kubernetes `Status` object: how a server says what went wrong, whose fault it is, and what
-//! to do next. One constructor per class of error, with the code, reason and message that
-//! kube-apiserver uses (apimachinery `api/errors`).
+//! The Kubernetes `Status` object, which describes an error, its cause and the next step. There is
+//! one constructor per class of error, with the code, reason and message of kube-apiserver
+//! (apimachinery `api/errors`).
 
 use std::borrow::Cow;
 use std::fmt;
@@ -23,13 +23,13 @@ pub struct Status {
     /// `Success` or `Failure`.
     #[serde(default, skip_serializing_if = "str::is_empty")]
     pub status: Cow<'static, str>,
-    /// What a human reads.
+    /// The message for humans.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub message: String,
-    /// What a program switches on; see [`reason`].
+    /// The reason for programs; see [`reason`].
     #[serde(default, skip_serializing_if = "str::is_empty")]
     pub reason: Cow<'static, str>,
-    /// What it is about, and when to try again.
+    /// The object concerned, the causes, and the time until a retry.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub details: Option<StatusDetails>,
     /// The HTTP status code.
@@ -40,15 +40,15 @@ pub struct Status {
 /// The metadata of a [`Status`].
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct StatusMeta {
-    /// A token to go on with after an expired page; see [`Status::expired_page`].
+    /// The token that continues after an expired page; see [`Status::expired_page`].
     #[serde(rename = "continue", default, skip_serializing_if = "String::is_empty")]
     pub continue_token: String,
-    /// Set by some servers on list-like answers.
+    /// The resource version; some servers set it on list-like responses.
     #[serde(rename = "resourceVersion", default, skip_serializing_if = "String::is_empty")]
     pub resource_version: String,
 }
 
-/// What a [`Status`] is about.
+/// The object and the causes of a [`Status`].
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct StatusDetails {
@@ -64,7 +64,7 @@ pub struct StatusDetails {
     /// The object's uid.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub uid: String,
-    /// Single findings, such as one per invalid field.
+    /// The causes, such as one per invalid field.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub causes: Vec<StatusCause>,
     /// Seconds to wait before trying again; also sent as the `Retry-After` header.
@@ -72,23 +72,23 @@ pub struct StatusDetails {
     pub retry_after_seconds: u32,
 }
 
-/// One finding of a [`Status`].
+/// One cause of a [`Status`].
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct StatusCause {
-    /// What a program switches on, e.g. `FieldValueInvalid`.
+    /// The cause's reason for programs, e.g. `FieldValueInvalid`.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub reason: String,
-    /// What a human reads.
+    /// The message for humans.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub message: String,
-    /// The field, as a path.
+    /// The path of the field.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub field: String,
 }
 
 /// The `reason` values of a [`Status`].
 pub mod reason {
-    /// 400: the request cannot be understood.
+    /// 400: the request is malformed.
     pub const BAD_REQUEST: &str = "BadRequest";
     /// 401: no valid credential.
     pub const UNAUTHORIZED: &str = "Unauthorized";
@@ -96,17 +96,17 @@ pub mod reason {
     pub const FORBIDDEN: &str = "Forbidden";
     /// 404: no such object or resource.
     pub const NOT_FOUND: &str = "NotFound";
-    /// 405: the resource does not do this.
+    /// 405: the resource does not support the method.
     pub const METHOD_NOT_ALLOWED: &str = "MethodNotAllowed";
     /// 406: no acceptable representation.
     pub const NOT_ACCEPTABLE: &str = "NotAcceptable";
-    /// 409: the name is taken.
+    /// 409: an object of this name exists.
     pub const ALREADY_EXISTS: &str = "AlreadyExists";
     /// 409: the object changed meanwhile.
     pub const CONFLICT: &str = "Conflict";
     /// 410: the resource version or continue token is no longer served.
     pub const EXPIRED: &str = "Expired";
-    /// 410: older servers' word for expired.
+    /// 410: the reason that older servers use for expired.
     pub const GONE: &str = "Gone";
     /// 413: the body is too large.
     pub const REQUEST_ENTITY_TOO_LARGE: &str = "RequestEntityTooLarge";
@@ -128,15 +128,15 @@ pub mod reason {
     pub const TIMEOUT: &str = "Timeout";
 }
 
-/// Bytes of the path, and of the message, of one [`FieldError`] in a [`Status`]. A longer text is cut and ends
-/// in `…`.
+/// Bytes of the path, and of the message, of one [`FieldError`] in a [`Status`]. A longer text is
+/// truncated and ends in `…`.
 pub const FIELD_ERROR_BYTES_MAX: usize = 16 * 1024;
 
-/// Bytes of the message of a [`Status`], and of all its causes together. A longer message is cut and ends in
-/// `…`; causes beyond are left out, and the message counts them.
+/// Bytes of the message of a [`Status`], and of all its causes together. A longer message is
+/// truncated and ends in `…`; further causes are omitted, and the message states their number.
 pub const STATUS_TEXT_BYTES_MAX: usize = 256 * 1024;
 
-/// The beginning of a text: at most `bytes_max` bytes, and whole characters.
+/// The longest prefix with at most `bytes_max` bytes and whole characters.
 pub fn prefix(text: &str, bytes_max: usize) -> &str {
     let mut end = bytes_max.min(text.len());
     while !text.is_char_boundary(end) {
@@ -145,8 +145,8 @@ pub fn prefix(text: &str, bytes_max: usize) -> &str {
     &text[..end]
 }
 
-/// A value's text, cut at `bytes_max` bytes: then it ends in `…`. Writing stops there, so that a long text
-/// costs no more than a short one.
+/// Formats a value, truncated at `bytes_max` bytes with `…` at the end. Formatting stops there, so
+/// that a long value costs no more than a short one.
 pub fn cut(value: impl fmt::Display, bytes_max: usize) -> String {
     struct Cut {
         text: String,
@@ -165,14 +165,15 @@ pub fn cut(value: impl fmt::Display, bytes_max: usize) -> String {
         }
     }
     let mut cut = Cut { text: String::new(), bytes_max };
-    // An error says that there was more.
+    // An error means that the value was longer.
     let _ = fmt::Write::write_fmt(&mut cut, format_args!("{value}"));
     cut.text
 }
 
-/// Causes as far as [`STATUS_TEXT_BYTES_MAX`] bytes reach, and how many are left out.
+/// Returns the causes that fit into [`STATUS_TEXT_BYTES_MAX`] bytes, and the number of omitted
+/// ones.
 pub fn bounded_causes(causes: impl IntoIterator<Item = StatusCause>) -> (Vec<StatusCause>, usize) {
-    // The message that repeats them names the object, too, and separates them.
+    // The message repeats the causes, adds the object's name and separators.
     let mut left = STATUS_TEXT_BYTES_MAX - 2 * FIELD_ERROR_BYTES_MAX;
     let mut causes = causes.into_iter();
     let mut kept = Vec::new();
@@ -210,7 +211,7 @@ fn status_api_version() -> Cow<'static, str> {
     Cow::Borrowed("v1")
 }
 
-/// A resource as error texts name it: `pods`, `deployments.apps`.
+/// A resource as error messages name it: `pods`, `deployments.apps`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct GroupResource<'a> {
     /// The API group; `""` for core.
@@ -230,14 +231,15 @@ impl fmt::Display for GroupResource<'_> {
 pub struct FieldError {
     /// The path, e.g. `metadata.name`.
     pub field: String,
-    /// The class: the cause's reason, e.g. `FieldValueInvalid`.
+    /// The class of the error, which is the cause's reason, e.g. `FieldValueInvalid`.
     pub reason: &'static str,
-    /// The text behind the path, e.g. `Invalid value: "X": must be ...`.
+    /// The text after the path, e.g. `Invalid value: "X": must be ...`.
     pub message: String,
 }
 
 impl FieldError {
-    /// A value that is not allowed; `value` is printed as Go prints it (strings quoted).
+    /// The error for a value that is not allowed; `value` is printed as Go prints it (strings
+    /// quoted).
     pub fn invalid(field: impl Into<String>, value: impl fmt::Display, detail: impl fmt::Display) -> Self {
         let detail = detail.to_string();
         let separator = if detail.is_empty() { "" } else { ": " };
@@ -245,19 +247,19 @@ impl FieldError {
         FieldError { field: field.into(), reason: "FieldValueInvalid", message }
     }
 
-    /// A value that must be given.
+    /// The error for a missing required value.
     pub fn required(field: impl Into<String>, detail: impl fmt::Display) -> Self {
         let detail = detail.to_string();
         let message = if detail.is_empty() { "Required value".to_owned() } else { format!("Required value: {detail}") };
         FieldError { field: field.into(), reason: "FieldValueRequired", message }
     }
 
-    /// A value that must not be given.
+    /// The error for a value that must be absent.
     pub fn forbidden(field: impl Into<String>, detail: impl fmt::Display) -> Self {
         FieldError { field: field.into(), reason: "FieldValueForbidden", message: format!("Forbidden: {detail}") }
     }
 
-    /// A value outside an enumeration.
+    /// The error for a value outside an enumeration.
     pub fn not_supported(field: impl Into<String>, value: &str, supported: &[&str]) -> Self {
         let supported: Vec<String> = supported.iter().map(|value| format!("{value:?}")).collect();
         FieldError {
@@ -267,7 +269,7 @@ impl FieldError {
         }
     }
 
-    /// More items than the most that are allowed.
+    /// The error for a list with more than `items_max` items.
     pub fn too_many(field: impl Into<String>, found: usize, items_max: usize) -> Self {
         let items = if items_max == 1 { "item" } else { "items" };
         FieldError {
@@ -277,17 +279,17 @@ impl FieldError {
         }
     }
 
-    /// A reference to something that does not exist.
+    /// The error for a reference to an object that does not exist.
     pub fn not_found(field: impl Into<String>, value: impl fmt::Display) -> Self {
         FieldError { field: field.into(), reason: "FieldValueNotFound", message: format!("Not found: {value}") }
     }
 
-    /// A value above its size limit.
+    /// The error for a value above its size limit.
     pub fn too_long(field: impl Into<String>, detail: impl fmt::Display) -> Self {
         FieldError { field: field.into(), reason: "FieldValueTooLong", message: format!("Too long: {detail}") }
     }
 
-    /// A value that stands twice.
+    /// The error for a value that occurs twice.
     pub fn duplicate(field: impl Into<String>, value: impl fmt::Display) -> Self {
         FieldError { field: field.into(), reason: "FieldValueDuplicate", message: format!("Duplicate value: {value}") }
     }
@@ -300,7 +302,7 @@ impl fmt::Display for FieldError {
 }
 
 impl Status {
-    /// A failure without details. A message beyond [`STATUS_TEXT_BYTES_MAX`] bytes is cut.
+    /// A failure without details. A message beyond [`STATUS_TEXT_BYTES_MAX`] bytes is truncated.
     pub fn failure(code: u16, reason: &'static str, message: impl Into<String>) -> Self {
         let mut message = message.into();
         if message.len() > STATUS_TEXT_BYTES_MAX {
@@ -319,7 +321,7 @@ impl Status {
         }
     }
 
-    /// The answer to a delete that removed the object at once.
+    /// The response to a delete that removed the object at once.
     pub fn deleted(gr: GroupResource<'_>, name: &str, uid: &str) -> Self {
         let mut status = Status::failure(0, "", "");
         status.status = Cow::Borrowed("Success");
@@ -349,24 +351,24 @@ impl Status {
         })
     }
 
-    /// Sets the seconds after which a client may try again.
+    /// Sets the seconds until a client may retry.
     #[must_use]
     pub fn retry_after(mut self, seconds: u32) -> Self {
         self.details.get_or_insert_with(StatusDetails::default).retry_after_seconds = seconds;
         self
     }
 
-    /// 400: the client sent something that cannot be understood.
+    /// 400: the request is malformed.
     pub fn bad_request(message: impl Into<String>) -> Self {
         Status::failure(400, reason::BAD_REQUEST, message)
     }
 
-    /// 401: no credential, or one this server does not know.
+    /// 401: the credential is missing or not recognized.
     pub fn unauthorized() -> Self {
         Status::failure(401, reason::UNAUTHORIZED, "Unauthorized")
     }
 
-    /// 403: the rule that forbids it is in `why`.
+    /// 403: `why` is the rule that forbids the request.
     pub fn forbidden(gr: GroupResource<'_>, name: &str, why: impl fmt::Display) -> Self {
         let message = if name.is_empty() {
             format!("{gr} is forbidden: {why}")
@@ -387,7 +389,7 @@ impl Status {
             .with_details(StatusDetails::default())
     }
 
-    /// 405: this path exists, this method on it does not.
+    /// 405: the path exists but does not support this method.
     pub fn method_not_allowed() -> Self {
         Status::failure(
             405,
@@ -408,7 +410,7 @@ impl Status {
         Status::failure(409, reason::ALREADY_EXISTS, format!("{gr} {name:?} already exists")).about(gr, name)
     }
 
-    /// 409: the write lost against another one, or a precondition failed; `why` says which.
+    /// 409: another write succeeded first, or a precondition failed; `why` says which.
     pub fn conflict(gr: GroupResource<'_>, name: &str, why: impl fmt::Display) -> Self {
         let message = format!("Operation cannot be fulfilled on {gr} {name:?}: {why}");
         Status::failure(409, reason::CONFLICT, message).about(gr, name)
@@ -423,7 +425,7 @@ impl Status {
         )
     }
 
-    /// 410: a list at this version is no longer possible.
+    /// 410: the resource version of a list is no longer available.
     pub fn expired_list() -> Self {
         Status::failure(410, reason::EXPIRED, "The resourceVersion for the provided list is too old.")
     }
@@ -441,17 +443,18 @@ impl Status {
         status
     }
 
-    /// 410, in a stream: the watch's place has left the window; `oldest` is the oldest usable one.
+    /// 410 in a stream: the watch's revision has left the history; `oldest` is the oldest usable
+    /// one.
     pub fn expired_watch(requested: u64, oldest: u64) -> Self {
         Status::failure(410, reason::EXPIRED, format!("too old resource version: {requested} ({oldest})"))
     }
 
-    /// 410, in a stream: the store no longer holds the watch's place.
+    /// 410 in a stream: the store has compacted the watch's revision.
     pub fn compacted_watch() -> Self {
         Status::failure(410, reason::EXPIRED, "The resourceVersion for the provided watch is too old.")
     }
 
-    /// 504: the client asks for a version this server has not reached within the wait.
+    /// 504: the server did not reach the requested version within the wait.
     pub fn too_large_resource_version(requested: u64, current: u64, retry_after_seconds: u32) -> Self {
         Status::failure(
             504,
@@ -469,21 +472,21 @@ impl Status {
         })
     }
 
-    /// 413: the body is over the limit, in bytes.
+    /// 413: the body is larger than `limit` bytes.
     pub fn request_entity_too_large(limit: usize) -> Self {
         let message = format!("Request entity too large: limit is {limit}");
         Status::failure(413, reason::REQUEST_ENTITY_TOO_LARGE, message)
     }
 
-    /// 422: the object has invalid fields. `kind` and `group` are those of the object. Errors beyond
-    /// [`STATUS_TEXT_BYTES_MAX`] bytes are only counted.
+    /// 422: the object has invalid fields. `kind` and `group` are those of the object. Errors
+    /// beyond [`STATUS_TEXT_BYTES_MAX`] bytes are only counted.
     pub fn invalid(group: &str, kind: &str, name: &str, errors: &[FieldError]) -> Self {
         let (causes, more) = bounded_causes(errors.iter().map(|error| StatusCause {
             reason: error.reason.to_owned(),
             message: error.message.clone(),
             field: error.field.clone(),
         }));
-        // The same finding is shown once in the message, and stays in the causes.
+        // A duplicate error appears once in the message, but stays in the causes.
         let mut seen = std::collections::HashSet::new();
         let texts = causes.iter().map(|cause| format!("{}: {}", cause.field, cause.message));
         let mut texts: Vec<String> = texts.filter(|text| seen.insert(text.clone())).collect();
@@ -501,7 +504,7 @@ impl Status {
         )
     }
 
-    /// 429: come back after `seconds`.
+    /// 429: the client may retry after `seconds`.
     pub fn too_many_requests(message: impl Into<String>, seconds: u32) -> Self {
         Status::failure(429, reason::TOO_MANY_REQUESTS, message).retry_after(seconds)
     }
@@ -517,7 +520,7 @@ impl Status {
         )
     }
 
-    /// 500 with an empty reason: what kube-apiserver makes of a plain error.
+    /// 500 with an empty reason, as kube-apiserver converts an untyped error.
     pub fn unknown(message: impl Into<String>) -> Self {
         Status::failure(500, "", message)
     }
@@ -529,7 +532,7 @@ impl Status {
         Status::failure(500, reason::SERVER_TIMEOUT, message).about(gr, operation).retry_after(2)
     }
 
-    /// 503: this server does not serve now.
+    /// 503: this server is not serving now.
     pub fn unavailable(message: impl Into<String>) -> Self {
         Status::failure(503, reason::SERVICE_UNAVAILABLE, message)
     }
@@ -539,13 +542,13 @@ impl Status {
         Status::failure(504, reason::TIMEOUT, format!("Timeout: {message}"))
     }
 
-    /// True for "the resource version or token is no longer served", wherever it comes from:
-    /// reason `Expired` or `Gone`, or code 410 with a reason nobody knows.
+    /// True if the resource version or token is no longer served: reason `Expired` or `Gone`, or
+    /// code 410 with an unknown reason.
     pub fn is_expired(&self) -> bool {
         matches!(&*self.reason, reason::EXPIRED | reason::GONE) || (self.code == 410 && self.reason.is_empty())
     }
 
-    /// True for "the server has not seen this resource version yet".
+    /// True if the server has not reached the requested resource version yet.
     pub fn is_too_large_resource_version(&self) -> bool {
         let causes = self.details.iter().flat_map(|details| &details.causes);
         self.reason == reason::TIMEOUT
@@ -553,7 +556,7 @@ impl Status {
                 || causes.into_iter().any(|cause| cause.reason == CAUSE_RESOURCE_VERSION_TOO_LARGE))
     }
 
-    /// The `Retry-After` header's seconds, when there are any.
+    /// The seconds of the `Retry-After` header, if any.
     pub fn retry_after_seconds(&self) -> Option<u32> {
         self.details.as_ref().map(|details| details.retry_after_seconds).filter(|seconds| *seconds > 0)
     }
@@ -582,7 +585,7 @@ mod tests {
     }
 
     #[test]
-    fn bodies_are_what_kube_apiserver_sends() {
+    fn status_bodies_equal_those_of_kube_apiserver() {
         check(
             &Status::too_large_resource_version(9, 4, 1),
             r#"{"kind":"Status","apiVersion":"v1","metadata":{},"status":"Failure","message":"Timeout: Too large resource version: 9, current: 4","reason":"Timeout","details":{"causes":[{"reason":"ResourceVersionTooLarge","message":"Too large resource version"}],"retryAfterSeconds":1},"code":504}"#,
@@ -610,7 +613,7 @@ mod tests {
     }
 
     #[test]
-    fn status_text_is_bounded() {
+    fn status_text_is_truncated_at_its_bound() {
         let error = |bytes: usize| FieldError::invalid("a".repeat(bytes), 1, "é".repeat(bytes));
         let status = Status::invalid("", "Pod", &"n".repeat(1 << 20), &vec![error(1 << 20); 100]);
         assert!(status.to_json().len() < 3 * STATUS_TEXT_BYTES_MAX, "{} bytes", status.to_json().len());
@@ -626,7 +629,7 @@ mod tests {
     }
 
     #[test]
-    fn classes_are_recognised() {
+    fn error_classes_are_recognized_by_reason_and_code() {
         assert!(Status::expired_list().is_expired());
         assert!(Status::failure(410, "", "old server").is_expired());
         assert!(!Status::failure(410, "Other", "").is_expired());

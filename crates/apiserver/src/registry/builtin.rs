@@ -483,7 +483,7 @@ impl Row {
     fn build(self) -> Resource {
         let mut resource = self.resource;
         let shape = ObjectShape::new(resource.namespaced, self.fields);
-        let shape = self.stand_ins.iter().fold(shape, |shape, (absent, other)| shape.standing_in(absent, other));
+        let shape = self.stand_ins.iter().fold(shape, |shape, (absent, other)| shape.with_fallback(absent, other));
         resource.shape = Arc::new(shape);
         // Discovery lists subresources by name.
         resource.subresources.sort_by_key(Subresource::name);

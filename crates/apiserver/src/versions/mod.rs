@@ -70,7 +70,7 @@ impl Version {
         self.version.clone_into(&mut resource.version);
         resource.strategy.names = self.names;
         if let Some(label) = self.label {
-            resource.shape = Arc::new(stored.shape.asked_by(label));
+            resource.shape = Arc::new(stored.shape.with_selector_labels(label));
         }
         resource.conversion = Some(Conversion { stored: Arc::clone(stored), version: self });
         resource
