@@ -1,4 +1,4 @@
-//! A watch cache without any server: settings in a store, and everyone who wants to know of them.
+//! A watch cache without a server: settings in a store, and several watchers of them.
 //!
 //! `cargo run -p listwatch-cacher --example follow`
 
@@ -39,7 +39,7 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
     let second = store.update(&lamp, first, value("day"), None).await?;
     store.delete(&lamp, second).await?;
 
-    tokio::time::sleep(Duration::from_millis(100)).await; // let them print
+    tokio::time::sleep(Duration::from_millis(100)).await; // let the watchers print
     cacher.stop(None);
     Ok(())
 }

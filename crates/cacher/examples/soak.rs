@@ -1,9 +1,9 @@
-//! Minutes of trouble: thousands of watchers that stall, leave, come back and fall out of the window
-//! while others write; ends with every watcher's copy equal to the store, or says which is not.
+//! Soak test: thousands of watchers stall, disconnect, resume and expire while others write. In the
+//! end every watcher's copy must equal the store.
 //!
 //! `cargo run --release -p listwatch-cacher --example soak -- --seconds 600 --watchers 5000 --writes 500`
 //!
-//! Prints memory and CPU once a minute (Linux), and fails when memory grew in the second half.
+//! Prints memory and CPU once a minute (Linux), and fails if memory grew in the second half.
 #[path = "../tests/support/soak.rs"]
 mod soak;
 
@@ -75,7 +75,7 @@ fn main() -> ExitCode {
     ExitCode::SUCCESS
 }
 
-/// Resident memory; 0 where `/proc` is not there.
+/// Resident memory in MiB; 0 without `/proc`.
 fn rss_mib() -> f64 {
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
     let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"));
@@ -83,7 +83,7 @@ fn rss_mib() -> f64 {
     kib / 1024.0
 }
 
-/// CPU time of this process so far, at the usual hundred ticks a second.
+/// CPU time of this process in seconds, at the usual hundred ticks per second.
 fn cpu_seconds() -> f64 {
     let stat = std::fs::read_to_string("/proc/self/stat").unwrap_or_default();
     let fields: Vec<&str> = stat.rsplit(')').next().unwrap_or("").split_whitespace().collect();

@@ -1,7 +1,7 @@
-//! Is the cache true? [`compare`] walks cache and store side by side at one revision, now and then.
+//! Periodic check of the cache: [`compare`] walks cache and store side by side at one revision.
 //!
-//! It should never find anything. Where it does, a promise was broken (by a bug here, or by a store
-//! that lost or invented something), and saying so is better than serving it on.
+//! It should never find a difference. A difference is a bug here, or a store that lost or invented
+//! data. Reporting it is better than serving it.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -11,38 +11,38 @@ use listwatch_storage::ListQuery;
 
 use crate::shared::Shared;
 
-/// What a comparison found.
+/// The result of a comparison.
 #[derive(Debug, PartialEq, Eq)]
-pub(crate) enum Finding {
+pub(crate) enum AuditResult {
     /// Cache and store agree.
     Equal,
     /// They differ at this key, and perhaps at others.
     Different(Key),
-    /// The store could not be asked at the cache's revision.
+    /// The store could not be read at the cache's revision.
     Skipped,
 }
 
-/// Compares keys and revisions of all objects, at the cache's present revision. Values are not read:
-/// a revision has one value.
-pub(crate) async fn compare(shared: Arc<Shared>) -> Finding {
+/// Compares keys and revisions of all objects, at the cache's current revision. Values are not
+/// read, because a revision determines the value.
+pub(crate) async fn compare(shared: Arc<Shared>) -> AuditResult {
     let (snapshot, revision, undecodable) = {
         let cache = shared.cache.read();
         let undecodable: BTreeSet<Key> = cache.undecodable().cloned().collect();
         (cache.snapshot().clone(), cache.revision(), undecodable)
     };
     let mut range = KeyRange::resource(&shared.config.prefix);
-    // Both are in key order: the first of the cache that the store has passed is not stored.
+    // Both are in key order: a cached key that the store has passed is not stored.
     let mut cached = snapshot.iter().peekable();
     loop {
         let limit = shared.config.limits.list_page_objects;
         let query = ListQuery { range: range.clone(), at: Some(revision), limit };
-        let Ok(page) = shared.storage.list_keys(query).await else { return Finding::Skipped };
+        let Ok(page) = shared.storage.list_keys(query).await else { return AuditResult::Skipped };
         for entry in page.items.iter().filter(|entry| !undecodable.contains(&entry.key)) {
             match cached.next() {
                 Some(object) if *object.key() == entry.key && object.revision() == entry.modified => {}
-                // It is not stored, or the one that is stored before it is not cached.
-                Some(object) => return Finding::Different(object.key().min(&entry.key).clone()),
-                None => return Finding::Different(entry.key.clone()),
+                // Either the cached key is not stored, or a smaller stored key is not cached.
+                Some(object) => return AuditResult::Different(object.key().min(&entry.key).clone()),
+                None => return AuditResult::Different(entry.key.clone()),
             }
         }
         match page.items.last() {
@@ -50,7 +50,7 @@ pub(crate) async fn compare(shared: Arc<Shared>) -> Finding {
             _ => break,
         }
     }
-    cached.next().map_or(Finding::Equal, |object| Finding::Different(object.key().clone()))
+    cached.next().map_or(AuditResult::Equal, |object| AuditResult::Different(object.key().clone()))
 }
 
 #[cfg(test)]
@@ -71,7 +71,7 @@ mod tests {
     use crate::handle::ResourceConfig;
     use crate::limits::Limits;
 
-    /// A store that counts the bytes of values that it hands out in lists.
+    /// A store that counts the bytes of the values in its lists.
     struct Counted {
         inner: Arc<MemoryStorage>,
         bytes: AtomicU64,
@@ -135,9 +135,9 @@ mod tests {
         Key::new("pods", Some("a"), name).unwrap()
     }
 
-    /// Stores objects of these names and puts those of `cached` into a cache, each at its revision or
-    /// one earlier; what an audit finds, and how many bytes of values it read.
-    async fn audited(stored: &str, cached: &[(&str, bool)]) -> (Finding, u64) {
+    /// Stores objects of these names and caches those of `cached`, each at its revision or one
+    /// earlier. Returns the audit's result, and the bytes of values that it read.
+    async fn audited(stored: &str, cached: &[(&str, bool)]) -> (AuditResult, u64) {
         let store = Arc::new(Counted { inner: MemoryStorage::new(), bytes: AtomicU64::new(0) });
         let mut revision = Revision::new(1);
         let mut at = std::collections::BTreeMap::new();
@@ -155,7 +155,7 @@ mod tests {
         let shared = Arc::new(Shared::new(store.clone(), config));
         {
             let mut cache = shared.cache.write();
-            let mut told = Vec::new();
+            let mut undispatched = Vec::new();
             let mut inputs: Vec<_> = cached
                 .iter()
                 .map(|(name, late)| {
@@ -172,9 +172,9 @@ mod tests {
                     br#"{"metadata":{}}"#,
                     &shared.config.shape,
                 );
-                cache.handle_input(Instant::now(), Input::Put(object.unwrap()), &mut told);
+                cache.handle_input(Instant::now(), Input::Put(object.unwrap()), &mut undispatched);
             }
-            cache.handle_input(Instant::now(), Input::Progress(revision), &mut told);
+            cache.handle_input(Instant::now(), Input::Progress(revision), &mut undispatched);
         }
         let finding = compare(shared).await;
         (finding, store.bytes.load(Ordering::Relaxed))
@@ -194,7 +194,7 @@ mod tests {
             ("", &[("x", same)], Some("x")),
             ("a b c d", &[("a", same), ("b", same), ("c", late), ("d", same)], Some("c")),
         ] {
-            let expected = expected.map_or(Finding::Equal, |name| Finding::Different(key(name)));
+            let expected = expected.map_or(AuditResult::Equal, |name| AuditResult::Different(key(name)));
             assert_eq!(audited(stored, cached).await, (expected, 0), "stored: {stored}, cached: {cached:?}");
         }
     }

@@ -1,13 +1,13 @@
-//! When the next bookmark of a watcher is due: a pure function of now and the deadline.
+//! The time of a watcher's next bookmark, as a pure function of now and the deadline.
 
 use std::time::Instant;
 
 use crate::limits::Limits;
 
-/// The next bookmark after one that was due at `now`: a period later, or a little before the
-/// deadline, whichever is sooner; `None` when the last one has been.
+/// The time of the next bookmark after `now`: one interval later or shortly before the deadline,
+/// whichever is sooner. `None` when no bookmark follows.
 pub(crate) fn next_due(now: Instant, deadline: Instant, limits: &Limits) -> Option<Instant> {
-    // A deadline that is nearer than the margin has no instant before it worth a bookmark.
+    // A deadline closer than the margin leaves no time for a bookmark before it.
     let last = deadline.checked_sub(limits.bookmark_before_deadline)?;
     (last > now).then(|| last.min(now + limits.bookmark_interval))
 }
@@ -19,7 +19,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_minute_and_before_the_deadline() {
+    fn bookmark_is_due_every_minute_and_before_the_deadline() {
         let start = Instant::now();
         let second = Duration::from_secs;
         let due = |now: u64, deadline: u64| {

@@ -1,8 +1,8 @@
-//! [`HistoryBudget`]: what the history windows of many caches may take together.
+//! A memory budget shared by the history windows of many caches: [`HistoryBudget`].
 //!
-//! [`Limits::history_bytes_max`](crate::Limits::history_bytes_max) bounds one window. A server has a
-//! window for each resource, and as many resources as its users define; what its operator knows is how
-//! much memory the machine has.
+//! [`Limits::history_bytes_max`](crate::Limits::history_bytes_max) bounds one window. A server has
+//! a window for each resource, and users may define any number of resources. The operator knows
+//! only the memory of the machine.
 
 use std::fmt;
 use std::sync::Arc;
@@ -11,33 +11,33 @@ use std::sync::atomic::Ordering::Relaxed;
 
 /// A bound in bytes that any number of caches share; clones are the same budget.
 ///
-/// Each window has a share: the budget divided by the number of windows. While all together are
-/// above the budget, a window above its share lets its oldest events go, each time it takes an event
-/// in or time passes for it. So who writes much pays, and a quiet resource keeps what it has. A
-/// watcher whose place leaves a window that way is told `410 Expired`, as always when a window ends.
+/// Each window's share is the budget divided by the number of windows. While the total exceeds the
+/// budget, a window above its share evicts its oldest events, each time it receives an event or its
+/// timer runs. So a busy resource loses history and a quiet one keeps its history. A watcher whose
+/// position is evicted receives `410 Expired`, as always.
 #[derive(Clone)]
-pub struct HistoryBudget(Arc<Account>);
+pub struct HistoryBudget(Arc<BudgetState>);
 
-struct Account {
+struct BudgetState {
     bytes_max: usize,
     bytes: AtomicUsize,
     windows: AtomicUsize,
 }
 
 impl HistoryBudget {
-    /// So many bytes for all who are given a clone.
+    /// Creates a budget of so many bytes for all caches that get a clone.
     pub fn new(bytes_max: usize) -> Self {
-        let account = Account { bytes_max, bytes: AtomicUsize::new(0), windows: AtomicUsize::new(0) };
+        let account = BudgetState { bytes_max, bytes: AtomicUsize::new(0), windows: AtomicUsize::new(0) };
         HistoryBudget(Arc::new(account))
     }
 
-    /// What the windows take now. Right after a burst it may be above the budget, by what the windows
-    /// took in since each of them last looked.
+    /// The bytes of all windows. Right after a burst they may exceed the budget, by the bytes that
+    /// the windows received since their last eviction.
     pub fn bytes(&self) -> usize {
         self.0.bytes.load(Relaxed)
     }
 
-    /// The bound.
+    /// The bound in bytes.
     pub fn bytes_max(&self) -> usize {
         self.0.bytes_max
     }
@@ -63,8 +63,8 @@ impl PartialEq for HistoryBudget {
 
 impl Eq for HistoryBudget {}
 
-/// What one window takes, and whether that is too much for the budget it may be under. What it took
-/// is given back when it is dropped.
+/// The bytes of one window, and its budget if it has one. Dropping the account returns its bytes to
+/// the budget.
 #[derive(Debug, Default)]
 pub(crate) struct WindowAccount {
     budget: Option<HistoryBudget>,
@@ -90,8 +90,8 @@ impl WindowAccount {
         }
     }
 
-    /// All windows together take too much, and this one more than its share.
-    pub(crate) fn has_to_give(&self) -> bool {
+    /// Whether all windows together exceed the budget and this one exceeds its share.
+    pub(crate) fn is_over_share(&self) -> bool {
         self.budget.as_ref().is_some_and(|budget| {
             let share = budget.0.bytes_max / budget.0.windows.load(Relaxed).max(1);
             budget.bytes() > budget.0.bytes_max && self.bytes > share
@@ -115,36 +115,36 @@ mod tests {
     use super::*;
 
     #[test]
-    fn without_a_budget_nobody_has_to_give() {
+    fn window_without_a_budget_is_never_over_its_share() {
         let mut account = WindowAccount::default();
         account.add(usize::MAX / 2);
-        assert!(!account.has_to_give());
+        assert!(!account.is_over_share());
     }
 
     #[test]
-    fn a_window_that_is_gone_takes_nothing_and_has_no_share() {
+    fn dropped_window_frees_its_bytes_and_its_share() {
         let budget = HistoryBudget::new(100);
         let (mut small, mut large) = (budget.open(), budget.open());
         small.add(40);
         large.add(70);
-        assert!(large.has_to_give() && !small.has_to_give(), "who is above its share of 50 pays");
+        assert!(large.is_over_share() && !small.is_over_share(), "only the window above its share of 50 is over");
         drop(small);
         assert_eq!(budget.bytes(), 70);
-        assert!(!large.has_to_give());
+        assert!(!large.is_over_share());
     }
 
     proptest! {
-        /// Whoever grows: once each window has looked, all of them are within the budget, and none
-        /// below its share gave anything.
+        /// Whatever the growth: once each window has evicted, the total is within the budget, and
+        /// no window below its share lost anything.
         #[test]
-        fn the_windows_end_within_the_budget(grown in proptest::collection::vec((0usize..6, 1usize..50), 1..200)) {
+        fn windows_end_within_the_budget(grown in proptest::collection::vec((0usize..6, 1usize..50), 1..200)) {
             let budget = HistoryBudget::new(300);
             let mut windows: Vec<WindowAccount> = (0..6).map(|_| budget.open()).collect();
             for (at, bytes) in grown {
                 windows[at].add(bytes);
             }
             for window in &mut windows {
-                while window.has_to_give() {
+                while window.is_over_share() {
                     prop_assert!(window.bytes() > 50, "a window within its share had to give");
                     window.subtract(1);
                 }

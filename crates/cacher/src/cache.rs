@@ -1,31 +1,31 @@
-//! What is: the state of a resource and the events that led to it ([`Cache`]).
+//! The state of a resource and the events that led to it ([`Cache`]).
 //!
-//! This is one of the three plain values that make the core (the others are
-//! [`Hub`](crate::hub::Hub), who wants to know, and [`Mailbox`](crate::watcher::Mailbox), one
-//! watcher). Inputs come as `handle_*`, with the time as an argument; what follows from them stands
-//! in the history, from where the driver dispatches it.
+//! The core consists of three plain values: this one, [`Hub`](crate::hub::Hub) (the watchers and
+//! their timers) and [`Mailbox`](crate::watcher::Mailbox) (one watcher). Inputs are `handle_*`
+//! methods with the time as an argument. The resulting events are appended to the history, from
+//! which the driver dispatches them.
 //!
-//! # When the store has to be listed again
+//! # The store's history is lost
 //!
-//! The store says [`Expired`](listwatch_storage::WatchItem::Expired) when it no longer holds our
-//! place: what happened between the last event we saw and the new list is known only by its result.
-//! No sequence of events with truthful revisions leads from one to the other: a delete's revision
-//! is lost, and a client that was told half of a made-up sequence and resumes elsewhere would miss
-//! the other half. So the cache starts over from the list, and every watch is told `410 Expired`:
-//! its client lists again, which the new state answers.
+//! The store reports [`Expired`](listwatch_storage::WatchItem::Expired) when it no longer holds the
+//! cache's revision. The changes between the last event and the new list are then unknown. No
+//! sequence of events with true revisions leads from one to the other: the revision of a delete is
+//! lost, and a client that received half of an invented sequence and resumes elsewhere would miss
+//! the other half. So the cache starts over from the list and ends every watch with `410 Expired`.
+//! The clients list again, and the new state answers them.
 //!
-//! Only when the list shows that nothing at all was written since, the cache and its watches go on.
+//! If the list shows that nothing was written since, the cache and its watches continue.
 //!
-//! # When a value is no object
+//! # A stored value is not an object
 //!
-//! The object exists, and its content is unknown. A DELETED event would be wrong, and clients act on it: a
-//! garbage collector that watches here would delete the object's dependents. Lists and initial states that
-//! cover the key are refused until the value is mended or deleted.
+//! The object exists, but its content is unknown. A DELETED event would be false, and clients act
+//! on it: a garbage collector that watches here would delete the object's dependents. Lists and
+//! initial states that cover the key fail until an operator repairs or deletes the value.
 //!
-//! If the object could be read before, the history records the change with
-//! [`SharedEvent::undecodable`]. A watch that showed the object ends there with `410 Expired`, now or when it
-//! resumes from before that place. No other watch ends. An object that could never be read was shown
-//! to no watch, so its creation and its rewrites end none.
+//! If the object was readable before, the history records the change with
+//! [`SharedEvent::undecodable`]. A watch that showed the object ends there with `410 Expired`, at
+//! once or when it resumes from an earlier position. No other watch ends. An object that was never
+//! readable was shown to no watch, so its creation and its rewrites end none.
 
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
@@ -51,35 +51,35 @@ pub(crate) struct Cache {
     limits: Limits,
     snapshot: Snapshot,
     history: History,
-    /// Was the store ever listed?
+    /// Whether the store has been listed.
     filled: bool,
-    /// Everything up to and including this revision is known.
+    /// The revision up to which the cache is complete.
     revision: Revision,
-    /// The last event's revision and the keys it changed: a transaction may be taken up in its
-    /// middle when a store watch is resumed.
+    /// The last event's revision and its changed keys. A resumed store watch may repeat a part of
+    /// that transaction.
     tail: (Revision, Vec<Key>),
     object_bytes: usize,
     undecodable: BTreeMap<Key, Revision>,
-    /// At revisions before this one, some key held a value that was no object and is one now, or is gone.
-    /// The history does not say at which of them.
+    /// Before this revision, some key held a value that was not an object and is one now, or is
+    /// deleted. The history does not record at which revisions.
     undecodable_before: Revision,
     counters: Arc<Counters>,
 }
 
-/// What the store handed out, read as far as it can be without the state.
+/// An item from the store, decoded as far as possible without the state.
 pub(crate) enum Input {
     /// An object was written.
     Put(Object),
-    /// Something was written that is no object.
-    Undecodable(Key, Revision, NoObject),
-    /// A key is gone.
+    /// A value was written that is not an object.
+    Undecodable(Key, Revision, DecodeError),
+    /// A key was deleted.
     Delete(Key, Revision),
-    /// Nothing more up to this revision.
+    /// No further changes exist up to this revision.
     Progress(Revision),
 }
 
 impl Input {
-    /// Reads what a watch handed out; `None` for the items that end it.
+    /// Decodes an item of a watch; `None` for the items that end it.
     pub(crate) fn read(item: WatchItem, shape: &ObjectShape) -> Option<Self> {
         match item {
             WatchItem::Event(StoreEvent::Put { current, .. }) => {
@@ -99,9 +99,9 @@ impl Input {
 /// A complete list of the store.
 #[derive(Default)]
 pub(crate) struct Listing {
-    /// In key order.
+    /// The objects in key order.
     pub(crate) objects: Vec<Object>,
-    pub(crate) undecodable: Vec<(Key, Revision, NoObject)>,
+    pub(crate) undecodable: Vec<(Key, Revision, DecodeError)>,
     pub(crate) revision: Revision,
 }
 
@@ -117,51 +117,51 @@ impl Listing {
     }
 }
 
-/// Reads what the store holds.
-pub(crate) fn decode(entry: &KeyValue, change: Change, shape: &ObjectShape) -> Result<Object, NoObject> {
+/// Decodes a stored value.
+pub(crate) fn decode(entry: &KeyValue, change: Change, shape: &ObjectShape) -> Result<Object, DecodeError> {
     Object::from_stored(entry.key.clone(), entry.modified, change, &entry.value, shape).map_err(|malformed| {
-        if entry.value.starts_with(KUBE_PROTOBUF) { NoObject::Protobuf } else { NoObject::Malformed(malformed) }
+        if entry.value.starts_with(KUBE_PROTOBUF) { DecodeError::Protobuf } else { DecodeError::Malformed(malformed) }
     })
 }
 
-/// What kube-apiserver puts before every object that it stores as protobuf.
+/// The prefix of every object that kube-apiserver stores as protobuf.
 const KUBE_PROTOBUF: &[u8] = b"k8s\0";
 
-/// Why a stored value is no object.
+/// The reason why a stored value is not an object.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-pub(crate) enum NoObject {
-    /// A built-in kind, written by a kube-apiserver.
+pub(crate) enum DecodeError {
+    /// The value is a built-in kind in kube-apiserver's protobuf encoding.
     #[error(
         "it is protobuf, as kube-apiserver stores built-in kinds; this server stores and reads JSON, which \
          kube-apiserver writes with --storage-media-type=application/json"
     )]
     Protobuf,
-    /// Nothing that was an object once.
+    /// The value is not the JSON of an object.
     #[error("{0}")]
     Malformed(Malformed),
 }
 
-/// What a list meant for those who watch.
+/// The consequence of a list for watches.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Relist {
-    /// The cache is filled, or nothing had happened; everyone goes on.
+    /// The cache was filled, or nothing had changed; all watches continue.
     Continued,
-    /// The state was replaced; nobody can go on.
+    /// The state was replaced; no watch can continue.
     StartedOver,
 }
 
-/// What a list put an end to.
+/// The former state and history, after a list replaced them.
 pub(crate) type Replaced = (Snapshot, std::collections::VecDeque<Arc<SharedEvent>>);
 
-/// A former state, to be rebuilt by whoever asked for it, outside of any lock.
-pub(crate) struct Former {
+/// A former state, rebuilt by its requester outside of any lock.
+pub(crate) struct PastState {
     snapshot: Snapshot,
-    /// What happened since, oldest first.
+    /// The events since that state, oldest first.
     events: Vec<Arc<SharedEvent>>,
 }
 
-impl Former {
-    /// The state before the events.
+impl PastState {
+    /// Rebuilds the state before the events.
     pub(crate) fn rebuild(mut self, shape: &ObjectShape) -> Snapshot {
         for event in self.events.iter().rev() {
             match &event.event.previous {
@@ -178,7 +178,7 @@ impl Former {
 }
 
 impl Cache {
-    /// An empty cache; the shape's fields at the positions `indexed` have a list index.
+    /// Creates an empty cache; the fields at the positions `indexed` have a list index.
     pub(crate) fn new(shape: Arc<ObjectShape>, indexed: Vec<usize>, limits: Limits, counters: Arc<Counters>) -> Self {
         Cache {
             snapshot: Snapshot::new(&indexed),
@@ -202,35 +202,35 @@ impl Cache {
 
     // --------------------------------------------------------------------------------- inputs
 
-    /// Takes one item of the store's watch, and adds the events to dispatch to `told`.
-    pub(crate) fn handle_input(&mut self, now: Instant, input: Input, told: &mut Vec<Arc<SharedEvent>>) {
+    /// Applies an item of the store's watch and appends the resulting events to `undispatched`.
+    pub(crate) fn handle_input(&mut self, now: Instant, input: Input, undispatched: &mut Vec<Arc<SharedEvent>>) {
         match input {
             Input::Put(object) => {
                 if self.admit(object.key(), object.revision()) {
-                    told.push(self.put(now, object));
+                    undispatched.push(self.put(now, object));
                 }
             }
             Input::Undecodable(key, revision, why) => {
                 if self.admit(&key, revision) {
-                    told.extend(self.hide(now, &key, revision));
+                    undispatched.extend(self.remove_undecodable(now, &key, revision));
                     self.note_undecodable(key, revision, why);
                 }
             }
             Input::Delete(key, revision) => {
                 if self.admit(&key, revision) {
-                    told.extend(self.remove(now, &key, revision));
+                    undispatched.extend(self.remove(now, &key, revision));
                 }
             }
             Input::Progress(revision) => self.revision = self.revision.max(revision),
         }
     }
 
-    /// Works out what a list of the store means. Separate from [`Cache::handle_list`] because it
-    /// takes time and needs no write access: nobody is kept waiting.
+    /// Prepares the effect of a list. It is separate from [`Cache::handle_list`], because it takes
+    /// time and needs no write access.
     ///
-    /// The first list fills the cache; what a later one means is said at the top of this file.
-    /// With `start_over` the present state is known to be wrong.
-    pub(crate) fn plan_list(&self, listing: Listing, start_over: bool) -> Plan {
+    /// The first list fills the cache; the module documentation describes later ones. With
+    /// `start_over` the current state is known to be wrong.
+    pub(crate) fn plan_list(&self, listing: Listing, start_over: bool) -> ListPlan {
         let Listing { objects, undecodable, revision } = listing;
         let same = self.filled && !start_over && revision == self.revision && self.is_showing(&objects);
         let state = (!same).then(|| {
@@ -242,21 +242,21 @@ impl Cache {
             }
             (snapshot, bytes)
         });
-        Plan { state, undecodable, revision }
+        ListPlan { state, undecodable, revision }
     }
 
-    /// The store was listed, and nothing else happened since the plan was made. Returns the former
-    /// state and history too, if they were replaced: to be dropped outside of any lock.
-    pub(crate) fn handle_list(&mut self, plan: Plan) -> (Relist, Option<Replaced>) {
-        let Plan { state, undecodable, revision } = plan;
+    /// Applies a list, if nothing else happened since the plan was made. Returns the former state
+    /// and history if they were replaced, to be dropped outside of any lock.
+    pub(crate) fn handle_list(&mut self, plan: ListPlan) -> (Relist, Option<Replaced>) {
+        let ListPlan { state, undecodable, revision } = plan;
         let started_over = self.filled && state.is_some();
         let mut replaced = None;
         if let Some((snapshot, bytes)) = state {
             self.object_bytes = bytes;
             replaced = Some((std::mem::replace(&mut self.snapshot, snapshot), self.history.clear(revision)));
         }
-        // A list is complete, also where it shows what was known: the watch goes on behind it. From
-        // before it, it may not be able to (the store may have compacted up to it).
+        // The store's watch must resume behind the list, even if the list changed nothing. Resuming
+        // before it may fail, because the store may have compacted up to it.
         self.tail = (Revision::ZERO, Vec::new());
         self.filled = true;
         self.revision = revision;
@@ -272,19 +272,19 @@ impl Cache {
         (if started_over { Relist::StartedOver } else { Relist::Continued }, replaced)
     }
 
-    /// Time went by. True when there is more to do than may be done at once: call again soon.
+    /// Evicts old events. True when more remain: call again soon.
     pub(crate) fn handle_timeout(&mut self, now: Instant) -> bool {
         self.history.evict(now, &self.limits)
     }
 
     // -------------------------------------------------------------------------------- getters
 
-    /// Everything up to and including this revision is known.
+    /// The revision up to which the cache is complete.
     pub(crate) fn revision(&self) -> Revision {
         self.revision
     }
 
-    /// From where a store watch that broke goes on: behind the last revision that is surely
+    /// The revision after which a broken store watch resumes: the last one that is certainly
     /// complete.
     pub(crate) fn resume_after(&self) -> Revision {
         if self.tail.0 == self.revision { self.revision.previous() } else { self.revision }
@@ -295,32 +295,32 @@ impl Cache {
         &self.snapshot
     }
 
-    /// The window.
+    /// The history window.
     pub(crate) fn history(&self) -> &History {
         &self.history
     }
 
-    /// The state as of a former revision, if the window reaches back that far with no more than
-    /// the allowed number of events.
-    pub(crate) fn former(&self, revision: Revision) -> Option<Former> {
+    /// The state at a former revision, if the window reaches back so far with at most the allowed
+    /// number of events.
+    pub(crate) fn past_state(&self, revision: Revision) -> Option<PastState> {
         // The history cannot tell a state with unreadable objects from one without them; the store can.
         if revision > self.revision || revision < self.undecodable_before || !self.undecodable.is_empty() {
             return None;
         }
-        let place = self.history.place_after(revision).ok()?;
-        if self.history.end().saturating_sub(place) > self.limits.undo_events_max as u64 {
+        let position = self.history.position_after(revision).ok()?;
+        if self.history.end().saturating_sub(position) > self.limits.undo_events_max as u64 {
             return None;
         }
-        let events = self.history.read(place, usize::MAX).ok()?;
-        Some(Former { snapshot: self.snapshot.clone(), events })
+        let events = self.history.read(position, usize::MAX).ok()?;
+        Some(PastState { snapshot: self.snapshot.clone(), events })
     }
 
-    /// Is what is stored at this key no object?
+    /// Whether the value at this key is not an object.
     pub(crate) fn is_undecodable(&self, key: &Key) -> bool {
         self.undecodable.contains_key(key)
     }
 
-    /// Keys whose stored values are no objects.
+    /// The keys whose stored values are not objects.
     pub(crate) fn undecodable(&self) -> impl Iterator<Item = &Key> {
         self.undecodable.keys()
     }
@@ -332,7 +332,7 @@ impl Cache {
 
     // -------------------------------------------------------------------------------- helpers
 
-    /// Takes note of the revision of an event; false when the event was here before.
+    /// Records the revision of an event; false for a duplicate event.
     fn admit(&mut self, key: &Key, revision: Revision) -> bool {
         self.counters.received.fetch_add(1, Relaxed);
         let fresh = if revision > self.revision {
@@ -370,14 +370,14 @@ impl Cache {
         Some(self.history.append(now, event, &self.limits).clone())
     }
 
-    /// Takes an object out of the state whose value cannot be read any more; `None` when the state does
+    /// Removes an object whose value became undecodable from the state; `None` when the state does
     /// not have it.
-    fn hide(&mut self, now: Instant, key: &Key, revision: Revision) -> Option<Arc<SharedEvent>> {
+    fn remove_undecodable(&mut self, now: Instant, key: &Key, revision: Revision) -> Option<Arc<SharedEvent>> {
         let event = self.take_out(key, revision)?;
         Some(self.history.append_undecodable(now, event, &self.limits).clone())
     }
 
-    /// Takes a key out of the state and returns its deletion.
+    /// Removes a key from the state and returns its deletion.
     fn take_out(&mut self, key: &Key, revision: Revision) -> Option<Event> {
         let previous = self.snapshot.remove(key.as_str(), &self.shape)?;
         self.object_bytes -= previous.heap_size();
@@ -385,23 +385,23 @@ impl Cache {
         Some(Event { change: Change::Deleted, object, previous: Some(previous) })
     }
 
-    /// The value of a key can be read as of `revision`, or is gone.
+    /// Records that the value of a key is decodable as of `revision`, or deleted.
     fn forget_undecodable(&mut self, key: &Key, revision: Revision) {
         if self.undecodable.remove(key).is_some() {
             self.undecodable_before = revision;
         }
     }
 
-    /// Keeps a key whose value is no object, and logs it the first time. A server of another kind may
+    /// Records a key whose value is not an object, and logs it the first time. Another server may
     /// rewrite such a value every second.
-    fn note_undecodable(&mut self, key: Key, revision: Revision, why: NoObject) {
-        // A store that another server has filled may hold a hundred thousand of them.
+    fn note_undecodable(&mut self, key: Key, revision: Revision, why: DecodeError) {
+        // A store filled by another program may contain a hundred thousand of them.
         let known = self.undecodable.len();
         let Entry::Vacant(entry) = self.undecodable.entry(key) else { return };
         let key = entry.key();
         match known {
             0..UNDECODABLE_LOGGED_MAX => {
-                tracing::error!(%key, %revision, "the stored value is no object; lists that cover it fail, and watches that showed it end with 410 Expired: {why}");
+                tracing::error!(%key, %revision, "the stored value is not an object; lists that cover it fail, and watches that showed it end with 410 Expired: {why}");
             }
             UNDECODABLE_LOGGED_MAX => {
                 tracing::error!(%key, %revision, "more such values of this resource are not logged: {why}");
@@ -411,23 +411,23 @@ impl Cache {
         entry.insert(revision);
     }
 
-    /// Is the present state that of a list?
+    /// Whether the state equals these objects.
     fn is_showing(&self, objects: &[Object]) -> bool {
         let present = self.snapshot.iter().map(|object| (object.key(), object.revision()));
         present.eq(objects.iter().map(|object| (object.key(), object.revision())))
     }
 }
 
-/// What a list means, worked out.
-pub(crate) struct Plan {
-    /// The state to put in place of the present one, and its size; `None` when it is the same.
+/// The prepared effect of a list.
+pub(crate) struct ListPlan {
+    /// The new state and its size; `None` when it equals the current one.
     state: Option<(Snapshot, usize)>,
-    undecodable: Vec<(Key, Revision, NoObject)>,
+    undecodable: Vec<(Key, Revision, DecodeError)>,
     revision: Revision,
 }
 
-impl Plan {
-    /// The revision of the state that the list leads to.
+impl ListPlan {
+    /// The revision of the state after the list.
     pub(crate) fn revision(&self) -> Revision {
         self.revision
     }
@@ -462,21 +462,21 @@ mod tests {
     }
 
     #[test]
-    fn undecodable_value_is_logged_once_however_often_it_is_rewritten_or_listed() {
+    fn undecodable_value_is_logged_once_despite_rewrites_and_lists() {
         let shape = Arc::new(ObjectShape::new(true, Vec::new()));
         let mut cache = Cache::new(shape.clone(), Vec::new(), Limits::default(), Arc::default());
         let key = Key::new("pods", Some("a"), "x").unwrap();
         let logged = Arc::new(AtomicUsize::new(0));
         tracing::subscriber::with_default(Errors(logged.clone()), || {
-            let mut told = Vec::new();
+            let mut undispatched = Vec::new();
             for revision in 2..5 {
-                let input = Input::Undecodable(key.clone(), Revision::new(revision), NoObject::Protobuf);
-                cache.handle_input(Instant::now(), input, &mut told);
+                let input = Input::Undecodable(key.clone(), Revision::new(revision), DecodeError::Protobuf);
+                cache.handle_input(Instant::now(), input, &mut undispatched);
             }
-            let undecodable = vec![(key.clone(), Revision::new(4), NoObject::Protobuf)];
+            let undecodable = vec![(key.clone(), Revision::new(4), DecodeError::Protobuf)];
             let plan = cache.plan_list(Listing { undecodable, revision: Revision::new(6), ..Listing::default() }, true);
             drop(cache.handle_list(plan));
-            assert!(told.is_empty(), "it was never shown");
+            assert!(undispatched.is_empty(), "it was never shown");
         });
         assert_eq!(logged.load(Relaxed), 1);
         assert!(cache.is_undecodable(&key));

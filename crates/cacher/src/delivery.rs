@@ -1,11 +1,11 @@
-//! What a watcher hands out ([`Delivery`], [`Delivered`]), and the event behind it, shared by the
-//! history and by all watchers, with the encodings that were made of it.
+//! The items of a watch ([`Delivery`], [`Delivered`]), and the event behind them, shared by the
+//! history and all watchers, with its cached encodings.
 //!
-//! Most deliveries need no encoding at all: the object sits inside its own `ADDED`, `MODIFIED` or
-//! `DELETED` frame since it left the store. Only a view that differs from what happened (a selector
-//! that is entered or left) needs another frame, and another media type another encoding; each is
-//! made once, by whoever needs it first, and kept beside the event while the event is young and
-//! there is room ([`Encodings`]).
+//! Most deliveries need no encoding: an object is stored within its own `ADDED`, `MODIFIED` or
+//! `DELETED` frame. Only a view with a different change (an object begins or ceases to match a
+//! selector) needs another frame, and another media type needs another encoding. The first watcher
+//! that needs an encoding makes it. It is cached with the event while the event is young and there
+//! is room ([`Encodings`]).
 
 use std::convert::Infallible;
 use std::fmt;
@@ -18,43 +18,43 @@ use parking_lot::Mutex;
 
 use crate::encodings::Encodings;
 
-/// One thing that a watcher hands out.
+/// One item of a watch.
 #[derive(Clone, Debug)]
 pub enum Delivery {
     /// A change of an object, or an object of the initial state.
     Event(Delivered),
-    /// Everything up to and including this revision has been handed out.
+    /// Everything up to and including this revision has been delivered.
     Bookmark {
         /// The revision.
         revision: Revision,
         /// True for the one that ends the initial events.
         initial_events_end: bool,
     },
-    /// Why the watch ends. Nothing follows.
+    /// The reason why the watch ends. No item follows.
     Error(Box<Status>),
 }
 
-/// Names an encoding: one media type in one view of one version. Equal ids promise equal bytes for
-/// the same change, so whoever encodes chooses them.
+/// Identifies an encoding: one media type in one view of one version. The encoder chooses the ids
+/// and guarantees equal bytes for equal ids and changes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct EncodingId(u64);
 
 impl EncodingId {
-    /// The encoding with this number.
+    /// Wraps this number.
     pub const fn new(id: u64) -> Self {
         EncodingId(id)
     }
 }
 
-/// A change as one watcher sees it. Cheap to clone.
+/// A change as one watcher sees it. It is cheap to clone.
 #[derive(Clone)]
 pub struct Delivered(View);
 
 #[derive(Clone)]
 enum View {
-    /// Seen with the state the event carries.
+    /// A change, with the state in the event.
     Event { event: Arc<SharedEvent>, change: Change },
-    /// A selector was left: the state before, at the revision of the change.
+    /// The object ceased to match: the state before, at the revision of the change.
     Left { event: Arc<SharedEvent>, object: Object },
     /// An object of the initial state.
     Initial(Object),
@@ -73,7 +73,7 @@ impl Delivered {
         Delivered(View::Initial(object))
     }
 
-    /// What happened, in this watcher's view.
+    /// The kind of change in this watcher's view.
     pub fn change(&self) -> Change {
         match &self.0 {
             View::Event { change, .. } => *change,
@@ -82,8 +82,8 @@ impl Delivered {
         }
     }
 
-    /// The object to show: the new state; for a deletion the last state that was in view, with
-    /// the revision of the change. An initial object has its own revision.
+    /// The object to show: the new state or, for a deletion, the last visible state with the
+    /// revision of the change. An initial object has its own revision.
     pub fn object(&self) -> &Object {
         match &self.0 {
             View::Event { event, .. } => &event.event.object,
@@ -91,15 +91,15 @@ impl Delivered {
         }
     }
 
-    /// True for an object of the initial state, which is handed out in key order and not in the
-    /// order of revisions.
+    /// True for an object of the initial state; these are delivered in key order instead of
+    /// revision order.
     pub fn is_initial(&self) -> bool {
         matches!(self.0, View::Initial(_))
     }
 
-    /// The JSON watch frame `{"type":…,"object":…}` with its newline. Shared by all watchers and
-    /// at most once encoded; an initial object that was ever modified is the exception, its
-    /// `ADDED` frame is copied together for each watcher.
+    /// The JSON watch frame `{"type":…,"object":…}` with its newline. All watchers share it, and it
+    /// is encoded at most once. The exception is an initial object that was modified: each watcher
+    /// copies its `ADDED` frame.
     pub fn json_frame(&self) -> Bytes {
         let change = self.change();
         let object = self.object();
@@ -116,23 +116,23 @@ impl Delivered {
         }
     }
 
-    /// The change in another media type or view: `encode` runs at most once per id and change, for
-    /// all watchers that see this change; the others wait for it and share its bytes. For initial
-    /// objects it runs each time: they belong to one watcher.
+    /// The change in another media type or view. `encode` runs at most once per id and change for
+    /// all watchers of the change; the others wait and share the bytes. For initial objects it runs
+    /// each time, because they belong to one watcher.
     ///
-    /// The bytes stay beside the event while it is among the newest 256 and the resource's
-    /// encodings fit into [`Limits::encodings_bytes_max`](crate::Limits::encodings_bytes_max); a
-    /// watcher that comes later has them made again.
+    /// The bytes stay cached while the event is among the newest 256 and the resource's encodings
+    /// fit into [`Limits::encodings_bytes_max`](crate::Limits::encodings_bytes_max). A later
+    /// watcher encodes again.
     pub fn encoded(&self, encoding: EncodingId, encode: impl FnOnce(Change, &Object) -> Bytes) -> Bytes {
         let Ok(bytes) = self.try_encoded(encoding, |change, object| Ok::<_, Infallible>(encode(change, object)));
         bytes
     }
 
-    /// As [`Delivered::encoded`], for an encoding that may fail, such as one that does not know
-    /// every field. A failure is not kept: the next watcher tries again.
+    /// As [`Delivered::encoded`], for an encoding that may fail, for example because of an unknown
+    /// field. A failure is not cached: the next watcher tries again.
     ///
     /// # Errors
-    /// What `encode` says.
+    /// The error of `encode`.
     pub fn try_encoded<E>(
         &self,
         encoding: EncodingId,
@@ -163,31 +163,32 @@ fn json_frame(change: Change, object: &Object) -> Bytes {
     frame.freeze()
 }
 
-/// An event of the history: immutable, in one order, and shared.
+/// An event of the history: immutable, ordered and shared.
 pub(crate) struct SharedEvent {
-    /// Its place in the history; the next event has the next number.
+    /// The event's position in the history; the next event has the next number.
     pub(crate) sequence: u64,
-    /// When it was taken from the store.
+    /// The time when it was received from the store.
     pub(crate) at: Instant,
     pub(crate) event: Event,
-    /// The object exists and its stored value is no object. `event` is then the deletion of the last
-    /// state that could be read. Nobody receives it: it selects the watches that end with `410 Expired`.
+    /// The object exists, but its stored value is not an object. `event` is then the deletion of
+    /// the last readable state. No watch delivers it; its view selects the watches that end with
+    /// `410 Expired`.
     pub(crate) undecodable: bool,
     encodings: Arc<Encodings>,
     memo: Mutex<Option<Box<Memo>>>,
 }
 
-/// What was made of an event.
+/// The cached encodings of an event.
 #[derive(Default)]
 struct Memo {
     left: Option<Object>,
     slots: Vec<(MemoKey, Slot)>,
-    /// Bytes of all that, as [`Encodings`] counts them.
+    /// The bytes of all encodings, as [`Encodings`] accounts them.
     bytes: usize,
 }
 
-/// An encoding, once it is made. The lock is held by whoever makes it, and awaited by those who
-/// need the same one; who needs another one is not kept.
+/// A cached encoding. Its lock is held while it is made, so that other watchers of the same
+/// encoding wait for it. Other encodings are not blocked.
 type Slot = Arc<Mutex<Option<Bytes>>>;
 
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -201,7 +202,7 @@ impl SharedEvent {
         SharedEvent { sequence, at, event, undecodable: false, encodings, memo: Mutex::new(None) }
     }
 
-    /// The same, for an object whose stored value is no object any more.
+    /// Marks the event's object as undecodable.
     pub(crate) fn into_undecodable(self) -> Self {
         let mut event = self;
         event.undecodable = true;
@@ -212,7 +213,8 @@ impl SharedEvent {
         self.event.revision()
     }
 
-    /// The state before, at the revision of this change: what those see who leave it.
+    /// The state before, at the revision of this change, for watchers whose selector no longer
+    /// matches.
     fn left(self: &Arc<Self>, shape: &ObjectShape) -> Object {
         let Some(previous) = &self.event.previous else { return self.event.object.clone() };
         let object = {
@@ -251,7 +253,7 @@ impl SharedEvent {
         *made = Some(bytes.clone());
         drop(made);
         self.encodings.handle_made(bytes.len());
-        // The event's encodings may have been forgotten meanwhile: then this one is not kept.
+        // If the event's encodings were dropped meanwhile, this one is not cached.
         let kept = self.memo.lock().as_mut().is_some_and(|memo| {
             let kept = memo.slots.iter().any(|(_, known)| Arc::ptr_eq(known, &slot));
             memo.bytes += if kept { bytes.len() } else { 0 };
@@ -265,12 +267,12 @@ impl SharedEvent {
         Ok(bytes)
     }
 
-    /// Does it carry anything that was made of it?
+    /// Whether any encoding is cached.
     pub(crate) fn has_encodings(&self) -> bool {
         self.memo.lock().is_some()
     }
 
-    /// Gives the encodings back; a late watcher makes its own again.
+    /// Drops the encodings; a late watcher makes its own again.
     pub(crate) fn forget_encodings(&self) {
         if let Some(memo) = self.memo.lock().take() {
             self.encodings.handle_forgotten(memo.bytes);
@@ -321,7 +323,7 @@ mod tests {
     }
 
     #[test]
-    fn each_view_shows_the_right_state_revision_and_frame() {
+    fn delivered_view_has_its_state_revision_and_frame() {
         let event = modified();
         for (change, head, version) in [
             (Change::Modified, "{\"type\":\"MODIFIED\",\"object\":", "2"),
@@ -339,7 +341,7 @@ mod tests {
     }
 
     #[test]
-    fn an_encoding_is_made_once_and_shared() {
+    fn encoding_is_made_once_and_shared() {
         let event = modified();
         let delivered = |change| Delivered::new(event.clone(), change, &shape());
         for change in [Change::Added, Change::Modified, Change::Deleted] {
@@ -356,7 +358,7 @@ mod tests {
         assert_eq!(delivered(Change::Added).encoded(id, |_, _| Bytes::from(vec![2])), vec![2]);
     }
     #[test]
-    fn a_failed_encoding_is_tried_again_and_a_good_one_is_kept() {
+    fn failed_encoding_is_retried_and_successful_one_is_cached() {
         let event = modified();
         let delivered = Delivered::new(event, Change::Modified, &shape());
         let id = EncodingId::new(1);
@@ -366,7 +368,7 @@ mod tests {
     }
 
     #[test]
-    fn encodings_take_no_more_than_their_bound_and_what_is_gone_counts_nothing() {
+    fn cached_encodings_stay_within_their_byte_bound() {
         let counters = Arc::new(crate::stats::Counters::default());
         let encodings = Encodings::new(250, counters.clone());
         let id = EncodingId::new(1);
@@ -394,11 +396,11 @@ mod tests {
         for _ in 0..1_000 {
             assert!(made(&modified_in(&encodings), 10));
         }
-        assert_eq!((held(), encodings.carriers()), (0, 1), "what is gone leaves no trace");
+        assert_eq!((held(), encodings.carriers()), (0, 1), "dropped events are not accounted");
     }
 
     #[test]
-    fn two_media_types_are_made_side_by_side_and_each_once() {
+    fn two_media_types_are_encoded_concurrently_and_once_each() {
         let event = modified();
         let made = std::sync::atomic::AtomicUsize::new(0);
         let both = std::sync::Barrier::new(2);
@@ -408,7 +410,7 @@ mod tests {
                 scope.spawn(move || {
                     let id = EncodingId::new(n % 2);
                     let bytes = Delivered::new(event, Change::Modified, &shape()).encoded(id, |_, _| {
-                        // Stuck for ever if one had to wait for the other.
+                        // Deadlocks if one encoding waits for the other.
                         both.wait();
                         made.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
                         Bytes::from(vec![n as u8 % 2])

@@ -1,8 +1,8 @@
-//! No cache: reads and watches straight from the store, with the same semantics ([`Direct`],
+//! Uncached mode: reads and watches straight from the store, with the same semantics ([`Direct`],
 //! [`DirectWatch`]).
 //!
-//! Each watch is a watch of the store. What the cache shares is not shared here: every watcher
-//! reads its events from the store and decodes them itself.
+//! Each watch is a watch of the store. Every watcher reads and decodes its events itself; nothing
+//! is shared.
 
 use std::fmt;
 use std::future::Future;
@@ -27,7 +27,7 @@ use crate::cache::decode;
 use crate::delivery::{Delivered, Delivery, SharedEvent};
 use crate::encodings::Encodings;
 use crate::error::ReadError;
-use crate::filter::{Filter, LookedAt, Scope};
+use crate::filter::{EventLabels, Filter, Scope};
 use crate::handle::{List, ResourceConfig, refuse_undecodable};
 use crate::limits::Limits;
 use crate::shared::now;
@@ -42,14 +42,14 @@ pub(crate) struct Direct {
     config: ResourceConfig,
     counters: Arc<Counters>,
     encodings: Arc<Encodings>,
-    /// Set by a stop, with what watchers are told. Its receivers are the watchers.
-    stopped: watch::Sender<Option<Goodbye>>,
-    /// The newest revision seen in any answer; a figure for statistics.
+    /// The status for watchers, set by a stop. The receivers are the watchers.
+    stopped: watch::Sender<Option<LastStatus>>,
+    /// The newest revision in any response, for statistics.
     seen: Mutex<Revision>,
 }
 
-/// A stop's last word: nothing, or a status.
-type Goodbye = Option<Status>;
+/// The last status of a stopped watch, if any.
+type LastStatus = Option<Status>;
 
 impl Direct {
     pub(crate) fn new(storage: Arc<dyn Storage>, config: ResourceConfig) -> Self {
@@ -66,11 +66,11 @@ impl Direct {
         if self.stopped.borrow().is_some() { Err(StoreFault::Closed.into()) } else { Ok(()) }
     }
 
-    pub(crate) fn stop(&self, goodbye: Option<Status>) {
+    pub(crate) fn stop(&self, last_status: Option<Status>) {
         self.stopped.send_if_modified(|stopped| {
             let first = stopped.is_none();
             if first {
-                *stopped = Some(goodbye);
+                *stopped = Some(last_status);
             }
             first
         });
@@ -170,7 +170,7 @@ impl Direct {
             timer: Box::pin(tokio::time::sleep_until(bookmark.map_or(deadline, Into::into))),
             stopped: Box::pin(async move {
                 // A dropped sender is a stop without a status.
-                stopped.wait_for(Option::is_some).await.ok().and_then(|goodbye| goodbye.clone()).flatten()
+                stopped.wait_for(Option::is_some).await.ok().and_then(|last_status| last_status.clone()).flatten()
             }),
             handed_out: Revision::ZERO,
             state: State::Running,
@@ -199,9 +199,9 @@ impl Direct {
 
 /// One watch of the store, as one client sees it.
 pub(crate) struct DirectWatch {
-    /// The initial state, while there is some left.
+    /// The rest of the initial state.
     initial: Option<ListItems>,
-    /// The bookmark behind it.
+    /// The revision of the bookmark behind the initial state.
     end: Option<Revision>,
     watch: Watch,
     filter: Arc<Filter>,
@@ -209,23 +209,23 @@ pub(crate) struct DirectWatch {
     limits: Limits,
     counters: Arc<Counters>,
     encodings: Arc<Encodings>,
-    /// The newest revision handed out, as an event or a bookmark.
+    /// The newest delivered revision, of an event or a bookmark.
     last: Revision,
     next_sequence: u64,
-    /// When the next bookmark is due.
+    /// The time of the next bookmark.
     bookmark: Option<Instant>,
-    /// A bookmark is due, and the store's progress is awaited for it.
+    /// A bookmark is due and waits for the store's progress.
     asked: bool,
     deadline: Instant,
-    /// Fires at the next bookmark or the deadline.
+    /// Expires at the next bookmark or the deadline.
     timer: Pin<Box<Sleep>>,
-    stopped: Pin<Box<dyn Future<Output = Goodbye> + Send>>,
-    /// The revision of the event that was handed out last; zero before the first.
+    stopped: Pin<Box<dyn Future<Output = LastStatus> + Send>>,
+    /// The revision of the last delivered event; zero before the first.
     handed_out: Revision,
     state: State,
 }
 
-/// Where a watch stands between its start and its end.
+/// The state of a watch between its start and its end.
 ///
 /// ```text
 ///   Running ── deadline, stop ──▶ Finishing ── revision complete ──▶ Ended
@@ -235,8 +235,8 @@ pub(crate) struct DirectWatch {
 enum State {
     Running,
     /// The deadline has passed or the cache was stopped. A client that saw one change of a revision
-    /// resumes behind that revision, so the other changes of the revision are handed out first. The
-    /// store has them ready ([`WatchItem::Event`]). Then comes the status, if any.
+    /// resumes behind that revision, so the revision's other changes are delivered first. The store
+    /// has them ready ([`WatchItem::Event`]). Then the status is delivered, if any.
     Finishing(Option<Box<Status>>),
     Ended,
 }
@@ -247,20 +247,20 @@ impl fmt::Debug for DirectWatch {
     }
 }
 
-/// Why an event of the store cannot be handed out.
+/// The reason why an event of the store cannot be delivered.
 enum Unreadable {
-    /// The store no longer knows what was deleted.
+    /// The store no longer knows the deleted object.
     Deleted(Key),
-    /// The value is no object any more. The object exists, so a DELETED event would be wrong. Holds the
-    /// deletion of its last state, as far as that is known.
+    /// The stored value is no longer an object. The object exists, so DELETED would be false. Holds
+    /// the deletion of its last state, if known.
     Stored(Option<Box<Event>>),
 }
 
 impl DirectWatch {
     pub(crate) fn poll(&mut self, cx: &mut Context<'_>) -> Poll<Option<Delivery>> {
         if matches!(self.state, State::Running) {
-            if let Poll::Ready(goodbye) = self.stopped.as_mut().poll(cx) {
-                self.state = State::Finishing(goodbye.map(Box::new));
+            if let Poll::Ready(last_status) = self.stopped.as_mut().poll(cx) {
+                self.state = State::Finishing(last_status.map(Box::new));
             } else if self.poll_timer(cx).is_ready() {
                 self.state = State::Finishing(None);
             }
@@ -286,10 +286,10 @@ impl DirectWatch {
                 Some(WatchItem::Progress(revision)) => self.handle_progress(revision),
                 Some(WatchItem::Expired { .. }) => {
                     self.counters.expired.fetch_add(1, Relaxed);
-                    Some(self.goodbye(Status::compacted_watch()))
+                    Some(self.last_status(Status::compacted_watch()))
                 }
-                Some(WatchItem::Lost(fault)) => Some(self.goodbye(Status::internal(fault))),
-                None => Some(self.goodbye(Status::unavailable(StoreFault::Closed.to_string()))),
+                Some(WatchItem::Lost(fault)) => Some(self.last_status(Status::internal(fault))),
+                None => Some(self.last_status(Status::unavailable(StoreFault::Closed.to_string()))),
             };
             if delivery.is_some() {
                 return Poll::Ready(delivery);
@@ -297,7 +297,7 @@ impl DirectWatch {
         }
     }
 
-    /// What else happened at the revision that was handed out last, then the end.
+    /// Delivers the other changes of the last delivered revision, then the end.
     fn finish(&mut self, cx: &mut Context<'_>) -> Option<Delivery> {
         self.initial = None;
         while !self.handed_out.is_zero() {
@@ -307,17 +307,17 @@ impl DirectWatch {
                         return Some(delivery);
                     }
                 }
-                // Anything else, and nothing ready, shows that the revision is complete.
+                // Any other item, or no ready item, shows that the revision is complete.
                 _ => break,
             }
         }
         match std::mem::replace(&mut self.state, State::Ended) {
-            State::Finishing(goodbye) => goodbye.map(Delivery::Error),
+            State::Finishing(last_status) => last_status.map(Delivery::Error),
             State::Running | State::Ended => None,
         }
     }
 
-    /// Ready at the deadline.
+    /// Ready when the deadline has passed.
     fn poll_timer(&mut self, cx: &mut Context<'_>) -> Poll<()> {
         while self.timer.as_mut().poll(cx).is_ready() {
             let now = now();
@@ -351,21 +351,21 @@ impl DirectWatch {
             Ok(event) => event?,
             Err(Unreadable::Deleted(key)) if revision != self.handed_out => {
                 let message = format!("saw a DELETED event, but object data is corrupt - {key} is no longer known");
-                return Some(self.goodbye(Status::failure(500, "StorageReadError", message)));
+                return Some(self.last_status(Status::failure(500, "StorageReadError", message)));
             }
-            // A reader that was not shown the object goes on.
+            // A reader that was not shown the object continues.
             Err(Unreadable::Stored(Some(hidden)))
-                if self.filter.view(&LookedAt::new(&hidden, &self.shape)).is_none() =>
+                if self.filter.view(&EventLabels::new(&hidden, &self.shape)).is_none() =>
             {
                 return None;
             }
-            // A reader that saw a part of this revision would resume behind all of it: it has to list.
+            // A reader that saw a part of this revision would resume behind it, so it must list.
             Err(Unreadable::Deleted(_) | Unreadable::Stored(_)) => {
                 self.counters.expired.fetch_add(1, Relaxed);
-                return Some(self.goodbye(Status::compacted_watch()));
+                return Some(self.last_status(Status::compacted_watch()));
             }
         };
-        let change = self.filter.view(&LookedAt::new(&event, &self.shape))?;
+        let change = self.filter.view(&EventLabels::new(&event, &self.shape))?;
         self.last = revision;
         self.handed_out = revision;
         self.next_sequence += 1;
@@ -373,7 +373,8 @@ impl DirectWatch {
         Some(Delivery::Event(Delivered::new(Arc::new(event), change, &self.shape)))
     }
 
-    /// The event as the cache would record it. A former state that is no object was shown to nobody.
+    /// Decodes the event as the cache would record it. A former state that is not an object was
+    /// never shown to a client.
     fn read(&self, event: StoreEvent) -> Result<Option<Event>, Unreadable> {
         let former = |entry: Option<KeyValue>| entry.and_then(|entry| decode(&entry, Change::Added, &self.shape).ok());
         let deletion = |previous: Object, revision| {
@@ -389,9 +390,9 @@ impl DirectWatch {
                 match decode(&current, change, &self.shape) {
                     Ok(object) => Ok(Some(Event { change, object, previous })),
                     Err(why) => {
-                        // Not at each rewrite of a value that was no object before.
+                        // Further rewrites of an undecodable value are not logged.
                         if created || previous.is_some() {
-                            tracing::error!(key = %current.key, revision = %current.modified, "the stored value is no object: {why}");
+                            tracing::error!(key = %current.key, revision = %current.modified, "the stored value is not an object: {why}");
                         }
                         match previous {
                             None if known => Ok(None),
@@ -410,7 +411,7 @@ impl DirectWatch {
         }
     }
 
-    fn goodbye(&mut self, status: Status) -> Delivery {
+    fn last_status(&mut self, status: Status) -> Delivery {
         self.state = State::Ended;
         Delivery::Error(Box::new(status))
     }

@@ -1,5 +1,5 @@
-//! The shell around the core: one task per cache that lists and watches the store, hands what it
-//! learns to the core, and passes on what the core decides.
+//! The driver of the core: one task per cache that lists and watches the store, passes the results
+//! to the core, and dispatches the core's events.
 //!
 //! ```text
 //!              ┌────────────── failed: wait ───────────────┐
@@ -11,17 +11,18 @@
 //!              └──── audit found a difference: start over ─────┘
 //! ```
 //!
-//! # The first list is an old one
+//! # The initial list reads a former revision
 //!
-//! A cache that lists the present knows nothing of the past: a watch from an hour-old version that
-//! the store still holds would be told `410 Expired`, after a restart every watch of every client
-//! at once. So the first list is of a former revision, as far back as the store holds it and
-//! [`Limits::history_refill_revisions_max`](crate::Limits::history_refill_revisions_max) allows, and
-//! what happened since comes through the watch and fills the history window on its way. The cache
-//! is ready when it has seen the revision that was the present when it began: nobody reads a state
-//! older than his request. When that takes longer than [`HISTORY_REFILL_WAIT`], when the store
-//! forgets the old revision meanwhile, or where it cannot say how far its watch is, the cache lists
-//! the present, and its window begins there.
+//! A cache that lists the latest state has no history. A watch from an hour-old version that the
+//! store still holds would end with `410 Expired`; after a restart, every watch of every client
+//! would end so at once. So the initial list reads a former revision, as old as the store and
+//! [`Limits::history_refill_revisions_max`](crate::Limits::history_refill_revisions_max) allow. The
+//! store's watch then delivers all later changes, which fill the history window.
+//!
+//! The cache is ready at the revision that was current when the driver started. So no read sees a
+//! state older than its request. The cache lists the latest state instead, and its window begins
+//! there, in three cases: the refill takes longer than [`HISTORY_REFILL_WAIT`], the store compacts
+//! the former revision meanwhile, or the store cannot report progress.
 
 use std::future::{Future, pending};
 use std::pin::{Pin, pin};
@@ -35,7 +36,7 @@ use listwatch_meta::{KeyRange, Revision, Status};
 use listwatch_storage::{ListQuery, ReadError, StoreFault, Watch, WatchItem};
 use tokio::sync::oneshot;
 
-use crate::audit::{self, Finding};
+use crate::audit::{self, AuditResult};
 use crate::cache::{Input, Listing, Relist};
 use crate::delivery::SharedEvent;
 use crate::hub::Due;
@@ -49,83 +50,82 @@ use crate::watcher::Push;
 
 /// Runs a cache until it is stopped or its store is closed.
 pub(crate) async fn run(shared: Arc<Shared>) {
-    // A task that panics is dropped without a word; its watchers must hear one.
+    // A panic of this task must still end its watchers with an error.
     let _stop = StopOnDrop(shared.clone());
     let first_audit = shared.config.limits.audit_interval.map(|interval| now() + interval);
     let mut driver = Driver {
         burst: Vec::new(),
-        told: Vec::new(),
+        undispatched: Vec::new(),
         wakers: Vec::new(),
         housekeeping_at: now(),
         progress_at: now() + IDLE_PROGRESS_INTERVAL,
         audit_at: first_audit,
-        suspicious: false,
+        audit_failed: false,
         retry: RETRY_MIN,
         filled_at: None,
-        refill: Refill::Untried,
+        refill: HistoryRefill::NotStarted,
         shared,
     };
     driver.run().await;
 }
 
-/// Stops the cache with its driver, however that ends: nobody may be left waiting.
+/// Stops the cache when the driver ends, also by a panic, so that no reader waits forever.
 struct StopOnDrop(Arc<Shared>);
 
 impl Drop for StopOnDrop {
     fn drop(&mut self) {
-        let goodbye = if std::thread::panicking() {
+        let last_status = if std::thread::panicking() {
             tracing::error!(resource = self.0.config.name, "the cache failed and stops");
             Status::internal("the watch cache failed")
         } else {
-            // The store is closed, everyone has gone, or the runtime ends.
+            // The store is closed, all handles are dropped, or the runtime shuts down.
             Status::unavailable(StoreFault::Closed.to_string())
         };
-        self.0.stop(Some(&goodbye));
+        self.0.stop(Some(&last_status));
     }
 }
 
 struct Driver {
     shared: Arc<Shared>,
-    /// What the store has handed out and the core has not seen.
+    /// Items from the store that the core has not processed.
     burst: Vec<WatchItem>,
-    /// What the core has recorded and the watchers have not been told.
-    told: Vec<Arc<SharedEvent>>,
-    /// Who has to be woken when no lock is held any more.
+    /// Events that the core has recorded and that are not dispatched yet.
+    undispatched: Vec<Arc<SharedEvent>>,
+    /// Wakers to call once no lock is held.
     wakers: Vec<Waker>,
     housekeeping_at: Instant,
-    /// When the store is asked for progress though nobody waits for it.
+    /// The time of the next progress request while no read waits.
     progress_at: Instant,
     audit_at: Option<Instant>,
-    /// The last audit found a difference; one more, and the cache starts over.
-    suspicious: bool,
-    /// The next wait after a failure.
+    /// The last audit found a difference. After a second one in a row the cache starts over.
+    audit_failed: bool,
+    /// The wait after the next failure.
     retry: Duration,
-    /// When the last list was complete.
+    /// The time when the last list was complete.
     filled_at: Option<Instant>,
-    /// The first list was of a former revision; the cache is not ready before it has seen what
-    /// followed.
-    refill: Refill,
+    /// The progress of the initial history refill.
+    refill: HistoryRefill,
 }
 
-/// Where the first filling of the history stands.
+/// The progress of the initial history refill.
 #[derive(Clone, Copy, Debug)]
-enum Refill {
-    /// The store was not listed yet.
-    Untried,
-    /// A former revision was listed. The cache is ready at `revision`, which was the present; if
-    /// that does not come before `until`, the present is listed after all.
+enum HistoryRefill {
+    /// The store has not been listed yet.
+    NotStarted,
+    /// A former revision was listed. The cache becomes ready at `revision`. If that does not happen
+    /// before `until`, the latest state is listed instead.
     Running { revision: Revision, until: Instant },
-    /// Done, or given up.
-    Over,
+    /// The refill is complete, or was given up.
+    Done,
 }
 
-/// Why the store has to be asked anew.
-enum End {
-    /// The watch broke: go on where it stood.
+/// The reason why a watch of the store ended.
+enum WatchEnd {
+    /// The watch broke: resume it after its last revision.
     Lost(StoreFault),
-    /// The store no longer holds our place: list again.
+    /// The store has compacted the cache's revision: list again.
     Expired,
-    /// What we hold is wrong: list again, and tell everyone.
+    /// The cached state is wrong: list again, and close all watches.
     Wrong,
     /// The store was closed, or the cache was stopped.
     Closed,
@@ -137,15 +137,15 @@ impl Driver {
         loop {
             match self.fill(start_over).await {
                 Ok(()) => {}
-                Err(End::Closed) => return,
+                Err(WatchEnd::Closed) => return,
                 Err(_) => continue,
             }
             start_over = loop {
                 match self.follow().await {
-                    End::Closed => return,
-                    End::Expired => break false,
-                    End::Wrong => break true,
-                    End::Lost(fault) => {
+                    WatchEnd::Closed => return,
+                    WatchEnd::Expired => break false,
+                    WatchEnd::Wrong => break true,
+                    WatchEnd::Lost(fault) => {
                         let Shared { counters, config, .. } = &*self.shared;
                         counters.resumed.fetch_add(1, Relaxed);
                         tracing::warn!(resource = config.name, %fault, "the store's watch was lost; resuming");
@@ -158,27 +158,27 @@ impl Driver {
         }
     }
 
-    /// Lists the store once. An error other than [`End::Closed`] has been waited for.
-    async fn fill(&mut self, start_over: bool) -> Result<(), End> {
+    /// Lists the store once. For any error except [`WatchEnd::Closed`], it has already backed off.
+    async fn fill(&mut self, start_over: bool) -> Result<(), WatchEnd> {
         let shared = self.shared.clone();
-        // A store that expires what it has just listed is not asked again and again.
+        // Delays the next list if the store expires revisions that it has just listed.
         if self.filled_at.is_some_and(|at| now() < at + self.retry) {
             self.back_off().await?;
         }
-        let first = matches!(self.refill, Refill::Untried);
+        let first = matches!(self.refill, HistoryRefill::NotStarted);
         let listed =
             async { if first { list_former(&shared).await } else { list_all(&shared, None).await.map(fresh) } };
-        match self.meanwhile(listed).await? {
-            Ok(First { listing, behind }) => {
+        match self.with_timers(listed).await? {
+            Ok(InitialList { listing, behind }) => {
                 self.refill = match behind {
-                    Some(revision) => Refill::Running { revision, until: now() + HISTORY_REFILL_WAIT },
-                    None => Refill::Over,
+                    Some(revision) => HistoryRefill::Running { revision, until: now() + HISTORY_REFILL_WAIT },
+                    None => HistoryRefill::Done,
                 };
                 self.handle_list(listing, start_over);
                 self.filled_at = behind.is_none().then(now);
                 Ok(())
             }
-            Err(ReadError::Fault(StoreFault::Closed)) => Err(End::Closed),
+            Err(ReadError::Fault(StoreFault::Closed)) => Err(WatchEnd::Closed),
             Err(error) => {
                 tracing::warn!(resource = shared.config.name, %error, "listing the store failed; trying again");
                 shared.readiness.send_if_modified(|readiness| match readiness {
@@ -189,36 +189,39 @@ impl Driver {
                     _ => false,
                 });
                 self.back_off().await?;
-                Err(End::Expired)
+                Err(WatchEnd::Expired)
             }
         }
     }
 
-    /// Watches the store from where the cache stands, until that ends.
-    async fn follow(&mut self) -> End {
+    /// Watches the store from the cache's revision until the watch ends.
+    async fn follow(&mut self) -> WatchEnd {
         let shared = self.shared.clone();
         let range = KeyRange::resource(&shared.config.prefix);
         let after = shared.cache.read().resume_after();
-        let mut watch = match self.meanwhile(shared.storage.watch(range, after)).await {
+        let mut watch = match self.with_timers(shared.storage.watch(range, after)).await {
             Err(end) => return end,
             Ok(Ok(watch)) => watch,
-            Ok(Err(listwatch_storage::WatchError::Fault(StoreFault::Closed))) => return End::Closed,
-            Ok(Err(listwatch_storage::WatchError::Fault(fault))) => return End::Lost(fault),
+            Ok(Err(listwatch_storage::WatchError::Fault(StoreFault::Closed))) => return WatchEnd::Closed,
+            Ok(Err(listwatch_storage::WatchError::Fault(fault))) => return WatchEnd::Lost(fault),
         };
         let mut ahead = None;
         let progress = shared.storage.capabilities().progress_requests;
-        if matches!(self.refill, Refill::Running { .. }) {
+        if matches!(self.refill, HistoryRefill::Running { .. }) {
             self.progress_at = now();
         }
-        let mut audit: Option<Pin<Box<dyn Future<Output = Finding> + Send>>> = None;
+        let mut audit: Option<Pin<Box<dyn Future<Output = AuditResult> + Send>>> = None;
         loop {
             let refilling = match self.refill {
-                Refill::Running { until, .. } if until <= now() => {
-                    tracing::info!(resource = shared.config.name, "the history does not come in time; starting afresh");
-                    return End::Expired;
+                HistoryRefill::Running { until, .. } if until <= now() => {
+                    tracing::info!(
+                        resource = shared.config.name,
+                        "the history refill exceeded its wait; listing the latest state"
+                    );
+                    return WatchEnd::Expired;
                 }
-                Refill::Running { .. } => true,
-                Refill::Untried | Refill::Over => false,
+                HistoryRefill::Running { .. } => true,
+                HistoryRefill::NotStarted | HistoryRefill::Done => false,
             };
             let idle = self.progress_at <= now();
             if (self.tick() || idle) && progress {
@@ -229,7 +232,7 @@ impl Driver {
             }
             if audit.is_none() && self.audit_at.is_some_and(|at| at <= now()) {
                 audit = Some(Box::pin(audit::compare(shared.clone())));
-                // Set anew now: an audit dies with the watch it runs beside.
+                // An audit ends with the watch beside which it runs, so it is scheduled again.
                 self.audit_at = self.next_audit();
             }
             let audit_at = self.audit_at.filter(|_| audit.is_none());
@@ -238,7 +241,7 @@ impl Driver {
             let (watched, ahead) = (&mut watch, &mut ahead);
             tokio::select! {
                 biased;
-                () = shared.stopped.notified() => return End::Closed,
+                () = shared.stopped.notified() => return WatchEnd::Closed,
                 closed = next_burst(watched, ahead, &mut self.burst) => {
                     let full = self.burst.len() >= BURST_EVENTS_MAX;
                     let end = self.handle_burst();
@@ -246,17 +249,17 @@ impl Driver {
                         return end;
                     }
                     if closed {
-                        return End::Closed;
+                        return WatchEnd::Closed;
                     }
                     if full {
-                        // More is waiting; those who were woken have their turn first.
+                        // Lets the woken watchers run before the next burst.
                         tokio::task::yield_now().await;
                     }
                 }
                 finding = running(&mut audit) => {
                     audit = None;
                     if self.handle_audit(finding) {
-                        return End::Wrong;
+                        return WatchEnd::Wrong;
                     }
                 }
                 () = shared.kick.notified() => {}
@@ -265,17 +268,18 @@ impl Driver {
         }
     }
 
-    // -------------------------------------------------------------------------- the core's turn
+    // ------------------------------------------------------------------------ calls of the core
 
     fn handle_list(&mut self, listing: Listing, start_over: bool) {
         let shared = self.shared.clone();
         let plan = shared.cache.read().plan_list(listing, start_over);
-        // First, so that nobody who waits for a revision of the former state is handed this one for it.
+        // InitialList, because a read that waits for a revision of the old state must not get the new
+        // one.
         shared.freshness.lock().handle_replacing(plan.revision());
         let (relist, replaced) = shared.cache.write().handle_list(plan);
         drop(replaced); // not under the lock
         if relist == Relist::Continued || !shared.is_ready() {
-            self.tell();
+            self.dispatch_events();
             self.close_ahead();
         } else {
             let (revision, floor, end) = {
@@ -284,9 +288,9 @@ impl Driver {
             };
             let resource = &shared.config.name;
             if start_over {
-                tracing::error!(resource, "the cache was wrong and starts over");
+                tracing::error!(resource, "the cache differed from the store and starts over");
             } else {
-                tracing::warn!(resource, "the store no longer holds the cache's place; the cache starts over");
+                tracing::warn!(resource, "the store has compacted the cache's revision; the cache starts over");
             }
             let unneeded = shared.pins.lock().clear();
             drop(unneeded); // not under the lock
@@ -295,26 +299,27 @@ impl Driver {
             let served = shared.freshness.lock().handle_revision(revision);
             release(served);
         }
-        if !matches!(self.refill, Refill::Running { .. }) {
+        if !matches!(self.refill, HistoryRefill::Running { .. }) {
             shared.readiness.send_if_modified(Readiness::after_list);
         }
     }
 
-    /// A cache that has seen what was the present when it began is ready.
+    /// Makes the cache ready once it reached the revision that was current at its start.
     fn poll_refilled(&mut self) {
-        if let Refill::Running { revision, .. } = self.refill
+        if let HistoryRefill::Running { revision, .. } = self.refill
             && self.shared.revision() >= revision
         {
-            self.refill = Refill::Over;
+            self.refill = HistoryRefill::Done;
             self.filled_at = Some(now());
             self.progress_at = now() + IDLE_PROGRESS_INTERVAL;
             self.shared.readiness.send_if_modified(Readiness::after_list);
         }
     }
 
-    /// Ends the watches that were shown more than the store has. A store that went back may now show
-    /// what the cache held, when the cache was behind: nothing is new then, but who was shown a
-    /// later state by the store itself would wait in silence until the store has grown past it.
+    /// Closes the watches that have seen later revisions than the store has. After a store was
+    /// restored to an older state, the cache's own state may match it, if the cache was behind. But
+    /// a watch that has seen a later state of the store would wait without an error until the store
+    /// has passed that revision.
     fn close_ahead(&mut self) {
         let Driver { shared, wakers, .. } = self;
         let (revision, floor) = {
@@ -327,8 +332,8 @@ impl Driver {
         hub.for_each(|cell| {
             let mut mailbox = cell.lock();
             if mailbox.last() > revision {
-                let goodbye = shared.expired(mailbox.last(), floor);
-                unneeded.extend(mailbox.handle_close(Some(goodbye), dispatched));
+                let last_status = shared.expired(mailbox.last(), floor);
+                unneeded.extend(mailbox.handle_close(Some(last_status), dispatched));
                 wakers.extend(mailbox.take_waker());
             }
         });
@@ -336,17 +341,17 @@ impl Driver {
         shared.wake(wakers);
     }
 
-    /// Hands a burst to the core and tells everyone; `Some` when the watch is over.
-    fn handle_burst(&mut self) -> Option<End> {
+    /// Passes a burst to the core and dispatches its events; `Some` when the watch ended.
+    fn handle_burst(&mut self) -> Option<WatchEnd> {
         let shape = &self.shared.config.shape;
         let mut end = None;
-        // Everything that can be done without the state is done before the lock is taken.
+        // All work that needs no access to the state precedes the lock.
         let mut inputs = Vec::with_capacity(self.burst.len());
         for item in self.burst.drain(..) {
             match item {
-                WatchItem::Expired { .. } => end = Some(End::Expired),
-                WatchItem::Lost(StoreFault::Closed) => end = Some(End::Closed),
-                WatchItem::Lost(fault) => end = Some(End::Lost(fault)),
+                WatchItem::Expired { .. } => end = Some(WatchEnd::Expired),
+                WatchItem::Lost(StoreFault::Closed) => end = Some(WatchEnd::Closed),
+                WatchItem::Lost(fault) => end = Some(WatchEnd::Lost(fault)),
                 item => inputs.extend(Input::read(item, shape)),
             }
         }
@@ -355,20 +360,21 @@ impl Driver {
             let now = now();
             let mut cache = self.shared.cache.write();
             for input in inputs {
-                cache.handle_input(now, input, &mut self.told);
+                cache.handle_input(now, input, &mut self.undispatched);
             }
             drop(cache);
-            self.tell();
+            self.dispatch_events();
             self.poll_refilled();
         }
         end
     }
 
-    /// Tells readers and watchers what is new.
+    /// Dispatches new events to reads and watchers.
     ///
-    /// The state is in place before anyone is told: who hears of a change and then reads, sees it.
-    fn tell(&mut self) {
-        let Driver { shared, told, wakers, .. } = self;
+    /// The state is updated before any dispatch, so that a client that reads after an event sees
+    /// the event's change.
+    fn dispatch_events(&mut self) {
+        let Driver { shared, undispatched, wakers, .. } = self;
         let (revision, end) = {
             let cache = shared.cache.read();
             (cache.revision(), cache.history().end())
@@ -378,10 +384,10 @@ impl Driver {
 
         let limit = shared.config.limits.watcher_queue_events_max;
         let (mut queued, mut overflows) = (0, 0);
-        for events in told.chunks(BURST_EVENTS_MAX) {
+        for events in undispatched.chunks(BURST_EVENTS_MAX) {
             for event in events {
-                // The lock is given up after each event: a watcher that starts waits for one
-                // event's dispatch at most.
+                // The lock is released after each event, so that a starting watcher waits for at
+                // most one event's dispatch.
                 if event.undecodable {
                     end_watches_of(shared, event, wakers);
                     continue;
@@ -400,13 +406,13 @@ impl Driver {
             }
             shared.wake(wakers);
         }
-        told.clear();
+        undispatched.clear();
         shared.hub.lock().handle_progress(revision, end);
         shared.counters.queued.fetch_add(queued, Relaxed);
         shared.counters.overflows.fetch_add(overflows, Relaxed);
     }
 
-    /// Serves all timers; true when the store should be asked for progress.
+    /// Handles all due timers; true when the store should be asked for progress.
     fn tick(&mut self) -> bool {
         let Driver { shared, wakers, .. } = self;
         let limits = &shared.config.limits;
@@ -435,27 +441,29 @@ impl Driver {
         }
         if self.housekeeping_at <= now {
             self.housekeeping_at = now + HOUSEKEEPING_INTERVAL;
-            self.keep_house(now);
+            self.evict_unused(now);
         }
         self.shared.wake(&mut self.wakers);
         ask
     }
 
-    /// Gives back what stalled watchers, unused snapshots and old events hold.
-    fn keep_house(&mut self, now: Instant) {
+    /// Frees the memory of stalled watchers, idle snapshots and old events.
+    fn evict_unused(&mut self, now: Instant) {
         let Driver { shared, wakers, .. } = self;
         let unused = shared.pins.lock().handle_timeout(now);
         let more = shared.cache.write().handle_timeout(now);
         if more {
             self.housekeeping_at = now + EVICTION_PAUSE;
         }
-        let edge = shared.cache.read().history().edge();
+        let window_start = shared.cache.read().history().window_start();
         let mut unneeded = Vec::new();
         let hub = shared.hub.lock();
         if hub.detached() > 0 {
             hub.for_each(|cell| {
                 let mut mailbox = cell.lock();
-                if let Some(items) = mailbox.handle_eviction(edge, |seen| shared.expired(seen, edge.floor)) {
+                if let Some(items) =
+                    mailbox.handle_eviction(window_start, |seen| shared.expired(seen, window_start.floor))
+                {
                     unneeded.extend(items);
                     wakers.extend(mailbox.take_waker());
                 }
@@ -465,7 +473,7 @@ impl Driver {
         drop((unused, unneeded)); // not under a lock
     }
 
-    /// When [`Driver::tick`] has something to do next.
+    /// The time when [`Driver::tick`] has to run next.
     fn next_tick(&self) -> Option<Instant> {
         let Shared { freshness, hub, pins, cache, config, .. } = &*self.shared;
         let (timer, detached) = {
@@ -482,33 +490,33 @@ impl Driver {
         self.shared.config.limits.audit_interval.map(|interval| now() + interval)
     }
 
-    /// Judges what an audit found; true when the cache has to start over.
-    fn handle_audit(&mut self, finding: Finding) -> bool {
+    /// Handles the result of an audit; true when the cache has to start over.
+    fn handle_audit(&mut self, finding: AuditResult) -> bool {
         let Shared { counters, config, .. } = &*self.shared;
         match finding {
-            Finding::Skipped => {}
-            Finding::Equal => {
+            AuditResult::Skipped => {}
+            AuditResult::Equal => {
                 counters.audits.fetch_add(1, Relaxed);
-                self.suspicious = false;
+                self.audit_failed = false;
             }
-            Finding::Different(key) => {
+            AuditResult::Different(key) => {
                 counters.audits.fetch_add(1, Relaxed);
                 counters.mismatches.fetch_add(1, Relaxed);
                 tracing::error!(resource = config.name, %key, "cache and store differ");
-                if std::mem::replace(&mut self.suspicious, true) {
-                    self.suspicious = false;
+                if std::mem::replace(&mut self.audit_failed, true) {
+                    self.audit_failed = false;
                     return true;
                 }
-                self.audit_at = Some(now()); // look again before anyone is troubled
+                self.audit_at = Some(now()); // repeat the audit before closing any watch
             }
         }
         false
     }
 
-    // ------------------------------------------------------------------------------- waiting
+    // ---------------------------------------------------------------------------------- waiting
 
-    /// Waits for something of the store while timers go on.
-    async fn meanwhile<F: Future>(&mut self, future: F) -> Result<F::Output, End> {
+    /// Waits for a future of the store while timers run.
+    async fn with_timers<F: Future>(&mut self, future: F) -> Result<F::Output, WatchEnd> {
         let shared = self.shared.clone();
         let mut future = pin!(future);
         loop {
@@ -516,7 +524,7 @@ impl Driver {
             let wake_at = self.next_tick();
             tokio::select! {
                 biased;
-                () = shared.stopped.notified() => return Err(End::Closed),
+                () = shared.stopped.notified() => return Err(WatchEnd::Closed),
                 output = &mut future => return Ok(output),
                 () = shared.kick.notified() => {}
                 () = sleep_until(wake_at) => {}
@@ -524,14 +532,14 @@ impl Driver {
         }
     }
 
-    async fn back_off(&mut self) -> Result<(), End> {
+    async fn back_off(&mut self) -> Result<(), WatchEnd> {
         let wait = self.retry;
         self.retry = (wait * 2).min(RETRY_MAX);
-        self.meanwhile(tokio::time::sleep(wait)).await
+        self.with_timers(tokio::time::sleep(wait)).await
     }
 }
 
-/// Ends the watches that show an object whose stored value cannot be read any more.
+/// Ends the watches that show an object whose stored value became undecodable.
 #[cold]
 fn end_watches_of(shared: &Shared, event: &Arc<SharedEvent>, wakers: &mut Vec<Waker>) {
     shared.hub.lock().handle_event(event, &shared.config.shape, |cell, _| {
@@ -542,11 +550,11 @@ fn end_watches_of(shared: &Shared, event: &Arc<SharedEvent>, wakers: &mut Vec<Wa
     });
 }
 
-/// Takes what is ready from the store, waiting for the first item; true when the watch has ended.
+/// Takes ready items from the store after waiting for the first; true when the watch ended.
 ///
-/// A burst is at most [`BURST_EVENTS_MAX`] items, and more only to keep the changes of one revision
-/// together. Whether a revision is complete is seen on the item that follows it: that one is kept
-/// in `ahead`, which is this watch's alone, and begins the next burst.
+/// A burst has at most [`BURST_EVENTS_MAX`] items, and more only to keep the changes of one
+/// revision together. Only the following item shows that a revision is complete. That item is kept
+/// in `ahead`, which belongs to this watch, and begins the next burst.
 async fn next_burst(watch: &mut Watch, ahead: &mut Option<WatchItem>, burst: &mut Vec<WatchItem>) -> bool {
     std::future::poll_fn(|cx| {
         burst.extend(ahead.take());
@@ -569,7 +577,7 @@ async fn next_burst(watch: &mut Watch, ahead: &mut Option<WatchItem>, burst: &mu
     .await
 }
 
-/// Are these two changes of one revision?
+/// Whether both changes have the same revision.
 fn same_revision(first: &WatchItem, second: &WatchItem) -> bool {
     match (first, second) {
         (WatchItem::Event(first), WatchItem::Event(second)) => first.revision() == second.revision(),
@@ -577,33 +585,32 @@ fn same_revision(first: &WatchItem, second: &WatchItem) -> bool {
     }
 }
 
-/// The first list of the store.
-struct First {
+/// The result of the initial list of the store.
+struct InitialList {
     listing: Listing,
-    /// The list is of a former revision; this one was the present.
+    /// The revision that was current, if the list is of a former one.
     behind: Option<Revision>,
 }
 
-fn fresh(listing: Listing) -> First {
-    First { listing, behind: None }
+fn fresh(listing: Listing) -> InitialList {
+    InitialList { listing, behind: None }
 }
 
-/// Lists a former revision, as far back as the window may be filled and the store still holds it;
-/// else the present.
-async fn list_former(shared: &Shared) -> Result<First, ReadError> {
+/// Lists a former revision, as old as the refill limit and the store allow, else the latest state.
+async fn list_former(shared: &Shared) -> Result<InitialList, ReadError> {
     let storage = &shared.storage;
     let revisions = shared.config.limits.history_refill_revisions_max;
     if revisions > 0 && storage.capabilities().progress_requests {
         let present = storage.current_revision().await?;
         let mut from = Revision::new(present.get().saturating_sub(revisions).max(1));
-        // What is compacted is asked for once more, at the oldest revision that is held; it may
+        // If the revision is compacted, one more try reads the store's oldest revision, which may
         // be compacted by then too.
         for _ in 0..2 {
             if from >= present {
                 break;
             }
             match list_all(shared, Some(from)).await {
-                Ok(listing) => return Ok(First { listing, behind: Some(present) }),
+                Ok(listing) => return Ok(InitialList { listing, behind: Some(present) }),
                 Err(ReadError::Compacted { oldest: Some(oldest), .. }) => from = oldest.max(from.next()),
                 Err(ReadError::Compacted { oldest: None, .. }) => match storage.stats().await {
                     Ok(stats) => from = stats.oldest.max(from.next()),
@@ -616,9 +623,8 @@ async fn list_former(shared: &Shared) -> Result<First, ReadError> {
     list_all(shared, None).await.map(fresh)
 }
 
-/// Everything of the resource, page by page. Where compaction overtakes the pages of the present it
-/// is read in one piece, so that a list which is slower than compaction ends all the same
-/// (kubernetes #136950).
+/// Lists the whole resource page by page. If compaction overtakes the pages of the latest state, it
+/// is read in one piece, so that a list slower than compaction still completes (kubernetes #136950).
 async fn list_all(shared: &Shared, at: Option<Revision>) -> Result<Listing, ReadError> {
     match list_pages(shared, at, shared.config.limits.list_page_objects).await {
         Err(ReadError::Compacted { .. }) if at.is_none() => {
@@ -646,14 +652,14 @@ async fn list_pages(shared: &Shared, mut at: Option<Revision>, limit: usize) -> 
     }
 }
 
-/// Lets reads go on. One that has left meanwhile does not hear it.
+/// Wakes waiting reads. A read that was dropped meanwhile is ignored.
 fn release(waiters: Vec<oneshot::Sender<()>>) {
     for waiter in waiters {
         let _ = waiter.send(());
     }
 }
 
-async fn running(audit: &mut Option<Pin<Box<dyn Future<Output = Finding> + Send>>>) -> Finding {
+async fn running(audit: &mut Option<Pin<Box<dyn Future<Output = AuditResult> + Send>>>) -> AuditResult {
     match audit {
         Some(audit) => audit.await,
         None => pending().await,
@@ -678,7 +684,7 @@ mod tests {
     use crate::handle::ResourceConfig;
     use crate::limits::Limits;
 
-    /// A watch that has these items ready and then nothing more for now.
+    /// A watch with these ready items, which then stays pending.
     fn ready(items: impl IntoIterator<Item = WatchItem>) -> Watch {
         struct Items(VecDeque<WatchItem>);
         impl Stream for Items {
@@ -695,7 +701,7 @@ mod tests {
         WatchItem::Event(StoreEvent::Delete { key, revision: Revision::new(revision), previous: None })
     }
 
-    /// The revisions of the bursts in which these items come.
+    /// The revisions of the bursts that these items form.
     async fn bursts(items: impl IntoIterator<Item = WatchItem>) -> Vec<Vec<u64>> {
         let items: Vec<_> = items.into_iter().collect();
         let (count, mut taken) = (items.len(), 0);
@@ -719,7 +725,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_burst_never_splits_a_revision() {
+    async fn burst_never_splits_a_revision() {
         const FULL: usize = BURST_EVENTS_MAX;
         let singles = |from: usize, count: usize| (from..from + count).map(|n| removal(n as u64, n));
         let transaction = |revision: usize, count: usize| (0..count).map(move |n| removal(revision as u64, n));
@@ -741,18 +747,18 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_ends_a_watch_comes_behind_a_full_burst() {
+    async fn watch_end_is_returned_after_a_full_burst() {
         let items = (0..BURST_EVENTS_MAX).map(|n| removal(n as u64, n)).chain([WatchItem::Expired { oldest: None }]);
         let (mut watch, mut ahead, mut burst) = (ready(items), None, Vec::new());
         assert!(!next_burst(&mut watch, &mut ahead, &mut burst).await);
         assert_eq!(burst.len(), BURST_EVENTS_MAX);
         burst.clear();
         assert!(!next_burst(&mut watch, &mut ahead, &mut burst).await);
-        assert_eq!(burst, [WatchItem::Expired { oldest: None }], "complete: the end is told too");
+        assert_eq!(burst, [WatchItem::Expired { oldest: None }], "complete: the end is returned too");
     }
 
     #[test]
-    fn an_idle_cache_is_small() {
+    fn idle_cache_stays_below_its_memory_bound() {
         let config = ResourceConfig {
             name: "pods".to_owned(),
             prefix: "pods".to_owned(),

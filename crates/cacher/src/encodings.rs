@@ -1,8 +1,8 @@
-//! What the encodings of a resource's events take, and how long they stay ([`Encodings`]).
+//! Bounds the memory of the cached encodings of a resource's events ([`Encodings`]).
 //!
-//! An encoding is kept beside its event, where every watcher of the event finds it. Here stands
-//! only which events carry some, oldest first, and how many bytes that is: when it is too much, the
-//! ones that were made first are given back.
+//! An encoding is cached with its event, where every watcher of the event finds it. This module
+//! tracks which events have encodings, oldest first, and their bytes. Above the bound it drops the
+//! oldest encodings.
 
 use std::collections::VecDeque;
 use std::sync::atomic::Ordering::Relaxed;
@@ -17,29 +17,29 @@ use crate::stats::Counters;
 pub(crate) struct Encodings {
     counters: Arc<Counters>,
     bytes_max: usize,
-    /// Events that carry encodings, by when those were made. One may stand here several times.
+    /// Events with encodings, in the order in which these were made. An event may occur several
+    /// times.
     carriers: Mutex<VecDeque<Weak<SharedEvent>>>,
 }
 
 impl Encodings {
-    /// None yet, and room for `bytes_max`.
+    /// Creates an empty set with room for `bytes_max` bytes.
     pub(crate) fn new(bytes_max: usize, counters: Arc<Counters>) -> Arc<Self> {
         Arc::new(Encodings { counters, bytes_max, carriers: Mutex::default() })
     }
 
-    /// An encoding of so many bytes was made; it counts from now on, until
-    /// [`Encodings::handle_forgotten`].
+    /// Accounts a new encoding of so many bytes, until [`Encodings::handle_forgotten`].
     pub(crate) fn handle_made(&self, bytes: usize) {
         self.counters.encodes.fetch_add(1, Relaxed);
         self.counters.encodings_bytes.fetch_add(bytes, Relaxed);
     }
 
-    /// An encoding was put beside this event: makes room for it.
+    /// Records that an encoding was cached with this event, and drops old encodings to make room.
     ///
-    /// The oldest ones go first; the newest always stays, so that an encoding larger than the bound
-    /// is shared too.
+    /// The oldest ones are dropped first. The newest always stays, so that watchers also share an
+    /// encoding larger than the bound.
     pub(crate) fn handle_kept(&self, event: &Arc<SharedEvent>) {
-        // This may be the last owner of an event: it is freed behind the lock.
+        // The last reference to an event may be dropped here, so events are freed after the lock.
         let mut done = Vec::new();
         let mut carriers = self.carriers.lock();
         while let Some(oldest) = carriers.front() {
@@ -60,7 +60,7 @@ impl Encodings {
         drop(carriers);
     }
 
-    /// Encodings of so many bytes are gone.
+    /// Accounts that encodings of so many bytes were dropped.
     pub(crate) fn handle_forgotten(&self, bytes: usize) {
         self.counters.encodings_bytes.fetch_sub(bytes, Relaxed);
     }
@@ -68,7 +68,7 @@ impl Encodings {
 
 #[cfg(test)]
 impl Encodings {
-    /// How many places are kept.
+    /// The number of recorded events.
     pub(crate) fn carriers(&self) -> usize {
         self.carriers.lock().len()
     }

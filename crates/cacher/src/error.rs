@@ -1,57 +1,57 @@
-//! Why a read or the start of a watch failed: [`ReadError`], and the [`Status`] clients see.
+//! The errors of reads and of starting a watch: [`ReadError`], and the [`Status`] that clients see.
 
 use std::fmt::Write as _;
 
 use listwatch_meta::{GroupResource, Key, Revision, Status};
 use listwatch_storage::StoreFault;
 
-/// Why a get, a list or the start of a watch failed, and what to do next.
+/// The error of a get, a list or the start of a watch.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ReadError {
-    /// Neither the cache nor the store holds the revision any more. Read at the latest state.
+    /// Neither the cache nor the store holds the revision any more. Read the latest state.
     #[error("revision {requested} is no longer held")]
     Expired {
-        /// What was asked for.
+        /// The requested revision.
         requested: Revision,
     },
-    /// The revision of a page token is no longer held. Start over, or go on at the latest state.
+    /// The revision of a continue token is no longer held. List again, or continue at the latest
+    /// state.
     #[error("the revision of the continue token is no longer held")]
     ExpiredPage {
-        /// The token that goes on from the same place at the latest state.
+        /// The token that continues from the same key at the latest state.
         token: Option<String>,
     },
-    /// The revision has not been seen within the wait. Try again: it may come.
+    /// The revision was not reached within the wait. Retry later.
     #[error("revision {requested} is ahead of {current}")]
     TooLarge {
-        /// What was asked for.
+        /// The requested revision.
         requested: Revision,
-        /// What is known.
+        /// The current revision.
         current: Revision,
-        /// When to try again; 0 says nothing about it.
+        /// Seconds until a retry; 0 for no advice.
         retry_after_seconds: u32,
     },
     /// The cache is not filled yet. Try again later.
     #[error("storage is (re)initializing")]
     NotReady {
-        /// When to try again.
+        /// Seconds until a retry.
         retry_after_seconds: u32,
-        /// What keeps it, where known.
+        /// The error that delays the filling, if known.
         cause: Option<String>,
     },
-    /// The store failed; the request is not at fault.
+    /// The store failed; the request was valid.
     #[error(transparent)]
     Fault(#[from] StoreFault),
-    /// The object is in the store, but its bytes are no Kubernetes object. An operator must mend
-    /// or remove it.
+    /// The stored bytes are not a Kubernetes object. An operator must repair or delete the value.
     #[error("the stored bytes of {keys:?} cannot be decoded")]
     Undecodable {
-        /// Which ones, at most the first hundred.
+        /// The keys concerned, at most the first hundred.
         keys: Vec<Key>,
     },
 }
 
 impl ReadError {
-    /// What a client of kube-apiserver is told.
+    /// The status that kube-apiserver would return.
     pub fn status(&self, gr: GroupResource<'_>) -> Status {
         match self {
             ReadError::Expired { .. } => Status::expired_list(),
@@ -98,7 +98,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn clients_see_what_kube_apiserver_says() {
+    fn read_errors_have_the_statuses_of_kube_apiserver() {
         let gr = GroupResource { group: "", resource: "pods" };
         let key = Key::new("pods", Some("a"), "x").unwrap();
         for (error, code, message) in [

@@ -1,6 +1,6 @@
-//! Which objects a read or a watch may show: [`Scope`] from the URL, narrowed by what the field
-//! selector pins, and the rest of the selectors as tests ([`Filter`]). And under which name a
-//! watcher is found when an event happens ([`Pin`]).
+//! The objects that a read or a watch may show: [`Scope`] from the URL, narrowed by the field
+//! selector, and the remaining selectors as tests ([`Filter`]). [`IndexKey`] is the key under which an
+//! event finds a watcher.
 
 use std::borrow::Cow;
 use std::cell::OnceCell;
@@ -9,7 +9,7 @@ use std::collections::BTreeSet;
 use listwatch_meta::selector::{FieldTerm, LabelOperator, LabelRequirement};
 use listwatch_meta::{Change, Event, FieldSelector, Key, KeyRange, LabelSelector, Object, ObjectShape, ShardSelector};
 
-/// The part of a resource that a URL names.
+/// The part of a resource that a URL addresses.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Scope {
     /// Every object of the resource.
@@ -25,28 +25,28 @@ pub enum Scope {
     },
 }
 
-/// The objects of one read or watch. Made once per request.
+/// The objects of one read or watch, compiled once per request.
 #[derive(Debug)]
 pub(crate) struct Filter {
-    /// The keys that can match; the namespace and name that are pinned are part of it.
+    /// The keys that can match, narrowed by the exact namespace and name of the field selector.
     range: KeyRange,
-    /// What a continue token's place is relative to: the URL's scope, whatever is pinned.
+    /// The base of a continue token's key: the URL's scope, without the field selector.
     collection: KeyRange,
-    /// Every key of the resource can match: most watchers of a busy resource are of this kind, and
-    /// need not look at keys.
+    /// Whether every key of the resource can match. Most watchers of a busy resource are of this
+    /// kind and skip the comparison of keys.
     everything: bool,
-    /// A pinned name that the range cannot express: any namespace.
+    /// A required name that the range cannot express, because any namespace matches.
     name: Option<Box<str>>,
     labels: Box<[LabelTest]>,
     fields: Box<[FieldTest]>,
     shard: Option<Box<ShardSelector>>,
-    pin: Pin,
+    index_key: IndexKey,
     selects: bool,
 }
 
-/// The most selective key that a watcher can be found by; see [`Interest`](crate::interest::Interest).
+/// The most selective index key of a watcher; see [`Interest`](crate::interest::Interest).
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Pin {
+pub(crate) enum IndexKey {
     /// One object.
     Key(Box<str>),
     /// One name in any namespace.
@@ -57,12 +57,12 @@ pub(crate) enum Pin {
     Label(Box<str>, Box<str>),
     /// One namespace.
     Namespace(Box<str>),
-    /// Everything.
+    /// Every event.
     All,
 }
 
-/// A requirement of a label selector, packed: there may be one per watcher and requirement, and a
-/// set of its own for a single value takes hundreds of bytes.
+/// A requirement of a label selector in compact form. There may be one per watcher and requirement,
+/// and a `BTreeSet` for a single value takes hundreds of bytes.
 #[derive(Debug)]
 struct LabelTest {
     label: Box<str>,
@@ -91,12 +91,12 @@ enum Field {
     Name,
     Namespace,
     At(usize),
-    /// No such field: equal to nothing. Such selectors are refused at the edge.
+    /// An unknown field, which equals no value. Request parsing rejects such selectors.
     Unknown,
 }
 
 impl Filter {
-    /// `indexed` are the positions of the shape's fields that have an index.
+    /// Compiles a filter. `indexed` are the positions of the indexed fields in the shape.
     pub(crate) fn new(
         prefix: &str,
         shape: &ObjectShape,
@@ -120,30 +120,30 @@ impl Filter {
             Scope::Object { name, .. } => Some(name.as_str()),
             _ => fields.requires_exact("metadata.name"),
         };
-        // A cluster-scoped object may be addressed through a namespaced route (namespaces are).
+        // A cluster-scoped object may have a namespaced URL, as namespaces do.
         let placed = namespace.is_some() || !shape.namespaced() || matches!(scope, Scope::Object { .. });
-        let (range, name, pin) = match (name, namespace) {
+        let (range, name, index_key) = match (name, namespace) {
             (Some(name), namespace) if placed => match Key::new(prefix, namespace, name) {
-                Ok(key) => (KeyRange::single(&key), None, Some(Pin::Key(key.as_str().into()))),
+                Ok(key) => (KeyRange::single(&key), None, Some(IndexKey::Key(key.as_str().into()))),
                 Err(_) => (nothing(), None, None), // no object can have such a name
             },
-            (Some(name), _) => (collection.clone(), Some(Box::from(name)), Some(Pin::Name(name.into()))),
+            (Some(name), _) => (collection.clone(), Some(Box::from(name)), Some(IndexKey::Name(name.into()))),
             (None, Some(namespace)) => (KeyRange::namespace(prefix, namespace), None, None),
             (None, None) => (collection.clone(), None, None),
         };
-        let pin = pin
+        let index_key = index_key
             .or_else(|| pinned_field(shape, indexed, fields))
             .or_else(|| pinned_label(&labels))
-            .or_else(|| namespace.map(|namespace| Pin::Namespace(namespace.into())))
-            .unwrap_or(Pin::All);
+            .or_else(|| namespace.map(|namespace| IndexKey::Namespace(namespace.into())))
+            .unwrap_or(IndexKey::All);
         let selects = !labels.is_empty() || !fields.is_empty();
         let tests = fields.terms().iter().map(|term| FieldTest::new(term, shape)).collect();
         let everything = matches!(scope, Scope::All) && range == collection && name.is_none();
         let labels = labels.requirements().iter().map(LabelTest::new).collect();
-        Filter { range, collection, everything, name, labels, fields: tests, shard: None, pin, selects }
+        Filter { range, collection, everything, name, labels, fields: tests, shard: None, index_key, selects }
     }
 
-    /// The same, for the objects of these shards only.
+    /// Limits the filter to the objects of these shards.
     pub(crate) fn sharded(mut self, shard: Option<&ShardSelector>) -> Self {
         self.selects |= shard.is_some();
         self.shard = shard.cloned().map(Box::new);
@@ -155,41 +155,42 @@ impl Filter {
         &self.range
     }
 
-    /// What continue tokens are relative to.
+    /// The base of a continue token's key.
     pub(crate) fn collection(&self) -> &KeyRange {
         &self.collection
     }
 
-    /// How a watcher with this filter is found.
-    pub(crate) fn pin(&self) -> &Pin {
-        &self.pin
+    /// The index key under which events find a watcher with this filter.
+    pub(crate) fn index_key(&self) -> &IndexKey {
+        &self.index_key
     }
 
-    /// Does the request carry a selector? Without one, `remainingItemCount` is exact.
+    /// Whether the request has a selector. Without one, `remainingItemCount` is exact.
     pub(crate) fn selects(&self) -> bool {
         self.selects
     }
 
     /// True when only one key can match.
     pub(crate) fn is_single(&self) -> bool {
-        matches!(self.pin, Pin::Key(_)) || self.range.is_empty()
+        matches!(self.index_key, IndexKey::Key(_)) || self.range.is_empty()
     }
 
-    /// Can an object at this key match?
+    /// Whether an object with this key can match.
     pub(crate) fn covers(&self, key: &Key) -> bool {
         self.everything
             || self.range.contains(key.as_str()) && self.name.as_deref().is_none_or(|name| name == key.name())
     }
 
-    /// Do the selectors match an object that [`Filter::covers`]?
+    /// Whether the selectors match an object that [`Filter::covers`].
     pub(crate) fn selects_object(&self, object: &Object, shape: &ObjectShape) -> bool {
         !self.selects || self.matches(object, shape, |label| object.label(label))
     }
 
-    /// What a watcher with this filter sees of an event: a state that enters its view is an
-    /// `ADDED`, one that leaves it a `DELETED`, and what was and stays outside is nothing.
-    pub(crate) fn view(&self, looked_at: &LookedAt<'_>) -> Option<Change> {
-        let LookedAt { event, shape, .. } = looked_at;
+    /// The change that a watcher with this filter sees in an event. An object that begins to match
+    /// is `ADDED`, and one that no longer matches is `DELETED`. `None` if the object matches
+    /// neither before nor after.
+    pub(crate) fn view(&self, labeled_event: &EventLabels<'_>) -> Option<Change> {
+        let EventLabels { event, shape, .. } = labeled_event;
         if !self.covers(event.object.key()) {
             return None;
         }
@@ -197,11 +198,11 @@ impl Filter {
             return Some(event.change);
         }
         let now = event.change != Change::Deleted
-            && self.matches(&event.object, shape, |label| looked_at.now.get(&event.object, label));
+            && self.matches(&event.object, shape, |label| labeled_event.now.get(&event.object, label));
         let before = event
             .previous
             .as_ref()
-            .is_some_and(|previous| self.matches(previous, shape, |label| looked_at.before.get(previous, label)));
+            .is_some_and(|previous| self.matches(previous, shape, |label| labeled_event.before.get(previous, label)));
         match (before, now) {
             (false, true) => Some(Change::Added),
             (true, true) => Some(Change::Modified),
@@ -216,17 +217,17 @@ impl Filter {
             && self.shard.as_ref().is_none_or(|shard| shard.matches(object))
     }
 
-    /// An indexed field that this filter pins, for lists.
+    /// The indexed field that this filter requires to have an exact value, for lists.
     pub(crate) fn pinned_field(&self) -> Option<(usize, &str)> {
-        match &self.pin {
-            Pin::Field(position, value) => Some((*position, value)),
+        match &self.index_key {
+            IndexKey::Field(position, value) => Some((*position, value)),
             _ => None,
         }
     }
 }
 
-/// An event that many filters look at: its labels are read once, when the first of them asks.
-pub(crate) struct LookedAt<'e> {
+/// An event with its labels, which are parsed once for all filters.
+pub(crate) struct EventLabels<'e> {
     pub(crate) event: &'e Event,
     pub(crate) shape: &'e ObjectShape,
     now: Labels<'e>,
@@ -236,12 +237,12 @@ pub(crate) struct LookedAt<'e> {
 #[derive(Default)]
 struct Labels<'e>(OnceCell<Vec<(&'e [u8], Cow<'e, str>)>>);
 
-impl<'e> LookedAt<'e> {
+impl<'e> EventLabels<'e> {
     pub(crate) fn new(event: &'e Event, shape: &'e ObjectShape) -> Self {
-        LookedAt { event, shape, now: Labels::default(), before: Labels::default() }
+        EventLabels { event, shape, now: Labels::default(), before: Labels::default() }
     }
 
-    /// A label's value after the change; of the last state when the object is gone.
+    /// A label's value after the change, or in the last state of a deleted object.
     pub(crate) fn label_now(&self, name: &str) -> Option<Cow<'_, str>> {
         self.now.get(&self.event.object, name)
     }
@@ -259,24 +260,24 @@ impl<'e> Labels<'e> {
             object.for_each_label(|name, value| labels.push((name, value)));
             labels
         });
-        // A name that stands twice: the last one counts.
+        // Of a duplicate key the last one counts.
         let found = labels.iter().rev().find(|(known, _)| *known == name.as_bytes());
         found.map(|(_, value)| Cow::Borrowed(&**value))
     }
 }
 
-fn pinned_field(shape: &ObjectShape, indexed: &[usize], fields: &FieldSelector) -> Option<Pin> {
+fn pinned_field(shape: &ObjectShape, indexed: &[usize], fields: &FieldSelector) -> Option<IndexKey> {
     fields.terms().iter().filter(|term| !term.negated).find_map(|term| {
         let position = shape.field_position(&term.field).filter(|position| indexed.contains(position))?;
-        Some(Pin::Field(position, term.value.as_str().into()))
+        Some(IndexKey::Field(position, term.value.as_str().into()))
     })
 }
 
-fn pinned_label(labels: &LabelSelector) -> Option<Pin> {
+fn pinned_label(labels: &LabelSelector) -> Option<IndexKey> {
     labels.requirements().iter().find_map(|requirement| match requirement.operator() {
-        // Several values would put one watcher in several places, and an event to it twice.
+        // Several values would list a watcher under several keys, and deliver an event twice.
         LabelOperator::In(values) if values.len() == 1 => {
-            values.first().map(|value| Pin::Label(requirement.key().into(), value.as_str().into()))
+            values.first().map(|value| IndexKey::Label(requirement.key().into(), value.as_str().into()))
         }
         _ => None,
     })
@@ -347,30 +348,30 @@ mod tests {
     }
 
     #[test]
-    fn a_watcher_is_found_by_the_most_selective_thing_it_pins() {
+    fn watcher_is_indexed_by_its_most_selective_requirement() {
         let namespace = Scope::Namespace("a".to_owned());
         let object = Scope::Object { namespace: Some("a".to_owned()), name: "x".to_owned() };
         let text = |text: &str| Box::<str>::from(text);
-        for (scope, labels, fields, pin) in [
-            (&Scope::All, "", "", Pin::All),
-            (&namespace, "", "", Pin::Namespace(text("a"))),
-            (&object, "", "", Pin::Key(text("/pods/a/x"))),
-            (&namespace, "", "metadata.name=x", Pin::Key(text("/pods/a/x"))),
-            (&Scope::All, "", "metadata.name=x", Pin::Name(text("x"))),
-            (&Scope::All, "", "metadata.name=x,metadata.namespace=a", Pin::Key(text("/pods/a/x"))),
-            (&Scope::All, "", "metadata.namespace=a", Pin::Namespace(text("a"))),
-            (&namespace, "app=web", "spec.nodeName=n1", Pin::Field(0, text("n1"))),
-            (&namespace, "", "spec.nodeName!=n1", Pin::Namespace(text("a"))),
-            (&namespace, "app=web", "", Pin::Label(text("app"), text("web"))),
-            (&Scope::All, "app in (a,b),tier=x", "", Pin::Label(text("tier"), text("x"))),
-            (&Scope::All, "app in (a,b)", "", Pin::All),
+        for (scope, labels, fields, index_key) in [
+            (&Scope::All, "", "", IndexKey::All),
+            (&namespace, "", "", IndexKey::Namespace(text("a"))),
+            (&object, "", "", IndexKey::Key(text("/pods/a/x"))),
+            (&namespace, "", "metadata.name=x", IndexKey::Key(text("/pods/a/x"))),
+            (&Scope::All, "", "metadata.name=x", IndexKey::Name(text("x"))),
+            (&Scope::All, "", "metadata.name=x,metadata.namespace=a", IndexKey::Key(text("/pods/a/x"))),
+            (&Scope::All, "", "metadata.namespace=a", IndexKey::Namespace(text("a"))),
+            (&namespace, "app=web", "spec.nodeName=n1", IndexKey::Field(0, text("n1"))),
+            (&namespace, "", "spec.nodeName!=n1", IndexKey::Namespace(text("a"))),
+            (&namespace, "app=web", "", IndexKey::Label(text("app"), text("web"))),
+            (&Scope::All, "app in (a,b),tier=x", "", IndexKey::Label(text("tier"), text("x"))),
+            (&Scope::All, "app in (a,b)", "", IndexKey::All),
         ] {
-            assert_eq!(filter(scope, labels, fields).pin, pin, "{scope:?} {labels} {fields}");
+            assert_eq!(filter(scope, labels, fields).index_key, index_key, "{scope:?} {labels} {fields}");
         }
     }
 
     #[test]
-    fn packed_requirements_say_what_the_selector_says() {
+    fn compact_label_tests_agree_with_the_selector() {
         for text in ["a=x", "a!=x", "a in (x,y,7)", "a notin (x,7)", "a", "!a", "a>5", "a<5", "a=x,b!=y", "a in (),!b"]
         {
             let Ok(selector) = LabelSelector::parse(text) else { continue };
@@ -387,14 +388,14 @@ mod tests {
     }
 
     #[test]
-    fn a_name_that_cannot_be_matches_nothing() {
+    fn invalid_name_in_field_selector_matches_nothing() {
         let namespace = Scope::Namespace("a".to_owned());
         let filter = filter(&namespace, "", "metadata.name=x/y");
         assert!(filter.range().is_empty() && filter.is_single());
     }
 
     #[test]
-    fn the_view_of_a_selector_on_old_and_new_state() {
+    fn selector_view_follows_old_and_new_state() {
         let shape = shape();
         let state = |revision, change, app: &str| {
             let json = format!(r#"{{"metadata":{{"name":"x","labels":{{"app":"{app}"}}}}}}"#);
@@ -428,7 +429,7 @@ mod tests {
                 },
                 (None, None) => unreachable!(),
             };
-            assert_eq!(filter.view(&LookedAt::new(&event, &shape)), seen, "{before:?} to {now:?}");
+            assert_eq!(filter.view(&EventLabels::new(&event, &shape)), seen, "{before:?} to {now:?}");
         }
     }
 }

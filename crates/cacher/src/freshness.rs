@@ -1,5 +1,5 @@
-//! Reads that wait for a revision: [`Freshness`]. It knows who waits for what and until when, and
-//! when the store should be asked for progress: only while somebody waits.
+//! Reads that wait for a revision: [`Freshness`]. It holds each waiter with its revision, and
+//! schedules progress requests to the store while any read waits.
 
 use std::collections::BTreeMap;
 use std::time::Instant;
@@ -8,16 +8,16 @@ use listwatch_meta::Revision;
 
 use crate::limits::Limits;
 
-/// Who waits, ordered by what they wait for. `W` is how the shell reaches a waiter.
+/// Waiters ordered by revision. `W` is the caller's handle of a waiter.
 pub(crate) struct Freshness<W> {
     revision: Revision,
     waiters: BTreeMap<(Revision, u64), W>,
     next_id: u64,
-    /// When the store is asked next, while somebody waits.
+    /// The time of the next progress request, while any read waits.
     ask_at: Option<Instant>,
 }
 
-/// A place in the queue; needed to leave it early.
+/// A waiter's entry in the queue; needed to cancel the wait.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Ticket(Revision, u64);
 
@@ -26,7 +26,7 @@ impl<W> Freshness<W> {
         Freshness { revision: Revision::ZERO, waiters: BTreeMap::new(), next_id: 0, ask_at: None }
     }
 
-    /// Somebody wants to know when `revision` is reached; `None` when it is already.
+    /// Adds a waiter for `revision`; `None` when the revision is already reached.
     pub(crate) fn handle_wait(&mut self, now: Instant, revision: Revision, waiter: W) -> Option<Ticket> {
         if revision <= self.revision {
             return None;
@@ -34,18 +34,18 @@ impl<W> Freshness<W> {
         self.next_id += 1;
         let ticket = Ticket(revision, self.next_id);
         self.waiters.insert((ticket.0, ticket.1), waiter);
-        // The first to come asks at once: the revision may be another resource's write.
+        // The first waiter asks at once: the revision may be a write of another resource.
         self.ask_at.get_or_insert(now);
         Some(ticket)
     }
 
-    /// Somebody does not wait any more.
+    /// Removes a waiter.
     pub(crate) fn handle_cancel(&mut self, ticket: Ticket) {
         self.waiters.remove(&(ticket.0, ticket.1));
         self.rest();
     }
 
-    /// Everything up to `revision` is known: returns who need not wait any more.
+    /// Records that the cache is complete up to `revision`. Returns the waiters that are done.
     pub(crate) fn handle_revision(&mut self, revision: Revision) -> Vec<W> {
         if revision <= self.revision {
             return Vec::new();
@@ -60,8 +60,8 @@ impl<W> Freshness<W> {
         served.into_values().collect()
     }
 
-    /// The state is about to be replaced by one of this revision, which may be an older one: from now
-    /// on only that much counts as known. Waiters stay: what they wait for is newer than both.
+    /// Records that a state of this revision, perhaps an older one, is about to replace the current
+    /// state. Waiters stay, because they wait for revisions newer than both.
     pub(crate) fn handle_replacing(&mut self, revision: Revision) {
         self.revision = self.revision.min(revision);
     }
@@ -75,12 +75,12 @@ impl<W> Freshness<W> {
         due
     }
 
-    /// When to call [`Freshness::poll_progress`] again.
+    /// The time of the next call of [`Freshness::poll_progress`].
     pub(crate) fn poll_timeout(&self) -> Option<Instant> {
         self.ask_at
     }
 
-    /// How many wait.
+    /// The number of waiters.
     pub(crate) fn len(&self) -> usize {
         self.waiters.len()
     }
@@ -97,7 +97,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn whoever_waits_is_served_when_the_revision_is_reached_and_not_before() {
+    fn waiter_is_released_when_its_revision_is_reached() {
         let (now, r) = (Instant::now(), Revision::new);
         let mut freshness = Freshness::new();
         assert!(freshness.handle_revision(r(5)).is_empty());
@@ -111,23 +111,23 @@ mod tests {
     }
 
     #[test]
-    fn wait_for_a_revision_of_a_replaced_state_lasts_until_the_new_state_reaches_it() {
+    fn waiter_stays_after_a_replacement_until_the_new_state_reaches_its_revision() {
         let (now, r) = (Instant::now(), Revision::new);
         let mut freshness = Freshness::new();
         freshness.handle_revision(r(9));
         assert!(freshness.handle_wait(now, r(12), 'a').is_some());
         freshness.handle_replacing(r(5));
         assert_eq!(freshness.handle_wait(now, r(5), 'b'), None);
-        assert!(freshness.handle_wait(now, r(8), 'c').is_some(), "the former state's revision counts no more");
+        assert!(freshness.handle_wait(now, r(8), 'c').is_some(), "the former state's revision no longer counts");
         assert!(freshness.handle_revision(r(7)).is_empty());
         assert_eq!(freshness.handle_revision(r(8)), ['c']);
         freshness.handle_replacing(r(20));
-        assert!(freshness.handle_wait(now, r(9), 'd').is_some(), "a newer state is known when it is in place");
+        assert!(freshness.handle_wait(now, r(9), 'd').is_some(), "a newer revision counts once its state is in place");
         assert_eq!(freshness.handle_revision(r(20)), ['d', 'a']);
     }
 
     #[test]
-    fn the_store_is_asked_at_once_then_every_tenth_of_a_second_and_only_while_somebody_waits() {
+    fn progress_is_requested_at_once_and_every_100_ms_while_a_read_waits() {
         let limits = Limits::default();
         let now = Instant::now();
         let mut freshness = Freshness::new();

@@ -1,4 +1,4 @@
-//! The public face: [`Cacher`] and what it takes and gives.
+//! The public API: [`Cacher`], its configuration and its results.
 
 use std::fmt;
 use std::sync::Arc;
@@ -17,7 +17,7 @@ use crate::error::ReadError;
 use crate::filter::{Filter, Scope};
 use crate::limits::{Limits, UNDECODABLE_KEYS_MAX};
 use crate::readiness::Readiness;
-use crate::route::{self, Route, Situation};
+use crate::route::{self, Route, RouteInput};
 use crate::shared::{Shared, now};
 use crate::snapshot::{ListItems, Snapshot};
 use crate::stats::CacherStats;
@@ -25,24 +25,25 @@ use crate::store_read;
 use crate::stream::Watcher;
 use crate::watcher::{Mailbox, Replay};
 
-/// What a cache is told about its resource.
+/// The configuration of a resource's cache.
 #[derive(Clone, Debug)]
 pub struct ResourceConfig {
     /// The name in logs and metrics: `pods`, `deployments.apps`.
     pub name: String,
-    /// The resource's prefix in the store: `pods`, `services/specs`.
+    /// The resource's key prefix in the store: `pods`, `services/specs`.
     pub prefix: String,
-    /// What is read from its objects.
+    /// The labels and fields that are read from objects.
     pub shape: Arc<ObjectShape>,
-    /// Selector labels of fields with an index, e.g. `spec.nodeName`: lists and watches that pin
-    /// such a field cost as much as they show. Those the shape does not have are ignored.
+    /// Selector labels of indexed fields, e.g. `spec.nodeName`. The cost of lists and watches that
+    /// require an exact value of such a field depends only on the matching objects. Labels unknown
+    /// to the shape are ignored.
     pub indexed_fields: Vec<String>,
-    /// The bounds.
+    /// The bounds of the cache.
     pub limits: Limits,
 }
 
 impl ResourceConfig {
-    /// Positions of the indexed fields in the shape.
+    /// The positions of the indexed fields in the shape.
     pub(crate) fn indexed(&self) -> Vec<usize> {
         let mut indexed: Vec<usize> =
             self.indexed_fields.iter().filter_map(|label| self.shape.field_position(label)).collect();
@@ -51,34 +52,34 @@ impl ResourceConfig {
         indexed
     }
 
-    /// The resource as error texts name it.
+    /// The resource as error messages name it.
     pub(crate) fn group_resource(&self) -> GroupResource<'_> {
         let (resource, group) = self.name.split_once('.').unwrap_or((&self.name, ""));
         GroupResource { group, resource }
     }
 }
 
-/// A list: which revision it shows, and its objects.
+/// A list: its revision and its objects.
 #[derive(Debug)]
 pub struct List {
     /// The revision of the whole list.
     pub revision: Revision,
-    /// Where the next page begins; `None` when this is the last one. The last page may be empty:
-    /// with a selector it is not known whether any of the keys that follow match.
+    /// The token of the next page; `None` when this is the last one. The last page may be empty,
+    /// because a selector's remaining matches are unknown.
     pub continue_token: Option<String>,
-    /// How many objects follow on further pages, where that is known for certain.
+    /// The number of objects on further pages, if it is known exactly.
     pub remaining: Option<u64>,
     /// The objects, in key order.
     pub items: ListItems,
-    /// Keys in the list's scope that hold something that is no object (the first hundred). They
-    /// are not among the items; a reader that must not overlook anything can be warned.
+    /// Keys in the list's scope whose values are not objects (the first hundred). The items do not
+    /// include them, so a reader that needs a complete list can detect the gap.
     pub undecodable: Vec<Key>,
 }
 
-/// The watch cache of one resource: one list and watch of the store in, any number of reads and
-/// watches out. Cheap to clone.
+/// The watch cache of one resource: one list and one watch of the store serve any number of reads
+/// and watches. It is cheap to clone.
 ///
-/// It ends when the last handle and the last watcher are gone, or with [`Cacher::stop`].
+/// The cache ends when the last handle and the last watcher are dropped, or with [`Cacher::stop`].
 #[derive(Clone)]
 pub struct Cacher(Inner);
 
@@ -88,7 +89,7 @@ enum Inner {
     Direct(Arc<Direct>),
 }
 
-/// Keeps the driver alive: the cache stops when the last of these goes.
+/// Keeps the driver alive: the cache stops when the last handle is dropped.
 pub(crate) struct Handle {
     pub(crate) shared: Arc<Shared>,
 }
@@ -109,27 +110,27 @@ impl fmt::Debug for Cacher {
 }
 
 impl Cacher {
-    /// Starts a cache. It fills itself in the background; reads that come before wait for it a
-    /// little.
+    /// Starts a cache, which is filled in the background. Early reads wait up to
+    /// [`Limits::ready_wait`](crate::Limits::ready_wait).
     ///
     /// # Panics
-    /// Outside of a tokio runtime with time enabled.
+    /// When called outside of a tokio runtime with time enabled.
     pub fn start(storage: Arc<dyn Storage>, config: ResourceConfig) -> Cacher {
         let shared = Arc::new(Shared::new(storage, config));
         tokio::spawn(driver::run(shared.clone()));
         Cacher(Inner::Cached(Arc::new(Handle { shared })))
     }
 
-    /// No cache: every read and watch goes to the store, with the same semantics. For resources
-    /// that are written much and read rarely, and for comparing.
+    /// Creates an uncached resource: every read and watch goes to the store, with the same
+    /// semantics. It suits resources with many writes and few reads, and comparisons.
     pub fn direct(storage: Arc<dyn Storage>, config: ResourceConfig) -> Cacher {
         Cacher(Inner::Direct(Arc::new(Direct::new(storage, config))))
     }
 
-    /// One object.
+    /// Reads one object.
     ///
-    /// [`ReadAt::MostRecent`] is answered by the store, linearizably; a cache that is not filled
-    /// leaves the others to the store too.
+    /// The store answers [`ReadAt::MostRecent`] linearizably. It also answers all other reads while
+    /// the cache is not filled.
     ///
     /// # Errors
     /// [`ReadError::TooLarge`], [`ReadError::Expired`] (only for [`ReadAt::Exact`]),
@@ -141,8 +142,8 @@ impl Cacher {
         }
     }
 
-    /// What the cache holds at a key right now, however old: a first guess for an optimistic
-    /// write. `None` when there is nothing, or no cache.
+    /// The cached object at a key, however old, as a first guess for an optimistic write. `None` if
+    /// there is no object or no cache.
     pub fn peek(&self, key: &Key) -> Option<Object> {
         match &self.0 {
             Inner::Cached(handle) => handle.shared.cache.read().snapshot().get(key.as_str()).cloned(),
@@ -150,10 +151,10 @@ impl Cacher {
         }
     }
 
-    /// A list of the scope.
+    /// Lists the objects of the scope.
     ///
     /// # Errors
-    /// Every [`ReadError`].
+    /// Any [`ReadError`].
     pub async fn list(&self, scope: &Scope, request: &ListRequest) -> Result<List, ReadError> {
         match &self.0 {
             Inner::Cached(handle) => handle.list(scope, request).await,
@@ -161,12 +162,12 @@ impl Cacher {
         }
     }
 
-    /// A watch of the scope, which ends at `deadline`.
+    /// Watches the scope until `deadline`.
     ///
     /// # Errors
-    /// Only what a client gets as an HTTP error: [`ReadError::NotReady`], and
-    /// [`ReadError::Fault`] with [`StoreFault::Closed`] after a stop. Everything else is told in
-    /// the stream, as [`Delivery::Error`](crate::Delivery::Error).
+    /// The errors that a client gets as an HTTP error: [`ReadError::NotReady`], and
+    /// [`ReadError::Fault`] with [`StoreFault::Closed`] after a stop. Any other error is an item of
+    /// the stream: [`Delivery::Error`](crate::Delivery::Error).
     pub async fn watch(
         &self,
         scope: &Scope,
@@ -179,10 +180,10 @@ impl Cacher {
         }
     }
 
-    /// Waits until the cache is filled, as long as it takes; put a timeout around it.
+    /// Waits without a limit until the cache is filled. Add a timeout if needed.
     ///
     /// # Errors
-    /// [`ReadError::Fault`] with [`StoreFault::Closed`] when it was stopped.
+    /// [`ReadError::Fault`] with [`StoreFault::Closed`] when the cache was stopped.
     pub async fn wait_ready(&self) -> Result<(), ReadError> {
         match &self.0 {
             Inner::Cached(handle) => handle.shared.filled().await,
@@ -190,7 +191,7 @@ impl Cacher {
         }
     }
 
-    /// Is the cache filled?
+    /// Whether the cache is filled.
     pub fn is_ready(&self) -> bool {
         match &self.0 {
             Inner::Cached(handle) => handle.shared.is_ready(),
@@ -198,8 +199,8 @@ impl Cacher {
         }
     }
 
-    /// Is the cache over? It was stopped, its store was closed, or it failed. It does not come
-    /// back: who still needs one starts another.
+    /// Whether the cache has ended: it was stopped, its store was closed, or it failed. It never
+    /// restarts; start another one.
     pub fn is_stopped(&self) -> bool {
         match &self.0 {
             Inner::Cached(handle) => handle.shared.is_stopped(),
@@ -207,7 +208,7 @@ impl Cacher {
         }
     }
 
-    /// Everything up to and including this revision is known to the cache.
+    /// The revision up to which the cache is complete.
     pub fn revision(&self) -> Revision {
         match &self.0 {
             Inner::Cached(handle) => handle.shared.revision(),
@@ -215,7 +216,8 @@ impl Cacher {
         }
     }
 
-    /// The cache in figures. Looks at every watcher: meant for metrics, not for every request.
+    /// Statistics of the cache. The call visits every watcher: use it for metrics, not for every
+    /// request.
     pub fn stats(&self) -> CacherStats {
         match &self.0 {
             Inner::Cached(handle) => handle.shared.stats(),
@@ -223,7 +225,7 @@ impl Cacher {
         }
     }
 
-    /// Bytes of the current state; 0 without a cache. Cheap, unlike [`Cacher::stats`].
+    /// Bytes of the current state; 0 without a cache. It is cheap, unlike [`Cacher::stats`].
     pub fn object_bytes(&self) -> usize {
         match &self.0 {
             Inner::Cached(handle) => handle.shared.cache.read().object_bytes(),
@@ -231,7 +233,7 @@ impl Cacher {
         }
     }
 
-    /// What is read from the objects.
+    /// The labels and fields that are read from objects.
     pub fn shape(&self) -> &Arc<ObjectShape> {
         match &self.0 {
             Inner::Cached(handle) => &handle.shared.config.shape,
@@ -239,13 +241,13 @@ impl Cacher {
         }
     }
 
-    /// Ends the cache and its watches: what is queued is still handed out, then `goodbye`; `None`
-    /// is a clean end of the stream, which clients take as an invitation to come back. Later reads
-    /// fail with [`StoreFault::Closed`]. Stopping twice does nothing.
-    pub fn stop(&self, goodbye: Option<Status>) {
+    /// Stops the cache and its watches. Queued deliveries are still delivered, then `last_status`;
+    /// `None` is a clean end of the stream, after which clients reconnect. Later reads fail with
+    /// [`StoreFault::Closed`]. A second stop has no effect.
+    pub fn stop(&self, last_status: Option<Status>) {
         match &self.0 {
-            Inner::Cached(handle) => handle.shared.stop(goodbye.as_ref()),
-            Inner::Direct(direct) => direct.stop(goodbye),
+            Inner::Cached(handle) => handle.shared.stop(last_status.as_ref()),
+            Inner::Direct(direct) => direct.stop(last_status),
         }
     }
 }
@@ -277,7 +279,7 @@ impl Handle {
     async fn list(&self, scope: &Scope, request: &ListRequest) -> Result<List, ReadError> {
         let shared = &self.shared;
         let filter = shared.filter(scope, &request.labels, &request.fields, request.shard.as_ref());
-        let mut situation = Situation {
+        let mut situation = RouteInput {
             ready: shared.is_ready(),
             progress: shared.storage.capabilities().progress_requests,
             single: filter.is_single(),
@@ -303,12 +305,12 @@ impl Handle {
                     Err(error) => return Err(error),
                 }
             }
-            Route::Former(revision) => match self.former(revision, situation.progress).await? {
+            Route::Snapshot(revision) => match self.past_state(revision, situation.progress).await? {
                 Some(snapshot) => (snapshot, revision),
                 None => {
                     let list = self.list_store(&filter, request).await;
                     return list.map_err(|error| match error {
-                        // The wait did not help: waiting again may.
+                        // A retry may succeed although the wait did not.
                         ReadError::TooLarge { requested, current, .. } => {
                             ReadError::TooLarge { requested, current, retry_after_seconds: 1 }
                         }
@@ -328,8 +330,8 @@ impl Handle {
         store_read::list(&shared.storage, filter, request, &shared.config.shape, &shared.config.limits).await
     }
 
-    /// The state at exactly this revision; `None` when only the store may still know it.
-    async fn former(&self, revision: Revision, progress: bool) -> Result<Option<Snapshot>, ReadError> {
+    /// Returns the state at exactly this revision; `None` when only the store may still have it.
+    async fn past_state(&self, revision: Revision, progress: bool) -> Result<Option<Snapshot>, ReadError> {
         let shared = &self.shared;
         if let Some(snapshot) = shared.pins.lock().get(now(), revision) {
             return Ok(Some(snapshot));
@@ -338,18 +340,18 @@ impl Handle {
             if !progress {
                 return Ok(None);
             }
-            // What the cache does not reach in time the store may have: a page may come from a
-            // list that the store answered.
+            // The store may have a revision that the cache does not reach in time: a page's first
+            // list may have come from the store.
             match shared.reach(revision).await {
                 Ok(()) => {}
                 Err(ReadError::TooLarge { .. }) => return Ok(None),
                 Err(error) => return Err(error),
             }
         }
-        let Some(former) = shared.cache.read().former(revision) else { return Ok(None) };
+        let Some(former) = shared.cache.read().past_state(revision) else { return Ok(None) };
         let snapshot = former.rebuild(&shared.config.shape);
         shared.counters.rebuilt.fetch_add(1, Relaxed);
-        // Whoever asks for a former revision usually asks again: for the next page.
+        // A client that reads a former revision usually requests its next page.
         self.pin(revision, &snapshot);
         Ok(Some(snapshot))
     }
@@ -369,7 +371,7 @@ impl Handle {
             let items = items.counted(&shared.counters);
             return List { revision, continue_token: None, remaining: None, items, undecodable };
         };
-        // What stands in the list's head depends on where the page ends: a page is collected.
+        // The metadata at the head of the list depends on the page's end, so a page is collected.
         let limit = usize::try_from(limit).unwrap_or(usize::MAX);
         let objects: Vec<Object> = items.by_ref().take(limit).collect();
         let last = objects.last().filter(|_| objects.len() == limit).map(|object| object.key().clone());
@@ -401,7 +403,7 @@ impl Handle {
         Ok(self.register(mailbox, filter, request.bookmarks, deadline))
     }
 
-    /// Where and with what a watch begins.
+    /// Determines how a watch begins.
     async fn begin(&self, filter: &Arc<Filter>, request: &WatchRequest) -> Result<Mailbox, ReadError> {
         let shared = &self.shared;
         let current_revision = async || shared.storage.current_revision().await.map_err(ReadError::from_store);
@@ -415,8 +417,8 @@ impl Handle {
                 };
                 let consistent = at == ReadAt::MostRecent;
                 let progress = shared.storage.capabilities().progress_requests;
-                // Without truthful progress a quiet cache cannot know how fresh it is: the store
-                // shows the state, and the cache goes on from there.
+                // Without reliable progress a quiet cache does not know its freshness: the store
+                // serves the initial state, and the cache continues from there.
                 let hopeless = consistent && !progress && shared.revision() < required;
                 let replay = async {
                     shared.reach(required).await?;
@@ -438,19 +440,19 @@ impl Handle {
             WatchFrom::After(revision) => revision,
         };
         let cache = shared.cache.read();
-        match cache.history().place_after(after) {
-            Ok(place) => Ok(Mailbox::from_history(place, after)),
+        match cache.history().position_after(after) {
+            Ok(position) => Ok(Mailbox::from_history(position, after)),
             Err(_) => Ok(Mailbox::closed(Some(shared.expired(after, cache.history().floor())))),
         }
     }
 
-    /// The current state of the cache, which is to be at `required` or later, as initial events.
+    /// Serves the cache's current state, at `required` or later, as initial events.
     ///
     /// # Errors
-    /// [`ReadError::Undecodable`]: a client would take what is left out for deleted.
+    /// [`ReadError::Undecodable`], because a client would consider the omitted objects deleted.
     fn replay_cache(&self, filter: &Arc<Filter>, required: Revision, mark_end: bool) -> Result<Mailbox, ReadError> {
         let shared = &self.shared;
-        let (snapshot, revision, place) = {
+        let (snapshot, revision, position) = {
             let cache = shared.cache.read();
             refuse_undecodable(undecodable_in(&cache, filter))?;
             (cache.snapshot().clone(), cache.revision(), cache.history().end())
@@ -458,12 +460,12 @@ impl Handle {
         Shared::check_reached(required, revision)?;
         let items = ListItems::walk(snapshot, filter.clone(), shared.config.shape.clone(), "");
         shared.counters.replays.fetch_add(1, Relaxed);
-        let replay = Replay::new(items.counted(&shared.counters), mark_end.then_some(revision), place);
+        let replay = Replay::new(items.counted(&shared.counters), mark_end.then_some(revision), position);
         Ok(Mailbox::replay(replay, revision))
     }
 
-    /// The store's state as initial events. The live part begins behind its revision, wherever the
-    /// cache is: ahead (then in the history) or behind (then what is older is left out).
+    /// Serves the store's state as initial events. The live part begins behind the state's
+    /// revision, whether the cache is ahead (in the history) or behind (older events are skipped).
     async fn replay_store(&self, filter: &Arc<Filter>, at: ReadAt, mark_end: bool) -> Result<Mailbox, ReadError> {
         let shared = &self.shared;
         let request = ListRequest {
@@ -477,10 +479,10 @@ impl Handle {
         let List { revision, items, undecodable, .. } = self.list_store(filter, &request).await?;
         refuse_undecodable(undecodable)?;
         let cache = shared.cache.read();
-        match cache.history().place_after(revision) {
-            Ok(place) => {
+        match cache.history().position_after(revision) {
+            Ok(position) => {
                 shared.counters.replays.fetch_add(1, Relaxed);
-                Ok(Mailbox::replay(Replay::new(items, mark_end.then_some(revision), place), revision))
+                Ok(Mailbox::replay(Replay::new(items, mark_end.then_some(revision), position), revision))
             }
             Err(_) => Ok(Mailbox::closed(Some(shared.expired(revision, cache.history().floor())))),
         }
@@ -499,7 +501,7 @@ impl Handle {
         let id = {
             let mut hub = shared.hub.lock();
             let id = hub.handle_watch(now(), cell.clone(), filter.clone(), deadline, bookmarks, &shared.config.limits);
-            // A stop that came first has told everyone it knew of.
+            // An earlier stop has closed only the watchers that it knew.
             if shared.is_stopped() {
                 unneeded = cell.lock().handle_close(None, hub.dispatched());
             }
@@ -511,18 +513,19 @@ impl Handle {
     }
 }
 
-/// The keys in the scope of a filter whose values are no objects, at most [`UNDECODABLE_KEYS_MAX`].
+/// The keys in the scope of a filter whose values are not objects, at most
+/// [`UNDECODABLE_KEYS_MAX`].
 fn undecodable_in(cache: &Cache, filter: &Filter) -> Vec<Key> {
     cache.undecodable().filter(|key| filter.covers(key)).take(UNDECODABLE_KEYS_MAX).cloned().collect()
 }
 
-/// Refuses an initial state that would leave something out.
+/// Fails if an initial state would omit an object.
 pub(crate) fn refuse_undecodable(keys: Vec<Key>) -> Result<(), ReadError> {
     if keys.is_empty() { Ok(()) } else { Err(ReadError::Undecodable { keys }) }
 }
 
 impl Readiness {
-    /// The next state after a successful list; a stop is final.
+    /// Marks the cache as ready after a list; a stop is final.
     pub(crate) fn after_list(&mut self) -> bool {
         let generation = match self {
             Readiness::Stopped => return false,

@@ -1,5 +1,5 @@
-//! The history window: the newest events of a resource, shared and immutable, addressed by their
-//! place or by revision, bounded by bytes and by age.
+//! The history window: the newest events of a resource, addressed by position or by revision, and
+//! bounded by bytes and age. Events are shared and immutable.
 //!
 //! ```text
 //!   floor        start                                    end
@@ -9,7 +9,7 @@
 //!   a watch may begin after any revision ≥ floor
 //! ```
 //!
-//! Places, not revisions, are what a watcher remembers: one transaction of the store may change
+//! A watcher remembers a position instead of a revision. One transaction of the store may change
 //! several objects at one revision, and a watcher may stop between two of them.
 
 use std::collections::VecDeque;
@@ -23,46 +23,46 @@ use crate::delivery::SharedEvent;
 use crate::encodings::Encodings;
 use crate::limits::{EVICTED_EVENTS_MAX, Limits, MEMO_EVENTS_MAX};
 
-/// The window. A plain value; its owner decides who may look when.
+/// The window. It is a plain value; its owner synchronizes access.
 pub(crate) struct History {
     events: VecDeque<Arc<SharedEvent>>,
-    /// Place of the first event in `events`; never decreases.
+    /// The position of the first event in `events`; never decreases.
     start: u64,
-    /// A watch may begin after this revision or a later one: all later events are here.
+    /// A watch may begin after this revision or a later one, because all later events are held.
     floor: Revision,
-    /// What the window alone keeps alive ([`cost`]), and the budget it shares.
+    /// The bytes that only the window keeps alive ([`cost`]), and the shared budget.
     account: WindowAccount,
     encodings: Arc<Encodings>,
 }
 
-/// Where the window begins.
+/// The start of the window.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Edge {
-    /// The place of the oldest event that is held.
+pub(crate) struct WindowStart {
+    /// The position of the oldest held event.
     pub(crate) start: u64,
     /// The oldest revision that a watch may begin after.
     pub(crate) floor: Revision,
 }
 
-/// The place is not in the window any more.
+/// The error for a position that has left the window.
 #[derive(Debug, PartialEq, Eq)]
-pub(crate) struct Gone;
+pub(crate) struct Evicted;
 
 impl History {
-    /// An empty window; a watch may begin after `floor`.
+    /// Creates an empty window; a watch may begin after `floor`.
     pub(crate) fn new(floor: Revision, encodings: Arc<Encodings>, budget: Option<&HistoryBudget>) -> Self {
         let account = budget.map_or_else(WindowAccount::default, HistoryBudget::open);
         History { events: VecDeque::new(), start: 0, floor, account, encodings }
     }
 
-    /// The place behind the last event.
+    /// The position behind the last event.
     pub(crate) fn end(&self) -> u64 {
         self.start + self.events.len() as u64
     }
 
-    /// Where the window begins.
-    pub(crate) fn edge(&self) -> Edge {
-        Edge { start: self.start, floor: self.floor }
+    /// The start of the window.
+    pub(crate) fn window_start(&self) -> WindowStart {
+        WindowStart { start: self.start, floor: self.floor }
     }
 
     /// The oldest revision that a watch may begin after.
@@ -70,7 +70,7 @@ impl History {
         self.floor
     }
 
-    /// How many events are held.
+    /// The number of held events.
     pub(crate) fn len(&self) -> usize {
         self.events.len()
     }
@@ -80,19 +80,19 @@ impl History {
         self.account.bytes()
     }
 
-    /// From the oldest event to `now`.
+    /// The time from the oldest event to `now`.
     pub(crate) fn span(&self, now: Instant) -> Duration {
         self.events.front().map_or(Duration::ZERO, |event| now.saturating_duration_since(event.at))
     }
 
-    /// Adds an event and lets those go that the limits no longer cover.
+    /// Adds an event and evicts those that exceed the limits.
     ///
-    /// Revisions must not fall; equal ones are one transaction.
+    /// Revisions must not decrease; equal ones belong to one transaction.
     pub(crate) fn append(&mut self, now: Instant, event: Event, limits: &Limits) -> &Arc<SharedEvent> {
         self.push(SharedEvent::new(self.end(), now, event, self.encodings.clone()), limits)
     }
 
-    /// The same, for an object whose stored value is no object any more; `event` is its deletion.
+    /// Adds the deletion of an object whose stored value became undecodable.
     pub(crate) fn append_undecodable(&mut self, now: Instant, event: Event, limits: &Limits) -> &Arc<SharedEvent> {
         let event = SharedEvent::new(self.end(), now, event, self.encodings.clone());
         self.push(event.into_undecodable(), limits)
@@ -110,17 +110,17 @@ impl History {
         self.events.back().expect("just added, and the newest event never leaves")
     }
 
-    /// Lets events go that the limits no longer cover, a few at a time; true when there are more.
+    /// Evicts a few of the events that exceed the limits; true when more remain.
     ///
-    /// After a burst and a pause all of it has aged at once: whoever waits for the lock should not
-    /// wait for all of it to be freed.
+    /// After a burst and a pause, all events exceed the age at once. Evicting them in parts keeps
+    /// the lock's hold time short.
     pub(crate) fn evict(&mut self, now: Instant, limits: &Limits) -> bool {
         let mut left = EVICTED_EVENTS_MAX;
         while self.events.len() > 1 {
             let oldest = &self.events[0];
             let aged = now.saturating_duration_since(oldest.at) > limits.history_age
                 && self.events.len() > limits.history_events_min;
-            if !aged && self.bytes() <= limits.history_bytes_max && !self.account.has_to_give() {
+            if !aged && self.bytes() <= limits.history_bytes_max && !self.account.is_over_share() {
                 break;
             }
             if left == 0 {
@@ -132,34 +132,34 @@ impl History {
         false
     }
 
-    /// Everything up to now is one unknowable step: a new watch may begin only after `floor`. The
-    /// events stay, for watchers that are on their way through them.
+    /// Marks the changes up to `floor` as unknown: a new watch may begin only after `floor`. The
+    /// events stay for watchers that are reading them.
     pub(crate) fn raise_floor(&mut self, floor: Revision) {
         self.floor = self.floor.max(floor);
     }
 
-    /// Forgets everything; places go on. Nobody who stood before can go on. Returns the events.
+    /// Clears the window and returns its events. All earlier positions become invalid.
     pub(crate) fn clear(&mut self, floor: Revision) -> VecDeque<Arc<SharedEvent>> {
-        // A place is skipped, so that even who stood at the very end is told.
+        // Skips one position, so that a reader at the very end also gets an error.
         self.start = self.end() + 1;
         self.account.subtract(self.account.bytes());
         self.floor = floor;
         std::mem::take(&mut self.events)
     }
 
-    /// The place of the first event after `revision`, if every event after it is held.
-    pub(crate) fn place_after(&self, revision: Revision) -> Result<u64, Gone> {
+    /// The position of the first event after `revision`, if every event after it is held.
+    pub(crate) fn position_after(&self, revision: Revision) -> Result<u64, Evicted> {
         if revision < self.floor {
-            return Err(Gone);
+            return Err(Evicted);
         }
         let skipped = self.events.partition_point(|event| event.revision() <= revision);
         Ok(self.start + skipped as u64)
     }
 
-    /// Up to `limit` events from `place` on, and more only to end with a whole revision; empty at
+    /// Returns up to `limit` events from `position` on, and more only to complete a revision; empty at
     /// the end.
-    pub(crate) fn read(&self, place: u64, limit: usize) -> Result<Vec<Arc<SharedEvent>>, Gone> {
-        let skip = place.checked_sub(self.start).ok_or(Gone)? as usize;
+    pub(crate) fn read(&self, position: u64, limit: usize) -> Result<Vec<Arc<SharedEvent>>, Evicted> {
+        let skip = position.checked_sub(self.start).ok_or(Evicted)? as usize;
         if skip >= self.events.len() {
             return Ok(Vec::new());
         }
@@ -170,23 +170,23 @@ impl History {
         Ok(self.events.range(skip..to).cloned().collect())
     }
 
-    /// The event at a place, if it is held.
-    pub(crate) fn get(&self, place: u64) -> Option<&Arc<SharedEvent>> {
-        self.events.get(place.checked_sub(self.start)? as usize)
+    /// The event at a position, if it is held.
+    pub(crate) fn get(&self, position: u64) -> Option<&Arc<SharedEvent>> {
+        self.events.get(position.checked_sub(self.start)? as usize)
     }
 
     fn drop_oldest(&mut self) {
         if let Some(event) = self.events.pop_front() {
             self.start += 1;
             self.account.subtract(cost(&event.event));
-            // The rest of a transaction is of no use without its beginning.
+            // The rest of a transaction is of no use without its first event.
             self.raise_floor(event.revision());
         }
     }
 }
 
-/// What only the window keeps alive of an event: the state that was replaced, and for a deletion
-/// the last state too. The current state is counted where it is current.
+/// The bytes that only the window keeps alive: the replaced state, and for a deletion the last
+/// state too. The current state is accounted elsewhere.
 fn cost(event: &Event) -> usize {
     let previous = event.previous.as_ref().map_or(0, listwatch_meta::Object::heap_size);
     let deleted = if event.change == Change::Deleted { event.object.heap_size() } else { 0 };
@@ -218,11 +218,11 @@ mod tests {
     }
 
     #[test]
-    fn a_watch_begins_after_any_revision_that_is_covered() {
+    fn position_after_covered_revision_is_found() {
         let (history, _) = history(&[11, 13, 13, 20], &Limits::default(), Duration::ZERO);
         let r = Revision::new;
-        for (after, expected) in [(9, Err(Gone)), (10, Ok(0)), (11, Ok(1)), (12, Ok(1)), (13, Ok(3)), (99, Ok(4))] {
-            assert_eq!(history.place_after(r(after)), expected, "after {after}");
+        for (after, expected) in [(9, Err(Evicted)), (10, Ok(0)), (11, Ok(1)), (12, Ok(1)), (13, Ok(3)), (99, Ok(4))] {
+            assert_eq!(history.position_after(r(after)), expected, "after {after}");
         }
         assert_eq!(history.read(0, 1).unwrap().len(), 1);
         assert_eq!(history.read(1, 1).unwrap().len(), 2, "a revision is not split");
@@ -236,18 +236,18 @@ mod tests {
     }
 
     #[test]
-    fn old_events_leave_but_never_the_last_hundred() {
+    fn old_events_are_evicted_down_to_the_minimum_count() {
         let limits = Limits { history_events_min: 3, ..Limits::default() };
         let (history, now) = history(&[11, 12, 13, 14, 15], &limits, Duration::from_secs(60));
         assert_eq!((history.len(), history.floor()), (3, Revision::new(12)));
-        assert_eq!(history.place_after(Revision::new(11)), Err(Gone));
-        assert_eq!(history.place_after(Revision::new(12)), Ok(2));
-        assert_eq!(history.read(1, 9), Err(Gone));
+        assert_eq!(history.position_after(Revision::new(11)), Err(Evicted));
+        assert_eq!(history.position_after(Revision::new(12)), Ok(2));
+        assert_eq!(history.read(1, 9), Err(Evicted));
         assert_eq!(history.span(now), Duration::from_secs(120));
     }
 
     #[test]
-    fn young_events_stay_until_the_bytes_are_used_up() {
+    fn young_events_are_evicted_at_the_byte_bound() {
         let one = cost(&added(1));
         let limits = Limits { history_events_min: 0, history_bytes_max: 10 * one, ..Limits::default() };
         let revisions: Vec<u64> = (11..100).collect();
@@ -256,7 +256,7 @@ mod tests {
     }
 
     #[test]
-    fn windows_that_share_a_budget_keep_within_it_and_the_busy_one_pays() {
+    fn shared_budget_evicts_from_the_busy_window() {
         let one = cost(&added(1));
         let limits =
             Limits { history_events_min: 0, history_budget: Some(HistoryBudget::new(20 * one)), ..Limits::default() };
@@ -273,7 +273,7 @@ mod tests {
     }
 
     #[test]
-    fn what_has_aged_together_leaves_in_parts() {
+    fn expired_events_are_evicted_in_batches() {
         let revisions: Vec<u64> = (11..11 + 3 * EVICTED_EVENTS_MAX as u64).collect();
         let (mut history, now) = history(&revisions, &Limits::default(), Duration::ZERO);
         let later = now + Duration::from_secs(76);
@@ -286,12 +286,12 @@ mod tests {
     }
 
     #[test]
-    fn after_a_reset_nobody_goes_on() {
+    fn clear_invalidates_every_earlier_position() {
         let (mut history, _) = history(&[11, 12], &Limits::default(), Duration::ZERO);
         let end = history.end();
         assert_eq!(history.clear(Revision::new(50)).len(), 2);
-        assert_eq!(history.read(end, 1), Err(Gone));
-        assert_eq!(history.place_after(Revision::new(50)), Ok(history.end()));
-        assert_eq!(history.place_after(Revision::new(49)), Err(Gone));
+        assert_eq!(history.read(end, 1), Err(Evicted));
+        assert_eq!(history.position_after(Revision::new(50)), Ok(history.end()));
+        assert_eq!(history.position_after(Revision::new(49)), Err(Evicted));
     }
 }

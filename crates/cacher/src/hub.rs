@@ -1,13 +1,13 @@
-//! Who wants to know: the watchers of a resource, which events reach them, and when their
-//! bookmarks and deadlines are due ([`Hub`]).
+//! The watchers of a resource: the events that each one receives, and the times of its bookmarks
+//! and deadline ([`Hub`]).
 //!
-//! The hub holds only what dispatching needs: each watcher's filter, its place in the
-//! [`Interest`] index, and its timers. What waits for a watcher is in its
-//! [`Mailbox`](crate::watcher::Mailbox), behind a handle `W` that the hub only passes on.
+//! The hub holds only the data for dispatching: each watcher's filter, its key in the [`Interest`]
+//! index, and its timers. The queued deliveries are in the [`Mailbox`](crate::watcher::Mailbox),
+//! behind a handle `W` that is opaque to the hub.
 //!
-//! A watcher is *attached* while events are pushed to it. It detaches when its queue runs over and
-//! attaches again when its reader has come to the end of the history: an event is never looked up
-//! for a watcher that does not keep up.
+//! A watcher is *attached* while events are pushed to it. It is detached when its queue overflows,
+//! and attached again when its reader has reached the end of the history. So a slow watcher costs
+//! nothing at dispatch.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -17,56 +17,56 @@ use listwatch_meta::{Change, ObjectShape, Revision};
 
 use crate::bookmark;
 use crate::delivery::SharedEvent;
-use crate::filter::{Filter, LookedAt};
+use crate::filter::{EventLabels, Filter};
 use crate::interest::Interest;
 use crate::limits::{BOOKMARK_PROGRESS_LEAD, Limits, TIMER_SLACK};
 use crate::watcher::Push;
 
-/// The watchers of one resource. `W` is how a watcher's mailbox is reached.
+/// The watchers of one resource. `W` is the handle of a watcher's mailbox.
 pub(crate) struct Hub<W> {
     watchers: Vec<Option<Entry<W>>>,
     free: Vec<u32>,
     interest: Interest,
     attached: usize,
-    /// The place of the next event to dispatch.
+    /// The position of the next event to dispatch.
     dispatched: u64,
-    /// Everything up to this revision has been dispatched.
+    /// The revision up to which everything has been dispatched.
     revision: Revision,
     /// One timer per watcher: its next bookmark or its deadline.
     timers: BTreeSet<(Instant, u32)>,
-    /// The store was asked for progress on behalf of all bookmarks due up to here.
+    /// The store was asked for progress on behalf of all bookmarks due until this time.
     asked_until: Option<Instant>,
-    /// Watchers that detach in the dispatch that runs; kept for its allocation.
+    /// Watchers to detach after the current dispatch; kept for its allocation.
     overflowed: Vec<u32>,
 }
 
-/// Names a watcher of one hub; only its owner has it.
+/// The identifier of a watcher within one hub; only the watcher's owner has it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct WatcherId(u32);
 
 struct Entry<W> {
     handle: W,
     filter: Arc<Filter>,
-    /// Events before this place it has already; `None` while detached.
+    /// The position from which events are pushed; `None` while detached.
     attached_at: Option<u64>,
     deadline: Instant,
-    /// The instant under which it stands in `timers`.
+    /// The watcher's time in `timers`.
     timer: Instant,
-    /// It takes bookmarks, and this is when the next one is due.
+    /// The time of the next bookmark, if the watcher accepts bookmarks.
     bookmark: Option<Instant>,
 }
 
-/// What the passing of time asks for.
+/// A due action.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Due<'a, W> {
-    /// A bookmark at this revision.
+    /// Send a bookmark at this revision.
     Bookmark(&'a W, Revision),
-    /// The watch is over.
+    /// End the watch.
     Deadline(&'a W),
 }
 
 impl<W> Hub<W> {
-    /// No watchers; the shape's fields at the positions `indexed` have a dispatch index.
+    /// Creates a hub without watchers; the fields at the positions `indexed` have a dispatch index.
     pub(crate) fn new(indexed: &[usize]) -> Self {
         Hub {
             watchers: Vec::new(),
@@ -83,7 +83,7 @@ impl<W> Hub<W> {
 
     // --------------------------------------------------------------------------------- inputs
 
-    /// A watcher begins, detached. With `bookmarks` it gets some until its deadline.
+    /// Adds a watcher, detached. With `bookmarks` it gets bookmarks until its deadline.
     pub(crate) fn handle_watch(
         &mut self,
         now: Instant,
@@ -107,28 +107,28 @@ impl<W> Hub<W> {
         WatcherId(id)
     }
 
-    /// A watcher stands at `place` in history, and everything before it has been read: from now on
-    /// events are pushed to it. False when more has been dispatched: read on.
-    pub(crate) fn handle_attach(&mut self, id: WatcherId, place: u64) -> bool {
-        if place < self.dispatched {
+    /// Attaches a watcher that has read everything before `position`. False when more has been
+    /// dispatched meanwhile, so that the reader must read on.
+    pub(crate) fn handle_attach(&mut self, id: WatcherId, position: u64) -> bool {
+        if position < self.dispatched {
             return false;
         }
         if let Some(entry) = &mut self.watchers[id.0 as usize]
             && entry.attached_at.is_none()
         {
-            entry.attached_at = Some(place);
-            self.interest.insert(id.0, entry.filter.pin());
+            entry.attached_at = Some(position);
+            self.interest.insert(id.0, entry.filter.index_key());
             self.attached += 1;
         }
         true
     }
 
-    /// A watcher that was attached has to be left alone after all.
+    /// Detaches a watcher that was attached.
     pub(crate) fn handle_detach(&mut self, id: WatcherId) {
         self.detach(id.0);
     }
 
-    /// A watcher's reader is gone. Returns the handle, to be dropped outside of any lock.
+    /// Removes a watcher. Returns the handle, to be dropped outside of any lock.
     pub(crate) fn handle_gone(&mut self, id: WatcherId) -> Option<W> {
         self.detach(id.0);
         let entry = self.watchers[id.0 as usize].take()?;
@@ -141,9 +141,9 @@ impl<W> Hub<W> {
         Some(entry.handle)
     }
 
-    /// An event happened: `push` is called once for each attached watcher that sees it.
+    /// Dispatches an event: calls `push` once for each attached watcher that sees it.
     ///
-    /// Events must come in the order of the history, none left out.
+    /// Every event must be dispatched, in the order of the history.
     pub(crate) fn handle_event(
         &mut self,
         event: &Arc<SharedEvent>,
@@ -152,13 +152,13 @@ impl<W> Hub<W> {
     ) {
         debug_assert!(event.sequence >= self.dispatched, "events are dispatched in order");
         let Hub { watchers, interest, overflowed, .. } = self;
-        let looked_at = LookedAt::new(&event.event, shape);
-        interest.candidates(&looked_at, |id| {
+        let labeled_event = EventLabels::new(&event.event, shape);
+        interest.candidates(&labeled_event, |id| {
             let Some(entry) = &watchers[id as usize] else { return };
-            if entry.attached_at.is_none_or(|place| event.sequence < place) {
+            if entry.attached_at.is_none_or(|position| event.sequence < position) {
                 return;
             }
-            if let Some(change) = entry.filter.view(&looked_at)
+            if let Some(change) = entry.filter.view(&labeled_event)
                 && matches!(push(&entry.handle, change), Push::Overflow | Push::Closed)
             {
                 overflowed.push(id);
@@ -170,33 +170,33 @@ impl<W> Hub<W> {
         }
     }
 
-    /// Events before this sequence have been dispatched.
+    /// The position of the next event to dispatch.
     pub(crate) fn dispatched(&self) -> u64 {
         self.dispatched
     }
 
-    /// Everything up to `revision`, whose last event stands before `end`, has been dispatched.
+    /// Records that everything up to `revision`, whose last event precedes `end`, is dispatched.
     pub(crate) fn handle_progress(&mut self, revision: Revision, end: u64) {
         self.revision = revision;
         self.dispatched = end;
     }
 
-    /// Time went by: `due` is called for each watcher whose timer has come.
+    /// Calls `due` for each watcher whose timer has expired.
     pub(crate) fn handle_timeout(&mut self, now: Instant, limits: &Limits, mut due: impl FnMut(Due<'_, W>)) {
         if self.timers.first().is_none_or(|(timer, _)| *timer > now) {
             return;
         }
-        // What is set anew is not served in the same go, however soon it is due.
+        // Timers that are set here are not handled in the same call, however soon they are due.
         let mut again = Vec::new();
         while let Some((timer, id)) = self.timers.first().copied() {
             let Some(entry) = &mut self.watchers[id as usize] else { break };
-            // The driver is awake: bookmarks that are due in a moment go out now.
+            // The driver is awake, so bookmarks that are due shortly are sent now.
             if timer > now && (entry.bookmark.is_none() || timer > now + TIMER_SLACK) {
                 break;
             }
             self.timers.pop_first();
             if now >= entry.deadline {
-                // Its owner takes it away; until then nothing is due any more.
+                // The owner removes the watcher; until then it has no due timer.
                 entry.bookmark = None;
                 due(Due::Deadline(&entry.handle));
                 self.detach(id);
@@ -217,7 +217,7 @@ impl<W> Hub<W> {
         self.watchers.iter().flatten().for_each(|entry| visit(&entry.handle));
     }
 
-    /// Nobody can go on: all are detached.
+    /// Detaches all watchers, because none can continue.
     pub(crate) fn handle_reset(&mut self) {
         for id in 0..self.watchers.len() {
             self.detach(id as u32);
@@ -226,8 +226,8 @@ impl<W> Hub<W> {
 
     // ------------------------------------------------------------------------------- polling
 
-    /// True when the store should be asked for progress, so that bookmarks that are due soon say
-    /// something new.
+    /// True when the store should be asked for progress, so that soon-due bookmarks have a newer
+    /// revision.
     pub(crate) fn poll_progress(&mut self, now: Instant) -> bool {
         let Some(first) = self.next_bookmark() else { return false };
         if self.asked_until >= Some(first) || first.checked_sub(BOOKMARK_PROGRESS_LEAD).is_some_and(|ask| now < ask) {
@@ -237,19 +237,19 @@ impl<W> Hub<W> {
         true
     }
 
-    /// When to call [`Hub::poll_progress`] and [`Hub::handle_timeout`] again.
+    /// The time of the next call of [`Hub::poll_progress`] and [`Hub::handle_timeout`].
     pub(crate) fn poll_timeout(&self) -> Option<Instant> {
         let first = self.timers.first().map(|(timer, _)| *timer)?;
         let ask = self.next_bookmark().filter(|due| self.asked_until < Some(*due));
         Some(ask.and_then(|due| due.checked_sub(BOOKMARK_PROGRESS_LEAD)).map_or(first, |ask| ask.min(first)))
     }
 
-    /// How many watchers there are.
+    /// The number of watchers.
     pub(crate) fn len(&self) -> usize {
         self.watchers.len() - self.free.len()
     }
 
-    /// How many watchers events are not pushed to.
+    /// The number of detached watchers.
     pub(crate) fn detached(&self) -> usize {
         self.len() - self.attached
     }
@@ -262,7 +262,7 @@ impl<W> Hub<W> {
     fn detach(&mut self, id: u32) {
         let Some(entry) = &mut self.watchers[id as usize] else { return };
         if entry.attached_at.take().is_some() {
-            self.interest.remove(id, entry.filter.pin());
+            self.interest.remove(id, entry.filter.index_key());
             self.attached -= 1;
         }
     }
@@ -314,7 +314,7 @@ mod tests {
     }
 
     #[test]
-    fn events_are_pushed_to_who_is_attached_and_concerned() {
+    fn event_is_pushed_to_attached_watchers_that_match() {
         let start = Instant::now();
         let mut hub = Hub::new(&[]);
         let all = join(&mut hub, start, 'a', &Scope::All, 60, false);
@@ -328,7 +328,7 @@ mod tests {
         assert_eq!(pushed(&mut hub, &event(3, "one"), Push::Queued), "ab");
         assert_eq!(pushed(&mut hub, &event(4, "two"), Push::Overflow), "a");
         assert_eq!((hub.len(), hub.detached()), (2, 1));
-        assert_eq!(pushed(&mut hub, &event(5, "one"), Push::Queued), "b", "who ran over is left alone");
+        assert_eq!(pushed(&mut hub, &event(5, "one"), Push::Queued), "b", "the overflowed watcher is detached");
         assert_eq!(hub.handle_gone(one), Some('b'));
         assert_eq!(hub.handle_gone(all), Some('a'));
         assert_eq!((hub.len(), hub.detached(), hub.timers.len()), (0, 0, 0));
@@ -346,7 +346,7 @@ mod tests {
     }
 
     #[test]
-    fn bookmarks_and_deadlines_come_in_time() {
+    fn bookmarks_and_deadlines_are_due_at_their_times() {
         let start = Instant::now();
         let mut hub = Hub::new(&[]);
         for (name, seconds, bookmarks) in [('a', 100, true), ('b', 63, true), ('c', 70, false), ('d', 100, true)] {
@@ -362,7 +362,7 @@ mod tests {
         assert!(!hub.poll_progress(ask), "and once");
         assert_eq!(hub.poll_timeout(), Some(at(60)));
         assert_eq!(due(&mut hub, at(59)), Vec::<String>::new());
-        assert_eq!(due(&mut hub, at(60)), ["a bookmark 9", "b bookmark 9"], "and none for who is not attached");
+        assert_eq!(due(&mut hub, at(60)), ["a bookmark 9", "b bookmark 9"], "detached watchers get no bookmark");
         assert_eq!(due(&mut hub, at(61)), ["b bookmark 9"], "two seconds before its deadline");
         assert_eq!(due(&mut hub, at(63)), ["b deadline"]);
         assert_eq!(due(&mut hub, at(70)), ["c deadline"]);

@@ -1,26 +1,26 @@
-//! Which watchers an event may concern: [`Interest`], an index over what each watcher pins.
+//! Finds the watchers that an event may concern: [`Interest`], an index of watchers by filter.
 //!
-//! Every watcher stands in exactly one place, the most selective that its filter allows (see
-//! [`Pin`]); an event looks in the few places that its key, its indexed fields and its labels lead
-//! to, before and after the change. So with ten thousand watchers of ten thousand nodes an event
-//! looks at one or two of them. What is found is a candidate: the filter decides.
+//! Every watcher is listed under exactly one key, the most selective one of its filter (see
+//! [`IndexKey`]). An event is looked up under its own key, its indexed fields and its labels, before and
+//! after the change. So with ten thousand watchers of ten thousand nodes, an event examines one or
+//! two of them. The index returns candidates; the filter decides.
 
 use std::collections::HashMap;
 
-use crate::filter::{LookedAt, Pin};
+use crate::filter::{EventLabels, IndexKey};
 
-/// Watchers by what they pin.
+/// Watchers by index key.
 pub(crate) struct Interest {
     all: Members,
     keys: ByText,
     names: ByText,
     namespaces: ByText,
-    /// One per indexed field: its position in the shape, and the watchers by value.
+    /// One entry per indexed field: its position in the shape, and the watchers by value.
     fields: Vec<(usize, ByText)>,
-    /// One per label that some watcher pins.
+    /// One entry per label that a watcher requires.
     labels: Vec<(Box<str>, ByText)>,
-    /// Where a watcher stands among those that pin the same, by its number: it leaves without being
-    /// looked for, also when ten thousand leave at once.
+    /// The position of each watcher among those with the same index key, by watcher number. Removal
+    /// needs no search, also when ten thousand watchers leave at once.
     positions: Vec<u32>,
 }
 
@@ -28,7 +28,7 @@ type Members = Vec<u32>;
 type ByText = HashMap<Box<str>, Members>;
 
 impl Interest {
-    /// No watchers; the shape's fields at these positions are indexed.
+    /// Creates an empty index with the shape's fields at these positions.
     pub(crate) fn new(indexed: &[usize]) -> Self {
         Interest {
             all: Members::new(),
@@ -41,9 +41,9 @@ impl Interest {
         }
     }
 
-    /// Adds a watcher, which must not be there.
-    pub(crate) fn insert(&mut self, watcher: u32, pin: &Pin) {
-        let members = match self.place(pin) {
+    /// Adds a watcher, which must not be in the index.
+    pub(crate) fn insert(&mut self, watcher: u32, index_key: &IndexKey) {
+        let members = match self.position(index_key) {
             None => &mut self.all,
             Some((map, text)) => {
                 if !map.contains_key(text) {
@@ -60,10 +60,10 @@ impl Interest {
         self.positions[watcher as usize] = position;
     }
 
-    /// Removes a watcher, which must be there under this pin.
-    pub(crate) fn remove(&mut self, watcher: u32, pin: &Pin) {
+    /// Removes a watcher, which must be listed under this index key.
+    pub(crate) fn remove(&mut self, watcher: u32, index_key: &IndexKey) {
         let position = self.positions[watcher as usize] as usize;
-        let members = match self.place(pin) {
+        let members = match self.position(index_key) {
             None => Some(&mut self.all),
             Some((map, text)) => map.get_mut(text),
         };
@@ -75,8 +75,8 @@ impl Interest {
         if let Some(moved) = moved {
             self.positions[moved as usize] = position as u32;
         }
-        // What nobody pins any more takes no room.
-        match self.place(pin) {
+        // Frees empty entries.
+        match self.position(index_key) {
             None => {
                 if self.all.is_empty() {
                     self.all = Members::new();
@@ -88,23 +88,23 @@ impl Interest {
                 }
             }
         }
-        if let Pin::Label(..) = pin {
+        if let IndexKey::Label(..) = index_key {
             self.labels.retain(|(_, map)| !map.is_empty());
         }
     }
 
-    fn place<'a>(&'a mut self, pin: &'a Pin) -> Option<(&'a mut ByText, &'a str)> {
-        match pin {
-            Pin::All => None,
-            Pin::Key(key) => Some((&mut self.keys, key)),
-            Pin::Name(name) => Some((&mut self.names, name)),
-            Pin::Namespace(namespace) => Some((&mut self.namespaces, namespace)),
-            Pin::Field(position, value) => {
+    fn position<'a>(&'a mut self, index_key: &'a IndexKey) -> Option<(&'a mut ByText, &'a str)> {
+        match index_key {
+            IndexKey::All => None,
+            IndexKey::Key(key) => Some((&mut self.keys, key)),
+            IndexKey::Name(name) => Some((&mut self.names, name)),
+            IndexKey::Namespace(namespace) => Some((&mut self.namespaces, namespace)),
+            IndexKey::Field(position, value) => {
                 let index = self.fields.iter().position(|(indexed, _)| indexed == position);
                 let index = index.expect("a filter pins only fields that are indexed");
                 Some((&mut self.fields[index].1, value))
             }
-            Pin::Label(label, value) => {
+            IndexKey::Label(label, value) => {
                 let index = self.labels.iter().position(|(known, _)| known == label).unwrap_or_else(|| {
                     self.labels.push((label.clone(), ByText::new()));
                     self.labels.len() - 1
@@ -115,8 +115,8 @@ impl Interest {
     }
 
     /// Calls `visit` once for each watcher that the event may concern.
-    pub(crate) fn candidates(&self, looked_at: &LookedAt<'_>, mut visit: impl FnMut(u32)) {
-        let LookedAt { event, shape, .. } = looked_at;
+    pub(crate) fn candidates(&self, labeled_event: &EventLabels<'_>, mut visit: impl FnMut(u32)) {
+        let EventLabels { event, shape, .. } = labeled_event;
         let object = &event.object;
         self.all.iter().copied().for_each(&mut visit);
         let mut found = |map: &ByText, text: &str| {
@@ -144,8 +144,8 @@ impl Interest {
             found(map, &now);
         }
         for (label, map) in &self.labels {
-            let now = looked_at.label_now(label);
-            if let Some(before) = looked_at.label_before(label)
+            let now = labeled_event.label_now(label);
+            if let Some(before) = labeled_event.label_before(label)
                 && Some(&before) != now.as_ref()
             {
                 found(map, &before);
@@ -200,7 +200,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn nobody_interested_is_overlooked_and_nobody_is_asked_twice(
+        fn candidates_contain_each_matching_watcher_exactly_once(
             filters in prop::collection::vec(filter(), 1..20),
             gone in prop::collection::vec(any::<bool>(), 20),
             namespace in "[ab]", name in "[xy]",
@@ -221,19 +221,19 @@ mod tests {
             };
             let mut interest = Interest::new(&[0]);
             for (id, filter) in filters.iter().enumerate() {
-                interest.insert(id as u32, filter.pin());
+                interest.insert(id as u32, filter.index_key());
             }
             for (id, filter) in filters.iter().enumerate().filter(|(id, _)| gone[*id]) {
-                interest.remove(id as u32, filter.pin());
+                interest.remove(id as u32, filter.index_key());
             }
             let mut asked = Vec::new();
             let shape = shape();
-            let looked_at = LookedAt::new(&event, &shape);
-            interest.candidates(&looked_at, |id| asked.push(id as usize));
+            let labeled_event = EventLabels::new(&event, &shape);
+            interest.candidates(&labeled_event, |id| asked.push(id as usize));
             asked.sort_unstable();
             for (id, filter) in filters.iter().enumerate() {
                 let times = asked.iter().filter(|asked| **asked == id).count();
-                let wanted = !gone[id] && filter.view(&looked_at).is_some();
+                let wanted = !gone[id] && filter.view(&labeled_event).is_some();
                 prop_assert!(times <= 1, "watcher {} is asked {} times", id, times);
                 prop_assert!(!wanted || times == 1, "watcher {} wants the event and is not asked", id);
                 prop_assert!(!gone[id] || times == 0, "watcher {} is gone and is asked", id);

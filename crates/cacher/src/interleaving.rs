@@ -1,6 +1,6 @@
-//! The core alone, under every order of calls that locks would allow: events are applied, later
-//! dispatched, while readers look at the history, bring what they saw, and attach, each as a step
-//! of its own. Time, tasks and locks do not exist here.
+//! Property test of the core under every order of calls that locks would allow. Events are applied
+//! and dispatched while readers read the history, return results and attach, each as a separate
+//! step. The test has no time, tasks or locks.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -9,35 +9,36 @@ use std::time::{Duration, Instant};
 use listwatch_meta::{Change, FieldSelector, Key, LabelSelector, Object, ObjectShape, Revision, Status};
 use proptest::prelude::*;
 
-use crate::cache::{Cache, Input, NoObject};
+use crate::cache::{Cache, DecodeError, Input};
 use crate::delivery::SharedEvent;
-use crate::filter::{Filter, LookedAt, Scope};
-use crate::history::{Edge, Gone};
+use crate::filter::{EventLabels, Filter, Scope};
+use crate::history::{Evicted, WindowStart};
 use crate::hub::{Due, Hub, WatcherId};
 use crate::limits::Limits;
 use crate::watcher::{Mailbox, Queued, Step};
 
 #[derive(Clone, Debug)]
 enum Op {
-    /// One transaction: these objects, at one revision. `None` is a value that is no object.
+    /// One transaction: changes of these objects at one revision. `None` is a value that is not an
+    /// object.
     Write(Vec<(usize, Option<bool>)>),
-    /// The dispatcher tells the oldest event that is not told.
+    /// Dispatches the oldest undispatched event.
     Dispatch,
-    /// A watcher begins so many revisions back; it wants `app=p`, or everything.
+    /// Starts a watcher `back` revisions ago; it selects `app=p`, or everything.
     Watch { back: u64, selects: bool },
-    /// A reader takes its next step.
+    /// Runs the next step of a reader.
     Read(usize),
-    /// All bookmarks are due.
+    /// Queues all bookmarks.
     Bookmarks,
-    /// A watch ends: its deadline, or a stop.
+    /// Ends a watch, as a deadline or a stop does.
     Close(usize),
 }
 
-/// Where a reader is between two of its steps.
+/// The state of a reader between two steps.
 enum Reader {
     Idle,
     Look(u64),
-    Bring(u64, Result<Vec<Arc<SharedEvent>>, Gone>, Edge),
+    Bring(u64, Result<Vec<Arc<SharedEvent>>, Evicted>, WindowStart),
 }
 
 struct Watch {
@@ -47,7 +48,7 @@ struct Watch {
     reader: Reader,
     from: u64,
     selects: bool,
-    /// Every event it handed out, by its place.
+    /// The position of every delivered event.
     seen: Vec<u64>,
     bookmark: u64,
     expired: bool,
@@ -61,9 +62,9 @@ struct World {
     hub: Hub<usize>,
     watches: Vec<Watch>,
     revision: u64,
-    /// Everything that happened, and what was not told yet.
+    /// All events, and the undispatched ones.
     log: Vec<Arc<SharedEvent>>,
-    told: VecDeque<Arc<SharedEvent>>,
+    undispatched: VecDeque<Arc<SharedEvent>>,
     now: Instant,
 }
 
@@ -99,7 +100,7 @@ impl World {
             watches: Vec::new(),
             revision: 0,
             log: Vec::new(),
-            told: VecDeque::new(),
+            undispatched: VecDeque::new(),
             now: Instant::now(),
             shape,
             limits,
@@ -111,7 +112,7 @@ impl World {
         match op {
             Op::Write(objects) => {
                 self.revision += 1;
-                let mut told = Vec::new();
+                let mut undispatched = Vec::new();
                 for (n, selected) in objects {
                     let key = Key::new("pods", Some("a"), &format!("p{n}")).unwrap();
                     let revision = Revision::new(self.revision);
@@ -122,12 +123,12 @@ impl World {
                             let json = json.as_bytes();
                             Input::Put(Object::from_stored(key, revision, Change::Added, json, &self.shape).unwrap())
                         }
-                        None => Input::Undecodable(key, revision, NoObject::Protobuf),
+                        None => Input::Undecodable(key, revision, DecodeError::Protobuf),
                     };
-                    self.cache.handle_input(self.now, input, &mut told);
+                    self.cache.handle_input(self.now, input, &mut undispatched);
                 }
-                self.log.extend(told.iter().cloned());
-                self.told.extend(told);
+                self.log.extend(undispatched.iter().cloned());
+                self.undispatched.extend(undispatched);
             }
             Op::Dispatch => self.dispatch(),
             Op::Watch { back, selects } => self.watch(self.revision.saturating_sub(*back), *selects),
@@ -144,7 +145,7 @@ impl World {
     }
 
     fn dispatch(&mut self) {
-        let Some(event) = self.told.pop_front() else { return };
+        let Some(event) = self.undispatched.pop_front() else { return };
         let (watches, limit) = (&mut self.watches, self.limits.watcher_queue_events_max);
         self.hub.handle_event(&event, &self.shape, |n, change| {
             let mailbox = &mut watches[*n].mailbox;
@@ -153,13 +154,13 @@ impl World {
                 false => mailbox.handle_event(&event, change, limit),
             }
         });
-        if self.told.is_empty() {
+        if self.undispatched.is_empty() {
             self.hub.handle_progress(self.cache.revision(), self.cache.history().end());
         }
     }
 
     fn watch(&mut self, from: u64, selects: bool) {
-        let Ok(place) = self.cache.history().place_after(Revision::new(from)) else { return };
+        let Ok(position) = self.cache.history().position_after(Revision::new(from)) else { return };
         if self.watches.len() == READERS {
             return;
         }
@@ -168,7 +169,7 @@ impl World {
         let deadline = self.now + Duration::from_secs(1_000_000);
         let n = self.watches.len();
         let id = self.hub.handle_watch(self.now, n, filter.clone(), deadline, true, &self.limits);
-        let mailbox = Mailbox::from_history(place, Revision::new(from));
+        let mailbox = Mailbox::from_history(position, Revision::new(from));
         let (seen, reader) = (Vec::new(), Reader::Idle);
         self.watches.push(Watch {
             id,
@@ -189,7 +190,7 @@ impl World {
         let Some(watch) = watches.get_mut(n) else { return Ok(()) };
         watch.reader = match std::mem::replace(&mut watch.reader, Reader::Idle) {
             Reader::Idle => match watch.mailbox.poll_delivery() {
-                Step::NeedHistory(place) => Reader::Look(place),
+                Step::NeedHistory(position) => Reader::Look(position),
                 Step::Deliver(Queued::Event(event, _)) => {
                     if event.revision().get() <= watch.bookmark {
                         return Err(format!("bookmarkable: {event:?} after a bookmark at {}", watch.bookmark));
@@ -213,14 +214,15 @@ impl World {
                     }
                     Reader::Idle
                 }
-                Step::Goodbye(status) => {
+                Step::LastStatus(status) => {
                     watch.expired = status.code == 410;
                     Reader::Idle
                 }
                 Step::End if !watch.expired => {
                     let expected = watch.expected(log, shape, |_| true);
-                    let told = |place: &u64| log[*place as usize].revision();
-                    let (last, next) = (watch.seen.last().map(told), expected.get(watch.seen.len()).map(told));
+                    let undispatched = |position: &u64| log[*position as usize].revision();
+                    let (last, next) =
+                        (watch.seen.last().map(undispatched), expected.get(watch.seen.len()).map(undispatched));
                     if last.is_some() && (last == next || last == watch.end(log)) {
                         return Err(format!("atomic: the watch ends within revision {last:?}"));
                     }
@@ -229,21 +231,23 @@ impl World {
                 Step::Wait | Step::End => Reader::Idle,
                 other => return Err(format!("never asked for: {other:?}")),
             },
-            Reader::Look(place) => Reader::Bring(place, cache.history().read(place, 2), cache.history().edge()),
-            Reader::Bring(place, Err(Gone), edge) => {
-                watch.mailbox.handle_gone(place, edge, |seen| expired(seen, edge.floor));
+            Reader::Look(position) => {
+                Reader::Bring(position, cache.history().read(position, 2), cache.history().window_start())
+            }
+            Reader::Bring(position, Err(Evicted), window_start) => {
+                watch.mailbox.handle_gone(position, window_start, |seen| expired(seen, window_start.floor));
                 Reader::Idle
             }
-            Reader::Bring(place, Ok(events), _) if events.is_empty() => {
-                if hub.handle_attach(watch.id, place) && !watch.mailbox.handle_attached(place) {
+            Reader::Bring(position, Ok(events), _) if events.is_empty() => {
+                if hub.handle_attach(watch.id, position) && !watch.mailbox.handle_attached(position) {
                     hub.handle_detach(watch.id);
                 }
                 Reader::Idle
             }
-            Reader::Bring(place, Ok(events), _) => {
+            Reader::Bring(position, Ok(events), _) => {
                 let filter = watch.filter.clone();
-                let view = |event: &SharedEvent| filter.view(&LookedAt::new(&event.event, shape));
-                watch.mailbox.handle_history(place, &events, view, expired);
+                let view = |event: &SharedEvent| filter.view(&EventLabels::new(&event.event, shape));
+                watch.mailbox.handle_history(position, &events, view, expired);
                 Reader::Idle
             }
         };
@@ -264,9 +268,9 @@ impl World {
         });
     }
 
-    /// Everything is told and read: nothing may be missing.
+    /// Dispatches and reads everything, then checks that nothing is missing.
     fn finish(&mut self) -> Result<(), String> {
-        while !self.told.is_empty() {
+        while !self.undispatched.is_empty() {
             self.dispatch();
         }
         for n in 0..self.watches.len() {
@@ -289,7 +293,7 @@ fn expired(seen: Revision, floor: Revision) -> Status {
 }
 
 impl Watch {
-    /// The revision at which an object that it shows became unreadable. The watch ends there.
+    /// The revision at which an object of this watch became undecodable. The watch ends there.
     fn end(&self, log: &[Arc<SharedEvent>]) -> Option<Revision> {
         let event = log.iter().find(|event| event.undecodable && self.sees(event))?;
         Some(event.revision())
@@ -301,7 +305,7 @@ impl Watch {
         event.revision().get() > self.from && (now || event.event.previous.as_ref().is_some_and(selected))
     }
 
-    /// The places of the events that it sees, of those for which `which` holds.
+    /// The positions of the events that a watch sees and that satisfy `which`.
     fn expected(
         &self,
         log: &[Arc<SharedEvent>],
@@ -322,7 +326,7 @@ proptest! {
     #![proptest_config(ProptestConfig { max_shrink_iters: 10_000, ..ProptestConfig::default() })]
 
     #[test]
-    fn no_order_of_calls_breaks_a_promise(
+    fn every_order_of_calls_delivers_all_events_in_order(
         ops in prop::collection::vec(op(), 1..120),
         history_events in prop::sample::select(vec![3usize, 1_000]),
     ) {

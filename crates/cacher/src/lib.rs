@@ -1,51 +1,53 @@
-//! A byte-native watch cache: one list and watch of a store in, thousands of reads and watches out,
-//! each watcher at its own pace.
+//! A watch cache of encoded objects. One list and one watch of the store serve thousands of reads
+//! and watches, each at its own speed.
 //!
 //! ```text
 //!                    ┌───────────────────────── Cacher ──────────────────────────┐
-//!   Storage          │            ┌────────── Cache: what is ──────────┐         │
+//!   Storage          │            ┌────────── Cache: state ────────────┐         │
 //!    list  ─────────▶│  driver ──▶│ snapshot   ordered, O(1) to clone  │──lists──┼──▶ List (lazy)
 //!    watch ─burst───▶│    │       │ history    e₁ e₂ e₃ … shared, 75 s │         │
-//!    progress ◀──────┼─ asked     └──────────────────┬─────────────────┘         │
-//!                    │  while somebody waits,        │ one event, an Arc         │
+//!    progress ◀──────┼─ requested └──────────────────┬─────────────────┘         │
+//!                    │  while a read waits,          │ one event, an Arc         │
 //!                    │  else once a minute           │                           │
 //!                    │                ┌──────────────▼─────────────┐             │
-//!                    │                │ Hub: who wants to know     │             │
-//!                    │                │ by key, name, field, label │             │
+//!                    │                │ Hub: matches events by     │             │
+//!                    │                │ key, name, field, label    │             │
 //!                    │                └──┬──────────┬──────────┬───┘             │
 //!                    │             Mailbox │    Mailbox │   Mailbox │  ≤ 128 each │
 //!                    └──────────────────┼──────────┼───────────┼─────────────────┘
 //!                                       ▼          ▼           ▼
-//!                                    Watcher    Watcher     Watcher   stalled? set aside, catches
-//!                                                                     up from the history
+//!                                    Watcher    Watcher     Watcher   if stalled: detached, reads
+//!                                                                     on from the history
 //! ```
 //!
-//! # What it promises
-//! After its initial state a watcher receives every change of its scope after its start, each once,
-//! in the order of revisions, or is told that it does not ([`Delivery::Error`]). A bookmark at R
-//! means that everything up to R was handed out. A list or get from the cache never shows an older
-//! state than one that a watcher or an earlier read of the cache has shown. A consistent list shows
-//! every write that was acknowledged before it. A watcher that does not read costs the others
-//! nothing. What happens when the store forgets what the cache has not seen is written down at the
-//! top of `cache.rs`: its watches are told `410 Expired`, nothing is silently left out.
+//! # Guarantees
+//! - After its initial state, a watcher receives every later change of its scope once, in the order
+//!   of revisions, or an error ([`Delivery::Error`]).
+//! - A bookmark at R means that everything up to R was delivered.
+//! - A list or get from the cache never shows an older state than an earlier watcher or read of the
+//!   cache has shown.
+//! - A consistent list shows every write that was acknowledged before it.
+//! - A watcher that does not read does not slow the others down.
+//! - If the store loses history that the cache has not read, its watches end with `410 Expired`
+//!   (see the top of `cache.rs`). No change is omitted silently.
 //!
-//! What happened at one revision (a transaction, the keys of one lease) is recorded at once: the
-//! store hands it out together ([`WatchItem::Event`](listwatch_storage::WatchItem::Event)) and a
-//! burst is never cut inside a revision, so no list and no bookmark shows a part of it.
+//! All changes of one revision (a transaction, the keys of one lease) are recorded together. The
+//! store delivers them together ([`WatchItem::Event`](listwatch_storage::WatchItem::Event)) and a
+//! burst never splits a revision. So no list and no bookmark shows a part of a revision.
 //!
-//! A cache that fails (its driver panics) is stopped: its watchers are told with a `500`, and
-//! [`Cacher::is_stopped`] says so to whoever would replace it.
+//! A cache whose driver panics is stopped. Its watchers receive a `500`, and [`Cacher::is_stopped`]
+//! returns true, so that the owner can replace the cache.
 //!
-//! # How it is built
-//! The core is three plain values that own no task, lock, channel or clock: `Cache` (`cache.rs`: the
-//! state and its history), `Hub` (`hub.rs`: which watchers an event concerns, and their timers) and
-//! `Mailbox` (`watcher.rs`: one watcher, from Replay through Live and Lagging to Closed). They take
-//! inputs (`handle_*`) and the time, and say what follows (`poll_*`). The shell around them is thin:
-//! `shared.rs` puts a lock around each, `driver.rs` is the one task that reads the store,
-//! `stream.rs` the reader's end.
+//! # Structure
+//! The core consists of three plain values without tasks, locks, channels or clocks: `Cache`
+//! (`cache.rs`: the state and its history), `Hub` (`hub.rs`: the matching of events to watchers,
+//! and timers) and `Mailbox` (`watcher.rs`: one watcher). They take inputs (`handle_*`) and the
+//! time, and return the next action (`poll_*`). The code around them is thin: `shared.rs` puts a
+//! lock around each, `driver.rs` is the one task that reads the store, and `stream.rs` is the
+//! reader's end.
 //!
-//! It knows the [`Storage`](listwatch_storage::Storage) trait and the vocabulary of
-//! `listwatch-meta`; it knows no HTTP and no etcd.
+//! The crate uses the [`Storage`](listwatch_storage::Storage) trait and the types of
+//! `listwatch-meta`. It depends on neither HTTP nor etcd.
 //!
 //! # Example
 //! ```

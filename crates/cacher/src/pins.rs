@@ -1,12 +1,13 @@
-//! Snapshots kept for paged lists ([`Pins`]): the pages of one list show one revision, so the first
-//! page keeps its snapshot for those that follow.
+//! Snapshots kept for paged lists ([`Pins`]). All pages of a list show one revision, so the first
+//! page keeps its snapshot for the following pages.
 //!
-//! A pinned snapshot costs what has changed since, at most the bytes of the resource at that time;
-//! the history could rebuild it, but not for long, and not for nothing. So there are few
-//! ([`pinned_snapshots_max`](crate::Limits::pinned_snapshots_max)), and none stays unused for long.
+//! A pinned snapshot costs the memory of all later changes, at most the bytes of the resource at
+//! its revision. The history could rebuild the snapshot, but only for a limited time and at some
+//! cost. So the number of snapshots ([`pinned_snapshots_max`](crate::Limits::pinned_snapshots_max))
+//! and their idle time are bounded.
 //!
-//! What leaves is given back to the caller: it takes time to free, which nobody should wait for at
-//! a lock.
+//! Evicted snapshots are returned to the caller, because freeing them takes time and must happen
+//! outside of the lock.
 
 use std::time::Instant;
 
@@ -15,20 +16,20 @@ use listwatch_meta::Revision;
 use crate::limits::PINNED_SNAPSHOT_IDLE;
 use crate::snapshot::Snapshot;
 
-/// Snapshots by revision; the least recently used one leaves first.
+/// Snapshots by revision, evicted in least-recently-used order.
 pub(crate) struct Pins {
-    /// The most recently used is the last.
+    /// The entries; the most recently used one is last.
     entries: Vec<(Revision, Instant, Snapshot)>,
     max: usize,
 }
 
 impl Pins {
-    /// Keeps at most `max` snapshots.
+    /// Creates a set that keeps at most `max` snapshots.
     pub(crate) fn new(max: usize) -> Self {
         Pins { entries: Vec::new(), max }
     }
 
-    /// Keeps a snapshot; returns those that have to leave for it.
+    /// Adds a snapshot. Returns the snapshots that it evicts.
     #[must_use = "to be dropped outside of any lock"]
     pub(crate) fn pin(&mut self, now: Instant, revision: Revision, snapshot: Snapshot) -> Vec<Snapshot> {
         let mut left = self.take(|known, _| known == revision);
@@ -47,13 +48,13 @@ impl Pins {
         Some(snapshot)
     }
 
-    /// Returns what was not used for long.
+    /// Evicts the snapshots that exceeded the idle time, and returns them.
     #[must_use = "to be dropped outside of any lock"]
     pub(crate) fn handle_timeout(&mut self, now: Instant) -> Vec<Snapshot> {
         self.take(|_, used| now.saturating_duration_since(used) >= PINNED_SNAPSHOT_IDLE)
     }
 
-    /// Returns everything.
+    /// Removes and returns all snapshots.
     #[must_use = "to be dropped outside of any lock"]
     pub(crate) fn clear(&mut self) -> Vec<Snapshot> {
         self.take(|_, _| true)
@@ -66,7 +67,7 @@ impl Pins {
             .collect()
     }
 
-    /// How many are kept.
+    /// The number of pinned snapshots.
     pub(crate) fn len(&self) -> usize {
         self.entries.len()
     }
@@ -77,7 +78,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_least_recently_used_leaves_first_and_the_unused_leave_in_time() {
+    fn pins_evict_least_recently_used_and_idle_snapshots() {
         let (now, r) = (Instant::now(), Revision::new);
         let mut pins = Pins::new(2);
         let snapshot = || Snapshot::new(&[]);

@@ -1,4 +1,4 @@
-//! Cache or store? The decision for every list, one row per kind of read ([`list`]).
+//! Decides for every list whether cache or store answers it; one row per kind of read ([`list`]).
 //!
 //! | reads | cache filled | answered by |
 //! |---|---|---|
@@ -14,39 +14,39 @@
 
 use listwatch_meta::{ReadAt, Revision};
 
-/// What the decision depends on besides [`ReadAt`].
+/// The inputs of the decision besides [`ReadAt`].
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Situation {
-    /// The cache is filled.
+pub(crate) struct RouteInput {
+    /// Whether the cache is filled.
     pub(crate) ready: bool,
-    /// The store's progress can be relied on.
+    /// Whether the store's progress is reliable.
     pub(crate) progress: bool,
-    /// Only one key is asked for.
+    /// Whether the read covers only one key.
     pub(crate) single: bool,
-    /// A page without a selector: bounded work for the store.
+    /// Whether it is a page without a selector, which bounds the store's work.
     pub(crate) bounded: bool,
 }
 
-/// Who answers a list.
+/// The source of a list.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Route {
-    /// The cache, as it is.
+    /// The cache in its current state.
     Cache,
-    /// The cache, once it is at the revision the store has now.
+    /// The cache, once it has reached the store's current revision.
     CacheConsistent,
-    /// The cache, once it is at this revision.
+    /// The cache, once it has reached this revision.
     CacheAt(Revision),
     /// A snapshot of exactly this revision, else the store.
-    Former(Revision),
+    Snapshot(Revision),
     /// The store.
     Store,
-    /// Nobody yet.
+    /// No source yet: the client should retry.
     NotReady,
 }
 
-/// The decision.
-pub(crate) fn list(at: ReadAt, situation: Situation) -> Route {
-    let Situation { ready, progress, single, bounded } = situation;
+/// Decides which source answers a list.
+pub(crate) fn list(at: ReadAt, situation: RouteInput) -> Route {
+    let RouteInput { ready, progress, single, bounded } = situation;
     match at {
         ReadAt::Exact(_) if single => Route::Store,
         _ if !ready && bounded => Route::Store,
@@ -55,7 +55,7 @@ pub(crate) fn list(at: ReadAt, situation: Situation) -> Route {
         ReadAt::NotOlderThan(revision) => Route::CacheAt(revision),
         ReadAt::MostRecent if progress => Route::CacheConsistent,
         ReadAt::MostRecent => Route::Store,
-        ReadAt::Exact(revision) => Route::Former(revision),
+        ReadAt::Exact(revision) => Route::Snapshot(revision),
     }
 }
 
@@ -64,13 +64,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_row_of_the_table() {
+    fn list_route_follows_the_table() {
         let n = Revision::new(7);
-        let normal = Situation { ready: true, progress: true, single: false, bounded: false };
-        let old_store = Situation { progress: false, ..normal };
-        let single = Situation { single: true, ..normal };
-        let empty = Situation { ready: false, ..normal };
-        let empty_bounded = Situation { bounded: true, ..empty };
+        let normal = RouteInput { ready: true, progress: true, single: false, bounded: false };
+        let old_store = RouteInput { progress: false, ..normal };
+        let single = RouteInput { single: true, ..normal };
+        let empty = RouteInput { ready: false, ..normal };
+        let empty_bounded = RouteInput { bounded: true, ..empty };
         for (at, situation, route) in [
             (ReadAt::Any, normal, Route::Cache),
             (ReadAt::Any, old_store, Route::Cache),
@@ -78,7 +78,7 @@ mod tests {
             (ReadAt::MostRecent, normal, Route::CacheConsistent),
             (ReadAt::MostRecent, single, Route::CacheConsistent),
             (ReadAt::MostRecent, old_store, Route::Store),
-            (ReadAt::Exact(n), normal, Route::Former(n)),
+            (ReadAt::Exact(n), normal, Route::Snapshot(n)),
             (ReadAt::Exact(n), single, Route::Store),
             (ReadAt::Any, empty, Route::NotReady),
             (ReadAt::Any, empty_bounded, Route::Store),

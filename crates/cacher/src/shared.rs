@@ -1,19 +1,19 @@
-//! What the driver, the handles and the watchers of one cache share ([`Shared`]): the core's plain
-//! values, each behind a lock of its own.
+//! The state shared by the driver, the handles and the watchers of one cache ([`Shared`]): the
+//! core's plain values, each behind its own lock.
 //!
 //! | lock | held for | by |
 //! |---|---|---|
-//! | `cache` (read) | the clone of a snapshot, a look at 64 events | lists, watchers that catch up |
+//! | `cache` (read) | the clone of a snapshot, a read of 64 events | lists, lagging watchers |
 //! | `cache` (write) | a burst of events, about a microsecond each | the driver |
 //! | `hub` | one event to all its watchers; a watcher's start, attachment and end | the driver, watchers |
-//! | `hub` | every mailbox once: all watches are closed; every 5 s, while any is detached, eviction | the driver, a stop |
-//! | `hub` | the timers that are due; a clone of every handle | the driver; statistics |
+//! | `hub` | each mailbox once: to close all watches; every 5 s for eviction, while any is detached | the driver, a stop |
+//! | `hub` | the due timers; a clone of every handle | the driver; statistics |
 //! | a mailbox | one push or one pop | the driver, its watcher |
 //! | `freshness`, `pins` | a map operation | reads, the driver |
 //!
-//! So a watcher that starts waits for one event's dispatch, or, in those rarer cases, for one pass
-//! over the watchers. Order where two are needed: `hub`, then a mailbox. No lock is held across an `await`, and no
-//! waker is called while one is held. A list never waits for a dispatch: it takes a snapshot.
+//! So a starting watcher waits for one event's dispatch, or rarely for one pass over all watchers.
+//! If two locks are needed, the order is `hub`, then a mailbox. No lock is held across an `await`
+//! or while a waker is called. A list never waits for a dispatch, because it takes a snapshot.
 
 use std::future::Future;
 use std::sync::Arc;
@@ -38,12 +38,12 @@ use crate::snapshot::Snapshot;
 use crate::stats::{CacherStats, Counters, WatcherStats};
 use crate::watcher::{Mailbox, Phase};
 
-/// A mailbox as hub and watcher hold it.
+/// A mailbox, shared by the hub and its watcher.
 pub(crate) type Cell = Arc<Mutex<Mailbox>>;
 
 pub(crate) struct Shared {
     pub(crate) config: ResourceConfig,
-    /// Positions of the indexed fields in the shape.
+    /// The positions of the indexed fields in the shape.
     pub(crate) indexed: Vec<usize>,
     pub(crate) storage: Arc<dyn Storage>,
     pub(crate) counters: Arc<Counters>,
@@ -52,9 +52,9 @@ pub(crate) struct Shared {
     pub(crate) freshness: Mutex<Freshness<oneshot::Sender<()>>>,
     pub(crate) pins: Mutex<Pins>,
     pub(crate) readiness: watch::Sender<Readiness>,
-    /// Something changed that the driver's timers depend on.
+    /// Wakes the driver after a change that affects its timers.
     pub(crate) kick: Notify,
-    /// The cache was stopped.
+    /// Notified when the cache is stopped.
     pub(crate) stopped: Notify,
 }
 
@@ -108,7 +108,7 @@ impl Shared {
         *self.readiness.borrow() == Readiness::Stopped
     }
 
-    /// Waits until the cache is filled, as long as it takes.
+    /// Waits without a limit until the cache is filled.
     pub(crate) async fn filled(&self) -> Result<(), ReadError> {
         if self.is_ready() {
             return Ok(());
@@ -121,7 +121,7 @@ impl Shared {
         }
     }
 
-    /// Waits until the cache is filled, for the time a request may.
+    /// Waits until the cache is filled, for at most the wait of a request.
     pub(crate) async fn filled_in_time(&self) -> Result<(), ReadError> {
         if let Some(filled) = in_time(self.config.limits.ready_wait, self.filled()).await {
             return filled;
@@ -136,10 +136,10 @@ impl Shared {
         })
     }
 
-    /// Waits until the cache is at `revision`, for the time a request may.
+    /// Waits until the cache has reached `revision`, for at most the wait of a request.
     ///
     /// # Errors
-    /// [`ReadError::TooLarge`] when the time is up.
+    /// [`ReadError::TooLarge`] after the wait.
     pub(crate) async fn reach(&self, revision: Revision) -> Result<(), ReadError> {
         if self.revision() >= revision {
             return Ok(());
@@ -147,7 +147,7 @@ impl Shared {
         let (sender, receiver) = oneshot::channel();
         let Some(ticket) = self.freshness.lock().handle_wait(now(), revision, sender) else { return Ok(()) };
         self.kick.notify_one();
-        let _waiting = Waiting { shared: self, ticket };
+        let _waiting = WaitGuard { shared: self, ticket };
         let reached = in_time(self.config.limits.freshness_wait, receiver).await;
         if matches!(reached, Some(Ok(()))) {
             return Ok(());
@@ -158,10 +158,10 @@ impl Shared {
         Err(ReadError::TooLarge { requested: revision, current: self.revision(), retry_after_seconds: 1 })
     }
 
-    /// The state at `revision` or later, waited for as in [`Shared::reach`].
+    /// Returns the state at `revision` or later, waiting as in [`Shared::reach`].
     ///
     /// # Errors
-    /// [`ReadError::TooLarge`] also when the state was replaced by an older one after the wait.
+    /// [`ReadError::TooLarge`], also when an older state replaced the reached one after the wait.
     pub(crate) async fn current_since(&self, revision: Revision) -> Result<(Snapshot, Revision), ReadError> {
         self.reach(revision).await?;
         let (snapshot, current) = self.current();
@@ -169,8 +169,8 @@ impl Shared {
         Ok((snapshot, current))
     }
 
-    /// Is the state that was looked at the one that was waited for? The store may have gone back
-    /// between the end of the wait and the look, and the cache with it.
+    /// Checks that the state that was read has the awaited revision. The store, and with it the
+    /// cache, may have been restored to an older state after the wait.
     pub(crate) fn check_reached(requested: Revision, current: Revision) -> Result<(), ReadError> {
         if current < requested {
             return Err(ReadError::TooLarge { requested, current, retry_after_seconds: 1 });
@@ -178,26 +178,26 @@ impl Shared {
         Ok(())
     }
 
-    /// Ends everything: watchers get the goodbye (`None`: a clean end), reads fail.
-    pub(crate) fn stop(&self, goodbye: Option<&Status>) {
+    /// Stops the cache: watchers get the last status (`None` for a clean end) and reads fail.
+    pub(crate) fn stop(&self, last_status: Option<&Status>) {
         if matches!(self.readiness.send_replace(Readiness::Stopped), Readiness::Stopped) {
             return;
         }
-        self.close_watchers(|_| goodbye.cloned());
+        self.close_watchers(|_| last_status.cloned());
         *self.freshness.lock() = Freshness::new();
         self.stopped.notify_one();
     }
 
-    /// Ends every watch of the present.
-    pub(crate) fn close_watchers(&self, goodbye: impl Fn(&Mailbox) -> Option<Status>) {
+    /// Closes every current watch.
+    pub(crate) fn close_watchers(&self, last_status: impl Fn(&Mailbox) -> Option<Status>) {
         let (mut wakers, mut unneeded) = (Vec::new(), Vec::new());
         {
             let mut hub = self.hub.lock();
             let dispatched = hub.dispatched();
             hub.for_each(|cell| {
                 let mut mailbox = cell.lock();
-                let goodbye = goodbye(&mailbox);
-                unneeded.extend(mailbox.handle_close(goodbye, dispatched));
+                let last_status = last_status(&mailbox);
+                unneeded.extend(mailbox.handle_close(last_status, dispatched));
                 wakers.extend(mailbox.take_waker());
             });
             hub.handle_reset();
@@ -205,13 +205,14 @@ impl Shared {
         self.wake(&mut wakers);
     }
 
-    /// Wakes watchers; no lock may be held.
+    /// Wakes watchers; the caller must not hold a lock.
     pub(crate) fn wake(&self, wakers: &mut Vec<Waker>) {
         self.counters.wake_ups.fetch_add(wakers.len() as u64, Relaxed);
         wakers.drain(..).for_each(Waker::wake);
     }
 
-    /// What a watcher is told whose place is gone: `seen` is the last it knows.
+    /// The status for a watcher whose position was evicted; `seen` is the last revision that it
+    /// knows.
     pub(crate) fn expired(&self, seen: Revision, floor: Revision) -> Status {
         self.counters.expired.fetch_add(1, Relaxed);
         Status::expired_watch(seen.get(), floor.get())
@@ -302,14 +303,14 @@ impl Shared {
                 Phase::Lagging => stats.lagging += 1,
                 Phase::Closed => stats.closed += 1,
             }
-            if let Some(place) = mailbox.place() {
-                slowest = Some(slowest.map_or(place, |slowest| slowest.min(place)));
+            if let Some(position) = mailbox.position() {
+                slowest = Some(slowest.map_or(position, |slowest| slowest.min(position)));
             }
         }
         let cache = self.cache.read();
         let history = cache.history();
-        // A place that is gone already is as slow as the oldest one that is not.
-        if let Some(event) = slowest.and_then(|place| history.get(place.max(history.edge().start))) {
+        // An evicted position counts as the oldest one that is held.
+        if let Some(event) = slowest.and_then(|position| history.get(position.max(history.window_start().start))) {
             stats.slowest_lag_revisions = cache.revision().get() - event.revision().previous().get();
             stats.slowest_lag = now.saturating_duration_since(event.at);
         }
@@ -317,13 +318,13 @@ impl Shared {
     }
 }
 
-/// A read that waits; leaves the queue when its client goes.
-struct Waiting<'a> {
+/// A waiting read; leaves the queue when the client drops it.
+struct WaitGuard<'a> {
     shared: &'a Shared,
     ticket: Ticket,
 }
 
-impl Drop for Waiting<'_> {
+impl Drop for WaitGuard<'_> {
     fn drop(&mut self) {
         self.shared.freshness.lock().handle_cancel(self.ticket);
     }
@@ -333,7 +334,7 @@ async fn in_time<F: Future>(limit: std::time::Duration, future: F) -> Option<F::
     tokio::time::timeout(limit, future).await.ok()
 }
 
-/// The present, on tokio's clock, which tests can stop.
+/// The current time on tokio's clock, which tests can pause.
 pub(crate) fn now() -> Instant {
     tokio::time::Instant::now().into_std()
 }
@@ -348,7 +349,7 @@ mod tests {
     use crate::limits::Limits;
 
     #[tokio::test(start_paused = true)]
-    async fn wait_that_ended_before_the_state_went_back_is_not_answered_with_the_older_state() {
+    async fn read_is_not_answered_with_a_state_older_than_its_revision() {
         let config = ResourceConfig {
             name: "pods".to_owned(),
             prefix: "pods".to_owned(),
@@ -359,7 +360,7 @@ mod tests {
         let shared = Shared::new(MemoryStorage::new(), config);
         let r = Revision::new;
         shared.cache.write().handle_input(now(), Input::Progress(r(5)), &mut Vec::new());
-        // A waiter was released at 9; then the store, and the cache with it, went back to 5.
+        // A waiter was released at 9; then the store, and with it the cache, was restored to 5.
         assert!(shared.freshness.lock().handle_revision(r(9)).is_empty());
         let revision = |state: Result<(Snapshot, Revision), ReadError>| state.map(|(_, revision)| revision);
         assert_eq!(revision(shared.current_since(r(5)).await), Ok(r(5)));

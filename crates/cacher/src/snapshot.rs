@@ -1,9 +1,9 @@
-//! The state of a resource at one revision: [`Snapshot`], an ordered map of objects whose clones
-//! cost nothing and share what they have in common, and the lists read from it ([`ListItems`]).
+//! The state of a resource at one revision: [`Snapshot`], an ordered map with cheap clones that
+//! share their nodes, and the lists read from it ([`ListItems`]).
 //!
-//! A clone is two counters up; from then on a change of one object copies the path to it (a few
-//! nodes of sixteen entries) and nothing else. So a list takes a clone, and neither waits for the
-//! writer nor makes the writer wait.
+//! A clone increments two counters. Afterwards a change of one object copies only the path to it (a
+//! few nodes of sixteen entries). So a list takes a clone, and lists and the writer never wait for
+//! each other.
 
 use std::borrow::Borrow;
 use std::collections::VecDeque;
@@ -19,7 +19,7 @@ use crate::filter::Filter;
 use crate::limits::LIST_BATCH_OBJECTS;
 use crate::stats::Counters;
 
-/// Objects in key order, and by the values of indexed fields.
+/// Objects in key order, with indexes by field value.
 #[derive(Clone)]
 pub(crate) struct Snapshot {
     objects: OrdMap<Key, Object>,
@@ -29,19 +29,19 @@ pub(crate) struct Snapshot {
 /// All objects ordered by the value of one field, then by key.
 #[derive(Clone)]
 struct Index {
-    /// Position of the field in the shape.
+    /// The position of the field in the shape.
     field: usize,
     entries: OrdMap<Arc<str>, Object>,
 }
 
 impl Snapshot {
-    /// An empty state with indexes on the fields at these positions of the shape.
+    /// Creates an empty state with indexes on the fields at these positions of the shape.
     pub(crate) fn new(indexed: &[usize]) -> Self {
         let indexes = indexed.iter().map(|field| Index { field: *field, entries: OrdMap::new() }).collect();
         Snapshot { objects: OrdMap::new(), indexes }
     }
 
-    /// How many objects there are.
+    /// The number of objects.
     pub(crate) fn len(&self) -> usize {
         self.objects.len()
     }
@@ -51,7 +51,7 @@ impl Snapshot {
         self.objects.get(key)
     }
 
-    /// Puts an object in its place; returns what was there.
+    /// Inserts an object; returns the object that it replaces.
     pub(crate) fn insert(&mut self, object: Object, shape: &ObjectShape) -> Option<Object> {
         let key = object.key().clone();
         let previous = self.objects.insert(key, object.clone());
@@ -59,9 +59,9 @@ impl Snapshot {
             let value = object.field_at(*field, shape);
             let former = previous.as_ref().map(|previous| previous.field_at(*field, shape));
             if former.as_ref() == Some(&value) {
-                // The usual case: the entry stays, and what it points at is replaced.
-                if let Some(place) = entries.get_mut(&*index_entry(&value, object.key())) {
-                    *place = object.clone();
+                // The usual case: the entry stays and its object is replaced.
+                if let Some(position) = entries.get_mut(&*index_entry(&value, object.key())) {
+                    *position = object.clone();
                     continue;
                 }
             } else if let Some(former) = former {
@@ -72,7 +72,7 @@ impl Snapshot {
         previous
     }
 
-    /// Takes an object away; returns it.
+    /// Removes an object and returns it.
     pub(crate) fn remove(&mut self, key: &str, shape: &ObjectShape) -> Option<Object> {
         let previous = self.objects.remove(key)?;
         for Index { field, entries } in &mut self.indexes {
@@ -86,20 +86,20 @@ impl Snapshot {
         self.objects.values()
     }
 
-    /// How many objects of the range lie behind `key`.
+    /// The number of objects of the range behind `key`.
     pub(crate) fn count_behind(&self, range: &KeyRange, key: &str) -> u64 {
         let range = (Bound::Excluded(key), Bound::Excluded(range.end()));
         self.objects.range::<_, str>(range).count() as u64
     }
 
-    /// Does any object of the range lie behind `key`?
+    /// Whether the range has an object behind `key`.
     pub(crate) fn any_behind(&self, range: &KeyRange, key: &str) -> bool {
         self.objects.range::<_, str>((Bound::Excluded(key), Bound::Excluded(range.end()))).next().is_some()
     }
 }
 
-/// `value NUL key`: all entries of one value are neighbours, in key order. A value that holds a NUL
-/// may have strangers among its neighbours; the filter sorts them out.
+/// The index entry `value NUL key`: entries of one value are adjacent and in key order. Values that
+/// contain a NUL may interleave with others; the filter removes these.
 fn index_entry(value: &str, key: &Key) -> String {
     let key = key.as_str();
     let mut entry = String::with_capacity(value.len() + 1 + key.len());
@@ -109,17 +109,15 @@ fn index_entry(value: &str, key: &Key) -> String {
     entry
 }
 
-/// The objects of a list, in key order: an iterator that owns what it reads from and can be sent
-/// anywhere.
+/// The objects of a list, in key order: an iterator that owns its data and is `Send`.
 ///
-/// It walks a snapshot as it is asked, a few objects at a time, so that a body can be streamed
-/// without a copy of the set. Dropping it early costs nothing, and so does a clone, which gives the
-/// same objects again.
+/// It walks a snapshot lazily, a few objects at a time, so that a body is streamed without a copy
+/// of the set. Dropping it early is cheap, and so is a clone, which yields the same objects again.
 ///
-/// While it is held it keeps the state that it shows: it costs the memory of what was changed or
-/// deleted since, at most the bytes of the whole resource at that time, shared by all lists of one
-/// revision. Nothing else waits for it. Whoever hands it to a client bounds for how long; how many
-/// there are is in [`CacherStats::open_walks`](crate::CacherStats::open_walks).
+/// While it exists, it keeps its snapshot alive. That costs the memory of all later changes and
+/// deletions, at most the bytes of the whole resource, shared by all lists of one revision. The
+/// server bounds how long a client may hold it.
+/// [`CacherStats::open_walks`](crate::CacherStats::open_walks) is their number.
 #[derive(Clone)]
 pub struct ListItems(Items);
 
@@ -129,51 +127,51 @@ enum Items {
     Ready(std::vec::IntoIter<Object>),
 }
 
-/// A walk through the objects of a snapshot that match a filter.
+/// A walk through the matching objects of a snapshot.
 #[derive(Clone)]
 struct Walk {
     snapshot: Snapshot,
     filter: Arc<Filter>,
     shape: Arc<ObjectShape>,
     source: Source,
-    /// Where the next look begins.
+    /// The key at which the next batch begins.
     from: Bound<Box<str>>,
-    /// Where the walk ends.
+    /// The key at which the walk ends.
     end: Box<str>,
     ready: VecDeque<Object>,
     done: bool,
-    open: Option<Open>,
+    open: Option<OpenWalk>,
 }
 
-/// Counts the walks that are on their way.
-struct Open(Arc<Counters>);
+/// Counts the open walks while it exists.
+struct OpenWalk(Arc<Counters>);
 
-impl Open {
+impl OpenWalk {
     fn new(counters: Arc<Counters>) -> Self {
         counters.open_walks.fetch_add(1, Relaxed);
-        Open(counters)
+        OpenWalk(counters)
     }
 }
 
-impl Clone for Open {
+impl Clone for OpenWalk {
     fn clone(&self) -> Self {
-        Open::new(self.0.clone())
+        OpenWalk::new(self.0.clone())
     }
 }
 
-impl Drop for Open {
+impl Drop for OpenWalk {
     fn drop(&mut self) {
         self.0.open_walks.fetch_sub(1, Relaxed);
     }
 }
 
-/// What a look at the next few objects found.
-pub(crate) enum Looked {
+/// The result of examining the next few objects.
+pub(crate) enum WalkStep {
     /// The next object.
     Object(Object),
-    /// None of these matches; look on.
+    /// None of these objects matches; continue.
     Nothing,
-    /// That was all.
+    /// The walk is complete.
     End,
 }
 
@@ -184,7 +182,7 @@ enum Source {
 }
 
 impl ListItems {
-    /// The objects of `snapshot` that match, from the key `start` on.
+    /// Walks the objects of `snapshot` that match, from the key `start` on.
     pub(crate) fn walk(snapshot: Snapshot, filter: Arc<Filter>, shape: Arc<ObjectShape>, start: &str) -> Self {
         let range = filter.range().starting_at(start);
         let pinned = filter.pinned_field().and_then(|(field, value)| {
@@ -211,33 +209,33 @@ impl ListItems {
         })))
     }
 
-    /// The same, counted among [`Counters::open_walks`] while it is held.
+    /// Counts the walk in [`Counters::open_walks`] while it exists.
     pub(crate) fn counted(mut self, counters: &Arc<Counters>) -> Self {
         if let Items::Snapshot(walk) = &mut self.0 {
-            walk.open = Some(Open::new(counters.clone()));
+            walk.open = Some(OpenWalk::new(counters.clone()));
         }
         self
     }
 
-    /// The next object, or so much: looks at [`LIST_BATCH_OBJECTS`] objects at most.
-    pub(crate) fn look(&mut self) -> Looked {
+    /// Returns the next object, after examining at most [`LIST_BATCH_OBJECTS`] objects.
+    pub(crate) fn look(&mut self) -> WalkStep {
         match &mut self.0 {
-            Items::Ready(objects) => objects.next().map_or(Looked::End, Looked::Object),
+            Items::Ready(objects) => objects.next().map_or(WalkStep::End, WalkStep::Object),
             Items::Snapshot(walk) => {
                 if walk.ready.is_empty() && !walk.done {
                     walk.refill();
                 }
                 match walk.ready.pop_front() {
-                    Some(object) => Looked::Object(object),
-                    None if walk.done => Looked::End,
-                    None => Looked::Nothing,
+                    Some(object) => WalkStep::Object(object),
+                    None if walk.done => WalkStep::End,
+                    None => WalkStep::Nothing,
                 }
             }
         }
     }
 
-    /// Shows the next objects where they lie, until `take` has enough (it returns false) or there
-    /// are no more: what a chunk of a list needs, in one go. Returns whether there may be more.
+    /// Passes the next objects to `take` by reference, until it returns false or no objects remain.
+    /// A chunk of a list is filled with one call. Returns whether more objects may follow.
     pub fn show(&mut self, take: &mut dyn FnMut(&Object) -> bool) -> bool {
         match &mut self.0 {
             Items::Ready(objects) => objects.any(|object| !take(&object)),
@@ -245,7 +243,7 @@ impl ListItems {
         }
     }
 
-    /// These objects.
+    /// Creates a list of these objects.
     pub(crate) fn ready(objects: Vec<Object>) -> Self {
         ListItems(Items::Ready(objects.into_iter()))
     }
@@ -261,7 +259,7 @@ impl Iterator for ListItems {
         }
     }
 
-    /// The lower bound is 0 for a walk: what a selector leaves is not known before.
+    /// The lower bound of a walk is 0, because the number of matches is unknown.
     fn size_hint(&self) -> (usize, Option<usize>) {
         match &self.0 {
             Items::Ready(objects) => objects.size_hint(),
@@ -305,7 +303,7 @@ impl Walk {
         !self.done
     }
 
-    /// Goes on through the entries, for at most so many, until `take` has enough.
+    /// Passes at most `entries` entries to `take`, until it returns false.
     fn walk(&mut self, entries: usize, take: &mut dyn FnMut(&Object) -> bool) {
         let bounds = (self.from.as_ref().map(|from| &**from), Bound::Excluded(&*self.end));
         let (filter, shape) = (&*self.filter, &*self.shape);
@@ -322,8 +320,8 @@ impl Walk {
     }
 }
 
-/// Takes the next entries, for at most so many, until `take` has enough; returns the last one, or
-/// `None` at the end.
+/// Passes the next entries, at most so many, to `take`, until it returns false. Returns the last
+/// entry, or `None` at the end.
 fn walk<K: Ord + Clone + Borrow<str>>(
     map: &OrdMap<K, Object>,
     bounds: (Bound<&str>, Bound<&str>),
@@ -361,7 +359,7 @@ mod tests {
     }
 
     #[test]
-    fn an_index_lists_one_value_in_key_order() {
+    fn index_lists_one_value_in_key_order() {
         let mut snapshot = Snapshot::new(&[0]);
         for (namespace, name, node) in [("a", "x", "n1"), ("b", "y", "n1"), ("a", "z", "n2"), ("ab", "w", "")] {
             snapshot.insert(pod(namespace, name, node), &shape());
@@ -378,7 +376,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn a_walk_shows_what_was_there_when_it_began(
+        fn walk_shows_the_state_at_its_start(
             before in prop::collection::btree_map("[ab]", prop::collection::btree_set("[a-z]{1,2}", 0..200), 0..3),
             after in prop::collection::vec("[a-z]{1,2}", 0..50),
             shown in 0_usize..300,

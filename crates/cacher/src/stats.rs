@@ -1,20 +1,20 @@
-//! What a cache says about itself: [`CacherStats`], and the counters behind it.
+//! Statistics of a cache: [`CacherStats`], and the counters behind it.
 
 use std::sync::atomic::{AtomicU64, AtomicUsize};
 use std::time::Duration;
 
 use listwatch_meta::{Key, Revision};
 
-/// A cache at one moment. Counts are since its start.
+/// The state of a cache at one instant. Counts are since its start.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct CacherStats {
     /// The resource's name, as configured.
     pub name: String,
-    /// Filled and serving.
+    /// Whether the cache is filled and serves reads.
     pub ready: bool,
-    /// How often the store was listed with success; above 1, it had to be listed again.
+    /// Number of successful lists of the store; above 1, the cache had to list again.
     pub generation: u64,
-    /// The newest revision the cache knows to be complete.
+    /// The newest revision up to which the cache is complete.
     pub revision: Revision,
     /// Objects in the current state.
     pub objects: usize,
@@ -22,85 +22,86 @@ pub struct CacherStats {
     pub object_bytes: usize,
     /// Events in the history window.
     pub history_events: usize,
-    /// Bytes that only the history window keeps.
+    /// Bytes that only the history window keeps alive.
     pub history_bytes: usize,
-    /// How far back the window reaches.
+    /// Age of the oldest event in the window.
     pub history_span: Duration,
     /// The oldest revision a watch can begin after.
     pub oldest: Revision,
-    /// Snapshots of former revisions that are kept for paged lists.
+    /// Snapshots of former revisions, pinned for paged lists.
     pub pinned_snapshots: usize,
-    /// Lists and initial states on their way now. Each keeps the state that it shows.
+    /// Lists and initial states that are being read now. Each keeps its snapshot in memory.
     pub open_walks: usize,
     /// Watchers by state.
     pub watchers: WatcherStats,
-    /// Reads that wait for a revision now.
+    /// Reads that wait for a revision.
     pub waiting_reads: usize,
-    /// Events taken from the store.
+    /// Events received from the store.
     pub events_received: u64,
     /// Events put into the queues of live watchers.
     pub events_queued: u64,
-    /// Events that lagging watchers took from the history.
+    /// Events that lagging watchers read from the history.
     pub events_caught_up: u64,
-    /// Watches that began with the state (replays).
+    /// Watches that began with the current state as initial events.
     pub replays: u64,
-    /// Objects handed out as initial events.
+    /// Objects delivered as initial events.
     pub initial_events: u64,
-    /// Bookmarks handed out, those that end the initial events included.
+    /// Bookmarks delivered, including those that end the initial events.
     pub bookmarks: u64,
     /// Wake-ups of watchers: at most one per watcher and burst of events.
     pub wake_ups: u64,
-    /// Encodings made of events, beyond the one each object brings along.
+    /// Encodings made of events, not counting the JSON frame within each object.
     pub encodings: u64,
-    /// Bytes of those that are kept beside their events.
+    /// Bytes of the encodings that are cached with their events.
     pub encodings_bytes: usize,
-    /// Queues that ran over: a live watcher began to lag.
+    /// Queue overflows, each of which turned a live watcher into a lagging one.
     pub overflows: u64,
     /// Watches that were ended with `410 Expired`.
     pub expired_watches: u64,
-    /// Watches that were begun.
+    /// Watches that were started.
     pub watches_started: u64,
     /// Lists served from the cache.
     pub cache_lists: u64,
     /// Lists served by the store.
     pub store_lists: u64,
-    /// Consistent lists that waited in vain and were served by the store.
+    /// Consistent lists that exceeded their wait and were served by the store.
     pub consistent_fallbacks: u64,
-    /// Former revisions that were rebuilt from the history.
+    /// PastState revisions that were rebuilt from the history.
     pub rebuilt_snapshots: u64,
-    /// Times the store was asked for progress.
+    /// Progress requests to the store.
     pub progress_requests: u64,
-    /// Store watches that were lost and taken up again where they stood.
+    /// Store watches that broke and were resumed.
     pub resumed_watches: u64,
-    /// Events the store handed out although it had before, which were left out.
+    /// Duplicate events from the store, which were dropped.
     pub repeated_events: u64,
-    /// Stored values that are no objects: the first hundred keys.
+    /// The first hundred keys whose stored values are not objects.
     pub undecodable: Vec<Key>,
-    /// Comparisons of cache and store that were finished.
+    /// Completed comparisons of cache and store.
     pub audits: u64,
-    /// Comparisons that found a difference. The first one is looked into again at once; only a
-    /// second in a row makes the cache start over.
+    /// Comparisons that found a difference. The first one is repeated at once; the cache starts
+    /// over only after a second one in a row.
     pub audit_mismatches: u64,
 }
 
 /// The watchers of a cache.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct WatcherStats {
-    /// On their way through the initial state.
+    /// Watchers that read the initial state.
     pub replaying: usize,
-    /// At the head: events are pushed to them.
+    /// Watchers at the end of the history, which events are pushed to.
     pub live: usize,
     /// Reading the history.
     pub lagging: usize,
-    /// Over, their last words not yet taken.
+    /// Closed watchers whose last deliveries have not been read.
     pub closed: usize,
-    /// How many revisions the slowest one is behind.
+    /// Revisions by which the slowest watcher is behind.
     pub slowest_lag_revisions: u64,
-    /// For how long the event that the slowest one takes next has been waiting.
+    /// Age of the next event of the slowest watcher.
     pub slowest_lag: Duration,
 }
 
-/// The counters that many hands turn. All relaxed: they are figures, not signals.
+/// Counters shared by tasks. All accesses are relaxed: the values are statistics, not
+/// synchronization.
 #[derive(Debug, Default)]
 pub(crate) struct Counters {
     pub(crate) received: AtomicU64,

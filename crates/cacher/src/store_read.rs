@@ -1,4 +1,4 @@
-//! Reads that the store answers itself, with the same rules as the cache: [`get`], [`list`].
+//! Reads that the store answers, with the semantics of the cache: [`get`], [`list`].
 
 use std::sync::Arc;
 
@@ -12,7 +12,7 @@ use crate::handle::List;
 use crate::limits::{Limits, UNDECODABLE_KEYS_MAX};
 use crate::snapshot::ListItems;
 
-/// One object, read linearizably; at a former revision with [`ReadAt::Exact`].
+/// Reads one object linearizably, or at a former revision with [`ReadAt::Exact`].
 pub(crate) async fn get(
     storage: &Arc<dyn Storage>,
     key: &Key,
@@ -36,7 +36,7 @@ pub(crate) async fn get(
     }
 }
 
-/// A list, paged as the store likes until the client's page is full.
+/// Lists objects, reading pages of the store until the client's page is full.
 pub(crate) async fn list(
     storage: &Arc<dyn Storage>,
     filter: &Filter,
@@ -49,11 +49,11 @@ pub(crate) async fn list(
     let mut range = filter.range().starting_at(&start_key(filter, request));
     let mut objects = Vec::new();
     let mut undecodable = Vec::new();
-    // Compaction has overtaken the pages of a list that nobody pinned: all of it in one piece.
+    // True after compaction overtook the pages of an unpaged list: the rest is read in one piece.
     let mut single = false;
     loop {
         let wanted = limit.saturating_sub(objects.len());
-        // With a selector more is read than is kept: pages of at least the usual size save trips.
+        // A selector discards objects, so pages of at least the usual size save round trips.
         let page_size = if filter.selects() { limits.list_page_objects } else { wanted.min(limits.list_page_objects) };
         let query = ListQuery { range: range.clone(), at, limit: if single { 0 } else { page_size } };
         let page = match storage.list(query).await {
@@ -110,14 +110,14 @@ pub(crate) fn start_key(filter: &Filter, request: &ListRequest) -> String {
     request.resume.as_ref().map_or_else(String::new, |token| format!("{}{}", filter.collection().start(), token.start))
 }
 
-/// The token for what follows behind `last`.
+/// The continue token for the keys behind `last`.
 pub(crate) fn token(filter: &Filter, revision: Revision, last: &Key) -> String {
     let last = last.as_str();
     let relative = last.strip_prefix(filter.collection().start()).unwrap_or(last);
     ContinueToken::after(revision, relative).encode()
 }
 
-/// An error of a read at a token's revision is the token's error.
+/// Converts a compaction error into an expired token, if the read's revision came from a token.
 pub(crate) fn expired_page(error: StoreError, request: &ListRequest) -> ReadError {
     match (ReadError::from_store(error), &request.resume) {
         (ReadError::Expired { .. }, Some(token)) => {

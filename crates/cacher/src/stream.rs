@@ -1,4 +1,4 @@
-//! [`Watcher`]: the stream a reader holds.
+//! The stream of a watch: [`Watcher`].
 
 use std::fmt;
 use std::pin::Pin;
@@ -11,19 +11,19 @@ use listwatch_meta::Status;
 
 use crate::delivery::{Delivered, Delivery, SharedEvent};
 use crate::direct::DirectWatch;
-use crate::filter::{Filter, LookedAt};
+use crate::filter::{EventLabels, Filter};
 use crate::handle::Handle;
 use crate::hub::WatcherId;
 use crate::limits::{CATCH_UP_EVENTS, CATCH_UP_EVENTS_PER_POLL, LIST_BATCH_OBJECTS};
 use crate::shared::{Cell, Shared};
-use crate::snapshot::Looked;
+use crate::snapshot::WalkStep;
 use crate::watcher::{Queued, Step};
 
-/// A watch: a stream of [`Delivery`]s. Dropping it ends the watch.
+/// A watch: a stream of [`Delivery`] items. Dropping it ends the watch.
 ///
-/// It ends after [`Delivery::Error`], at its deadline, or when the cache is stopped. A reader that
-/// does not read costs nobody anything; when it reads again it goes on from the history, or is told
-/// `410 Expired`.
+/// It ends after [`Delivery::Error`], at its deadline, or when the cache is stopped. A reader may
+/// stop reading without affecting others. When it reads again, it continues from the history or
+/// receives `410 Expired`.
 pub struct Watcher(Inner);
 
 enum Inner {
@@ -48,14 +48,14 @@ impl Watcher {
         Watcher(Inner::Direct(Box::new(watch)))
     }
 
-    /// A watch that says why it could not begin.
-    pub(crate) fn over(goodbye: Status) -> Self {
-        Watcher(Inner::Over(Some(Box::new(goodbye))))
+    /// Creates a watch that could not begin; its only item is the error.
+    pub(crate) fn over(last_status: Status) -> Self {
+        Watcher(Inner::Over(Some(Box::new(last_status))))
     }
 
-    /// What is ready now; `None` when nothing is, or at the end, or after a bounded number of
-    /// events that are none of this watch's: more may be ready then. Does not register a waker: go
-    /// on with [`Stream::poll_next`] to wait.
+    /// Returns a ready item without waiting. `None` when none is ready, at the end, or after
+    /// examining a bounded number of events outside of this watch. No waker is registered: use
+    /// [`Stream::poll_next`] to wait.
     pub fn try_next(&mut self) -> Option<Delivery> {
         match self.poll_next_delivery(&mut Context::from_waker(Waker::noop()), false) {
             Poll::Ready(delivery) => delivery,
@@ -63,7 +63,7 @@ impl Watcher {
         }
     }
 
-    /// The next delivery; `None` after the end.
+    /// Waits for the next item; `None` after the end.
     pub async fn next(&mut self) -> Option<Delivery> {
         std::future::poll_fn(|cx| self.poll_next_delivery(cx, true)).await
     }
@@ -72,7 +72,7 @@ impl Watcher {
         match &mut self.0 {
             Inner::Cached(watch) => watch.poll(cx, wait),
             Inner::Direct(watch) => watch.poll(cx),
-            Inner::Over(goodbye) => Poll::Ready(goodbye.take().map(Delivery::Error)),
+            Inner::Over(last_status) => Poll::Ready(last_status.take().map(Delivery::Error)),
         }
     }
 }
@@ -94,7 +94,7 @@ impl fmt::Debug for Watcher {
 impl CachedWatch {
     fn poll(&mut self, cx: &mut Context<'_>, wait: bool) -> Poll<Option<Delivery>> {
         let Shared { counters, config, .. } = &*self.handle.shared;
-        let mut looked_at = 0;
+        let mut labeled_event = 0;
         loop {
             let step = {
                 let mut mailbox = self.cell.lock();
@@ -113,40 +113,40 @@ impl CachedWatch {
                     Delivery::Bookmark { revision, initial_events_end: false }
                 }
                 Step::Walk(mut items) => {
-                    if looked_at >= CATCH_UP_EVENTS_PER_POLL {
+                    if labeled_event >= CATCH_UP_EVENTS_PER_POLL {
                         drop(self.cell.lock().handle_walked(items, false));
                         cx.waker().wake_by_ref();
                         return Poll::Pending;
                     }
                     let found = items.look();
-                    let done = matches!(found, Looked::End);
+                    let done = matches!(found, WalkStep::End);
                     let unneeded = self.cell.lock().handle_walked(items, done);
                     drop(unneeded); // not under the lock
                     match found {
-                        Looked::Object(object) => {
+                        WalkStep::Object(object) => {
                             counters.initial.fetch_add(1, Relaxed);
                             Delivery::Event(Delivered::initial(object))
                         }
-                        Looked::Nothing => {
-                            looked_at += LIST_BATCH_OBJECTS;
+                        WalkStep::Nothing => {
+                            labeled_event += LIST_BATCH_OBJECTS;
                             continue;
                         }
-                        Looked::End => continue,
+                        WalkStep::End => continue,
                     }
                 }
                 Step::InitialEnd(revision) => {
                     counters.bookmarks.fetch_add(1, Relaxed);
                     Delivery::Bookmark { revision, initial_events_end: true }
                 }
-                Step::Goodbye(status) => Delivery::Error(status),
+                Step::LastStatus(status) => Delivery::Error(status),
                 Step::Wait => return Poll::Pending,
                 Step::End => return Poll::Ready(None),
-                Step::NeedHistory(place) => {
-                    if looked_at >= CATCH_UP_EVENTS_PER_POLL {
+                Step::NeedHistory(position) => {
+                    if labeled_event >= CATCH_UP_EVENTS_PER_POLL {
                         cx.waker().wake_by_ref();
                         return Poll::Pending;
                     }
-                    looked_at += self.catch_up(place);
+                    labeled_event += self.catch_up(position);
                     continue;
                 }
             };
@@ -154,30 +154,33 @@ impl CachedWatch {
         }
     }
 
-    /// Brings the next part of the history, or, at its end, attaches the watcher to the live part.
-    /// Returns how many events were looked at.
-    fn catch_up(&self, place: u64) -> usize {
+    /// Reads the next part of the history or, at its end, attaches the watcher. Returns the number
+    /// of examined events.
+    fn catch_up(&self, position: u64) -> usize {
         let shared = &*self.handle.shared;
         let read = {
             let cache = shared.cache.read();
             let history = cache.history();
-            history.read(place, CATCH_UP_EVENTS).map_err(|_| history.edge())
+            history.read(position, CATCH_UP_EVENTS).map_err(|_| history.window_start())
         };
         match read {
-            Err(edge) => self.cell.lock().handle_gone(place, edge, |seen| shared.expired(seen, edge.floor)),
+            Err(window_start) => {
+                self.cell.lock().handle_gone(position, window_start, |seen| shared.expired(seen, window_start.floor))
+            }
             Ok(events) if events.is_empty() => {
                 let mut hub = shared.hub.lock();
-                // No event is dispatched while the hub is locked: either everything dispatched so
-                // far has been read, or there is more to read. (What closes the watch needs no
-                // place in the hub: it goes to the mailbox, attached or not.)
-                if hub.handle_attach(self.id, place) && !self.cell.lock().handle_attached(place) {
+                // While the hub is locked, no event is dispatched. So either everything dispatched
+                // so far has been read, or the reader must read on. A close needs no position in
+                // the hub: it goes to the mailbox, attached or not.
+                if hub.handle_attach(self.id, position) && !self.cell.lock().handle_attached(position) {
                     hub.handle_detach(self.id);
                 }
             }
             Ok(events) => {
                 let mut mailbox = self.cell.lock();
-                let view = |event: &SharedEvent| self.filter.view(&LookedAt::new(&event.event, &shared.config.shape));
-                let seen = mailbox.handle_history(place, &events, view, |seen, floor| shared.expired(seen, floor));
+                let view =
+                    |event: &SharedEvent| self.filter.view(&EventLabels::new(&event.event, &shared.config.shape));
+                let seen = mailbox.handle_history(position, &events, view, |seen, floor| shared.expired(seen, floor));
                 shared.counters.caught_up.fetch_add(seen as u64, Relaxed);
                 return events.len();
             }

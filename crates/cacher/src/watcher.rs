@@ -1,36 +1,36 @@
-//! One watcher: what it still has to hand out, and from where it goes on ([`Mailbox`]).
+//! The state of one watcher: its queued deliveries, and its position in the history ([`Mailbox`]).
 //!
 //! ```text
 //!                     initial state, in key order
-//!   with initial ┌────────┐  all of it handed out    ┌─────────┐  stands at the end of    ┌──────┐
-//!   events ─────▶│ Replay │─────────────────────────▶│ Lagging │─────── history ─────────▶│ Live │
-//!                └───┬────┘                          └──┬──────┘                          └─┬─┬──┘
-//!                    │        after a revision ─────────▲ │ ▲      queue full:              │ │
-//!                    │                                    │ └───── drop it, keep the ───────┘ │
-//!                    │ place left the window              │        place it began at          │
-//!                    ▼                                    ▼ place left the window             ▼
+//!   with initial ┌────────┐  complete                 ┌─────────┐  reached the end of      ┌──────┐
+//!   events ─────▶│ Replay │──────────────────────────▶│ Lagging │─────── history ─────────▶│ Live │
+//!                └───┬────┘                           └──┬──────┘                          └─┬─┬──┘
+//!                    │         after a revision ─────────▲ │ ▲     queue full: drop it,       │ │
+//!                    │                                     │ └──── keep its first position ───┘ │
+//!                    │ position left the window            │                                    │
+//!                    ▼                                     ▼ position left the window           ▼
 //!              ┌─────────────────────────────────────────────────────────────────────────────────┐
-//!              │ Closed(why): what is queued, then the goodbye (410, a status, or nothing), then ∎│
+//!              │ Closed: queued deliveries, then the last status (410, another, or none), then ∎ │
 //!              └─────────────────────────────────────────────────────────────────────────────────┘
 //! ```
 //!
-//! * **Replay** walks a snapshot. Nothing is queued meanwhile; the live part is found in the
-//!   history afterwards, beginning right behind the snapshot, so there is no gap and no overlap.
-//!   The reader takes the walk out for each step and brings it back, so that a long one (few objects
-//!   of many match) keeps nobody waiting; between the steps it lies here, where it is let go when
-//!   the watcher can no longer go on behind it.
-//! * **Lagging** reads the shared history at the reader's pace, from a place it remembers. It costs
-//!   nobody anything: it is not even looked at when an event happens. A watcher that has just
-//!   started is one that lags by a little.
-//! * **Live** is where events are pushed: up to a named number of them wait in the queue.
-//! * **Closed** is the end. There is always a reason: the deadline and a stop are clean ends, all
-//!   others are told in the stream. Before it a watcher is **Finishing** for a moment: a client that
-//!   was told one change of a revision and resumes from there would never hear of the others, so
-//!   those are taken from the history first.
+//! * **Replay** walks a snapshot. Nothing is queued meanwhile. The live part is read from the
+//!   history afterwards, right behind the snapshot, so there is no gap and no overlap. The reader
+//!   takes the walk out for each step and returns it, so that a long walk holds no lock. Between
+//!   the steps the walk is stored here and is dropped when the watcher can no longer continue
+//!   behind it.
+//! * **Lagging** reads the shared history at the reader's pace, from a remembered position. Events
+//!   are not dispatched to a lagging watcher. A watcher that has just started also begins in this
+//!   state.
+//! * **Live** receives pushed events: up to a bounded number of them wait in the queue.
+//! * **Closed** is the end, with a reason. A deadline and a stop end the stream cleanly; all other
+//!   reasons are sent as a last status. Before it, a watcher is briefly **Finishing**: a client
+//!   that received one change of a revision and resumes from there would miss the revision's other
+//!   changes. So these are read from the history first.
 //!
 //! A mailbox is a plain value: no lock, no task, no clock. The dispatcher calls `handle_event`, the
-//! reader calls `poll_delivery`; when that answers [`Step::Walk`] or [`Step::NeedHistory`] the
-//! reader brings what the walk or the history says.
+//! reader calls `poll_delivery`. If that returns [`Step::Walk`] or [`Step::NeedHistory`], the
+//! reader performs the walk or reads the history, and returns the result.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -39,98 +39,97 @@ use std::task::Waker;
 use listwatch_meta::{Change, Revision, Status};
 
 use crate::delivery::SharedEvent;
-use crate::history::Edge;
+use crate::history::WindowStart;
 use crate::limits::IDLE_QUEUE_CAPACITY;
 use crate::snapshot::ListItems;
 
-/// A watcher's state and queue.
+/// The state and queue of a watcher.
 pub(crate) struct Mailbox {
     state: State,
     queue: VecDeque<Queued>,
-    /// Events at or below this revision are not for this watcher: it begins behind them.
+    /// Events at or below this revision are skipped: the watcher begins behind them.
     floor: Revision,
-    /// The newest revision that was queued, as an event or as a bookmark.
+    /// The newest revision in the queue, as an event or as a bookmark.
     last: Revision,
-    /// The revision of the event that was handed out last.
-    handed: Revision,
-    /// While live: the place behind the newest event that was queued.
-    pushed: u64,
-    /// Who waits for the next delivery.
+    /// The revision of the last delivered event.
+    last_delivered: Revision,
+    /// While live: the position behind the newest queued event.
+    queued_end: u64,
+    /// The waker of the task that waits for the next delivery.
     waker: Option<Waker>,
 }
 
 enum State {
     Replay(Box<Replay>),
     Lagging {
-        place: u64,
+        position: u64,
     },
     Live,
-    /// On its way to Closed: what else happened at the last revision handed out stands from `place`
-    /// on.
+    /// Before Closed: the remaining changes of the last delivered revision begin at `position`.
     Finishing {
-        place: u64,
-        goodbye: Option<Box<Status>>,
+        position: u64,
+        last_status: Option<Box<Status>>,
     },
     Closed(Option<Box<Status>>),
 }
 
-/// The initial state on its way to the reader.
+/// The initial state that the reader walks.
 pub(crate) struct Replay {
-    /// The objects that are still to come; `None` while the reader walks, and after the last.
+    /// The remaining objects; `None` while the reader walks, and after the last.
     items: Option<ListItems>,
-    /// The bookmark behind them, if asked for.
+    /// The revision of the bookmark behind the objects, if requested.
     end: Option<Revision>,
-    /// Where the live part begins.
-    place: u64,
+    /// The position at which the live part begins.
+    position: u64,
 }
 
 impl Replay {
-    /// These objects, then a bookmark at `end`, then what stands in the history from `place` on.
-    pub(crate) fn new(items: ListItems, end: Option<Revision>, place: u64) -> Self {
-        Replay { items: Some(items), end, place }
+    /// Delivers these objects, then a bookmark at `end`, then the history from `position` on.
+    pub(crate) fn new(items: ListItems, end: Option<Revision>, position: u64) -> Self {
+        Replay { items: Some(items), end, position }
     }
 }
 
-/// Something ready to be handed out.
+/// A delivery that is ready.
 #[derive(Clone, Debug)]
 pub(crate) enum Queued {
     Event(Arc<SharedEvent>, Change),
     Bookmark(Revision),
 }
 
-/// What [`Mailbox::handle_event`] did.
+/// The result of [`Mailbox::handle_event`].
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Push {
-    /// It waits in the queue.
+    /// The event was queued.
     Queued,
-    /// It is none of this watcher's business.
+    /// The event is not part of this watch.
     Ignored,
-    /// The queue was full: it is gone, and the watcher has to be left alone from now on.
+    /// The queue was full and was dropped; the dispatcher must detach the watcher.
     Overflow,
     /// The watch ends here.
     Closed,
 }
 
-/// What the reader should do next.
+/// The next action of the reader.
 #[derive(Debug)]
 pub(crate) enum Step {
-    /// Hand this out.
+    /// Deliver this.
     Deliver(Queued),
-    /// Go on with this walk of the initial state, and bring it back.
+    /// Continue this walk of the initial state, then return it.
     Walk(ListItems),
-    /// The initial state is complete: hand the bookmark out.
+    /// Deliver the bookmark that ends the initial state.
     InitialEnd(Revision),
-    /// Read the history from this place and bring what it says.
+    /// Read the history from this position and return the result.
     NeedHistory(u64),
-    /// Nothing now.
+    /// Wait for a wake-up.
     Wait,
-    /// Hand this out as the last thing.
-    Goodbye(Box<Status>),
-    /// Nothing ever.
+    /// Deliver this as the last status.
+    LastStatus(Box<Status>),
+    /// The stream has ended.
     End,
 }
 
-/// A state's name, for statistics.
+/// The name of a state, for statistics.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Phase {
     Replay,
@@ -140,60 +139,68 @@ pub(crate) enum Phase {
 }
 
 impl Mailbox {
-    /// A watcher that begins with initial events.
+    /// Creates a watcher that begins with initial events.
     pub(crate) fn replay(replay: Replay, floor: Revision) -> Self {
         Self::new(State::Replay(Box::new(replay)), floor)
     }
 
-    /// A watcher that begins at a place in history, with events after `floor`.
-    pub(crate) fn from_history(place: u64, floor: Revision) -> Self {
-        Self::new(State::Lagging { place }, floor)
+    /// Creates a watcher that begins at a position in the history, with events after `floor`.
+    pub(crate) fn from_history(position: u64, floor: Revision) -> Self {
+        Self::new(State::Lagging { position }, floor)
     }
 
-    /// A watch that is over before it began.
-    pub(crate) fn closed(goodbye: Option<Status>) -> Self {
-        Self::new(State::Closed(goodbye.map(Box::new)), Revision::ZERO)
+    /// Creates a watcher that has already ended.
+    pub(crate) fn closed(last_status: Option<Status>) -> Self {
+        Self::new(State::Closed(last_status.map(Box::new)), Revision::ZERO)
     }
 
     fn new(state: State, floor: Revision) -> Self {
-        Mailbox { state, queue: VecDeque::new(), floor, last: floor, handed: Revision::ZERO, pushed: 0, waker: None }
+        Mailbox {
+            state,
+            queue: VecDeque::new(),
+            floor,
+            last: floor,
+            last_delivered: Revision::ZERO,
+            queued_end: 0,
+            waker: None,
+        }
     }
 
-    // ------------------------------------------------------------------ the dispatcher's side
+    // ------------------------------------------------------------------- calls of the dispatcher
 
-    /// An event happened that this watcher sees as `change`. At most `limit` deliveries wait.
+    /// Queues an event that this watcher sees as `change`. At most `limit` deliveries are queued.
     pub(crate) fn handle_event(&mut self, event: &Arc<SharedEvent>, change: Change, limit: usize) -> Push {
         if !matches!(self.state, State::Live) || event.revision() <= self.floor {
             return Push::Ignored;
         }
         if self.queue.len() >= limit {
-            // A bookmark in the queue has no place; what follows it has.
+            // A bookmark in the queue has no position; the next event has one.
             let oldest = self.queue.iter().find_map(|queued| match queued {
                 Queued::Event(event, _) => Some(event.sequence),
                 Queued::Bookmark(_) => None,
             });
-            self.state = State::Lagging { place: oldest.unwrap_or(event.sequence) };
+            self.state = State::Lagging { position: oldest.unwrap_or(event.sequence) };
             self.queue = VecDeque::new();
             return Push::Overflow;
         }
         self.last = event.revision();
-        self.pushed = event.sequence + 1;
+        self.queued_end = event.sequence + 1;
         self.queue.push_back(Queued::Event(event.clone(), change));
         Push::Queued
     }
 
-    /// An object that this watcher shows cannot be read any more: the watch ends with `410 Expired`.
+    /// Ends the watch with `410 Expired`, because an object that it showed became undecodable.
     pub(crate) fn handle_undecodable(&mut self, event: &SharedEvent, expired: impl FnOnce(Revision) -> Status) -> Push {
         if !matches!(self.state, State::Live) || event.revision() <= self.floor {
             return Push::Ignored;
         }
-        let goodbye = Some(Box::new(expired(self.last)));
-        self.state = State::Finishing { place: event.sequence + 1, goodbye };
+        let last_status = Some(Box::new(expired(self.last)));
+        self.state = State::Finishing { position: event.sequence + 1, last_status };
         Push::Closed
     }
 
-    /// Everything up to `revision` has been dispatched: queue a bookmark, if the watcher is live,
-    /// has room, and would learn something.
+    /// Queues a bookmark at `revision`, up to which everything has been dispatched. Does nothing
+    /// unless the watcher is live, has room, and is behind `revision`.
     pub(crate) fn handle_bookmark(&mut self, revision: Revision, limit: usize) -> Push {
         if !matches!(self.state, State::Live) || revision <= self.last || self.queue.len() >= limit {
             return Push::Ignored;
@@ -203,21 +210,21 @@ impl Mailbox {
         Push::Queued
     }
 
-    /// The watch ends: what is queued is still handed out, then the goodbye. Returns what is not
-    /// needed any more: it may be the last to hold a state, which takes time to free, so that the
-    /// caller drops it when he holds no lock. Events before `dispatched` have been dispatched.
+    /// Ends the watch: queued deliveries are still delivered, then the last status. Returns a walk that
+    /// is no longer needed; the caller drops it outside of any lock, because freeing a state takes
+    /// time. Events before `dispatched` have been dispatched.
     #[must_use = "to be dropped outside of any lock"]
-    pub(crate) fn handle_close(&mut self, goodbye: Option<Status>, dispatched: u64) -> Option<ListItems> {
+    pub(crate) fn handle_close(&mut self, last_status: Option<Status>, dispatched: u64) -> Option<ListItems> {
         if matches!(self.state, State::Finishing { .. } | State::Closed(_)) {
             return None;
         }
-        let goodbye = goodbye.map(Box::new);
+        let last_status = last_status.map(Box::new);
         match std::mem::replace(&mut self.state, State::Closed(None)) {
-            State::Lagging { place } => self.state = State::Finishing { place, goodbye },
-            // It has seen what was dispatched, wanted or not: the rest of a revision stands behind that.
-            State::Live => self.state = State::Finishing { place: self.pushed.max(dispatched), goodbye },
+            State::Lagging { position } => self.state = State::Finishing { position, last_status },
+            // All dispatched events were offered to it, so the rest of its revision is behind them.
+            State::Live => self.state = State::Finishing { position: self.queued_end.max(dispatched), last_status },
             State::Replay(replay) => {
-                self.state = State::Closed(goodbye);
+                self.state = State::Closed(last_status);
                 return replay.items;
             }
             State::Finishing { .. } | State::Closed(_) => unreachable!("seen above"),
@@ -225,37 +232,37 @@ impl Mailbox {
         None
     }
 
-    /// The window has moved. A watcher that is still at its initial state and
-    /// could not go on behind it is closed now, so that its snapshot is not kept for nothing; one
-    /// that lags costs nothing and finds out by itself. `Some` when it was closed, with what is to
-    /// be dropped outside of any lock.
+    /// Closes a watcher whose initial state is still being read, if the window has moved past its
+    /// start, so that its snapshot is freed. A lagging watcher holds no memory and finds out by
+    /// itself. Returns `Some` when it was closed, with the walk to be dropped outside of any lock.
     pub(crate) fn handle_eviction(
         &mut self,
-        edge: Edge,
-        goodbye: impl FnOnce(Revision) -> Status,
+        window_start: WindowStart,
+        last_status: impl FnOnce(Revision) -> Status,
     ) -> Option<Option<ListItems>> {
-        let late = matches!(&self.state, State::Replay(replay) if replay.place < edge.start) && edge.floor > self.floor;
+        let late = matches!(&self.state, State::Replay(replay) if replay.position < window_start.start)
+            && window_start.floor > self.floor;
         late.then(|| {
-            let goodbye = goodbye(self.last);
-            self.handle_close(Some(goodbye), 0)
+            let last_status = last_status(self.last);
+            self.handle_close(Some(last_status), 0)
         })
     }
 
-    /// Who has to be woken, now that something changed.
+    /// Takes the waker of the waiting reader, to be called after a change.
     pub(crate) fn take_waker(&mut self) -> Option<Waker> {
         self.waker.take()
     }
 
-    // ---------------------------------------------------------------------- the reader's side
+    // ----------------------------------------------------------------------- calls of the reader
 
-    /// What to do next.
+    /// The reader's next action.
     pub(crate) fn poll_delivery(&mut self) -> Step {
         if let Some(queued) = self.queue.pop_front() {
             if self.queue.is_empty() && self.queue.capacity() > IDLE_QUEUE_CAPACITY {
                 self.queue = VecDeque::new();
             }
             if let Queued::Event(event, _) = &queued {
-                self.handed = event.revision();
+                self.last_delivered = event.revision();
             }
             return Step::Deliver(queued);
         }
@@ -264,29 +271,29 @@ impl Mailbox {
                 if let Some(items) = replay.items.take() {
                     return Step::Walk(items);
                 }
-                let (end, place) = (replay.end, replay.place);
-                self.state = State::Lagging { place };
+                let (end, position) = (replay.end, replay.position);
+                self.state = State::Lagging { position };
                 match end {
                     Some(revision) => Step::InitialEnd(revision),
-                    None => Step::NeedHistory(place),
+                    None => Step::NeedHistory(position),
                 }
             }
-            State::Lagging { place } => Step::NeedHistory(*place),
-            State::Finishing { place, goodbye } => {
-                // No event was handed out: there is nothing to finish.
-                if self.handed == Revision::ZERO {
-                    let goodbye = goodbye.take();
-                    self.state = State::Closed(goodbye);
+            State::Lagging { position } => Step::NeedHistory(*position),
+            State::Finishing { position, last_status } => {
+                // No event was delivered, so no revision is incomplete.
+                if self.last_delivered == Revision::ZERO {
+                    let last_status = last_status.take();
+                    self.state = State::Closed(last_status);
                     return self.poll_delivery();
                 }
-                Step::NeedHistory(*place)
+                Step::NeedHistory(*position)
             }
             State::Live => Step::Wait,
-            State::Closed(goodbye) => goodbye.take().map_or(Step::End, Step::Goodbye),
+            State::Closed(last_status) => last_status.take().map_or(Step::End, Step::LastStatus),
         }
     }
 
-    /// Keeps who waits; call it when [`Step::Wait`] was the answer, before the lock is given up.
+    /// Stores the reader's waker after [`Step::Wait`], before the lock is released.
     pub(crate) fn wait(&mut self, waker: &Waker) {
         match &mut self.waker {
             Some(kept) => kept.clone_from(waker),
@@ -294,8 +301,8 @@ impl Mailbox {
         }
     }
 
-    /// The walk of the initial state went on; with `done` it is over. Returns what is to be dropped
-    /// outside of any lock: all of it when the watch was closed meanwhile.
+    /// Returns the walk of the initial state; `done` when it is complete. The result is to be
+    /// dropped outside of any lock: the whole walk when the watch was closed meanwhile.
     #[must_use = "to be dropped outside of any lock"]
     pub(crate) fn handle_walked(&mut self, items: ListItems, done: bool) -> Option<ListItems> {
         match &mut self.state {
@@ -304,39 +311,39 @@ impl Mailbox {
         }
     }
 
-    /// What the history holds from `place` on, with what this watcher sees of it. Ignored when the
-    /// watcher has moved on meanwhile. Returns how many of them it sees.
+    /// Queues the events from `position` on, as this watcher sees them. Ignored when the watcher's
+    /// position has changed meanwhile. Returns the number of events that it sees.
     ///
-    /// The watch ends where it sees an object that cannot be read any more. `expired` makes its last
-    /// status, of the newest revision that the watcher knows and the revision of that event.
+    /// The watch ends at an object that became undecodable. `expired` makes the last status from
+    /// the newest revision that the watcher knows and the revision of that event.
     pub(crate) fn handle_history(
         &mut self,
-        place: u64,
+        position: u64,
         events: &[Arc<SharedEvent>],
         view: impl Fn(&SharedEvent) -> Option<Change>,
         expired: impl FnOnce(Revision, Revision) -> Status,
     ) -> usize {
-        if let State::Finishing { place: expected, goodbye } = &mut self.state
-            && *expected == place
+        if let State::Finishing { position: expected, last_status } = &mut self.state
+            && *expected == position
         {
-            let mut goodbye = goodbye.take();
-            let rest = events.iter().take_while(|event| event.revision() <= self.handed);
-            for event in rest.filter(|event| event.revision() == self.handed) {
+            let mut last_status = last_status.take();
+            let rest = events.iter().take_while(|event| event.revision() <= self.last_delivered);
+            for event in rest.filter(|event| event.revision() == self.last_delivered) {
                 match view(event) {
                     // A client that resumes behind this revision would not hear of it.
                     Some(_) if event.undecodable => {
-                        goodbye = Some(Box::new(expired(self.last, event.revision())));
+                        last_status = Some(Box::new(expired(self.last, event.revision())));
                         break;
                     }
                     Some(change) => self.queue.push_back(Queued::Event(event.clone(), change)),
                     None => {}
                 }
             }
-            self.state = State::Closed(goodbye);
+            self.state = State::Closed(last_status);
             return self.queue.len();
         }
-        let State::Lagging { place: expected } = &mut self.state else { return 0 };
-        if *expected != place {
+        let State::Lagging { position: expected } = &mut self.state else { return 0 };
+        if *expected != position {
             return 0;
         }
         *expected += events.len() as u64;
@@ -347,8 +354,8 @@ impl Mailbox {
             }
             if let Some(change) = view(event) {
                 if event.undecodable {
-                    let goodbye = Some(Box::new(expired(self.last, event.revision())));
-                    self.state = State::Finishing { place: event.sequence + 1, goodbye };
+                    let last_status = Some(Box::new(expired(self.last, event.revision())));
+                    self.state = State::Finishing { position: event.sequence + 1, last_status };
                     break;
                 }
                 self.queue.push_back(Queued::Event(event.clone(), change));
@@ -358,35 +365,41 @@ impl Mailbox {
         self.queue.len() - before
     }
 
-    /// The place is no longer in the history: the end, unless all that has left is older than what
-    /// this watcher begins behind.
-    pub(crate) fn handle_gone(&mut self, place: u64, edge: Edge, goodbye: impl FnOnce(Revision) -> Status) {
-        let (State::Lagging { place: expected } | State::Finishing { place: expected, .. }) = &mut self.state else {
+    /// Ends the watch because its position left the history, unless all evicted events precede the
+    /// watch's start.
+    pub(crate) fn handle_gone(
+        &mut self,
+        position: u64,
+        window_start: WindowStart,
+        last_status: impl FnOnce(Revision) -> Status,
+    ) {
+        let (State::Lagging { position: expected } | State::Finishing { position: expected, .. }) = &mut self.state
+        else {
             return;
         };
-        if *expected != place {
+        if *expected != position {
             return;
         }
-        if edge.floor <= self.floor {
-            *expected = edge.start;
+        if window_start.floor <= self.floor {
+            *expected = window_start.start;
         } else {
-            self.state = State::Closed(Some(Box::new(goodbye(self.last))));
+            self.state = State::Closed(Some(Box::new(last_status(self.last))));
         }
     }
 
-    /// The watcher stands at the end of the history and is dispatched to from now on. False when
-    /// it has moved on meanwhile.
-    pub(crate) fn handle_attached(&mut self, place: u64) -> bool {
+    /// Makes a watcher at the end of the history live. False when its position has changed
+    /// meanwhile.
+    pub(crate) fn handle_attached(&mut self, position: u64) -> bool {
         match &mut self.state {
-            State::Lagging { place: expected } if *expected == place => {
+            State::Lagging { position: expected } if *expected == position => {
                 self.state = State::Live;
-                self.pushed = place;
+                self.queued_end = position;
                 true
             }
-            // There is nothing more at that revision.
-            State::Finishing { place: expected, goodbye } if *expected == place => {
-                let goodbye = goodbye.take();
-                self.state = State::Closed(goodbye);
+            // The revision has no more changes.
+            State::Finishing { position: expected, last_status } if *expected == position => {
+                let last_status = last_status.take();
+                self.state = State::Closed(last_status);
                 false
             }
             _ => false,
@@ -395,12 +408,12 @@ impl Mailbox {
 
     // -------------------------------------------------------------------------------- getters
 
-    /// The newest revision that it knows of.
+    /// The newest revision that the watcher has queued.
     pub(crate) fn last(&self) -> Revision {
         self.last
     }
 
-    /// Which state it is in.
+    /// The name of the watcher's state.
     pub(crate) fn phase(&self) -> Phase {
         match self.state {
             State::Replay(_) => Phase::Replay,
@@ -410,16 +423,15 @@ impl Mailbox {
         }
     }
 
-    /// The place of the next event that it has not handed out; `None` when it has nothing to catch
-    /// up with.
-    pub(crate) fn place(&self) -> Option<u64> {
+    /// The position of the next event to deliver; `None` when nothing remains to catch up with.
+    pub(crate) fn position(&self) -> Option<u64> {
         let queued = self.queue.iter().find_map(|queued| match queued {
             Queued::Event(event, _) => Some(event.sequence),
             Queued::Bookmark(_) => None,
         });
         queued.or(match &self.state {
-            State::Replay(replay) => Some(replay.place),
-            State::Lagging { place } => Some(*place),
+            State::Replay(replay) => Some(replay.position),
+            State::Lagging { position } => Some(*position),
             State::Live | State::Finishing { .. } | State::Closed(_) => None,
         })
     }
@@ -450,7 +462,7 @@ mod tests {
         Status::expired_watch(seen.get(), floor.get())
     }
 
-    /// One line per step, until the watcher waits, ends or needs history.
+    /// Formats one line per step, until the watcher waits, ends or needs history.
     fn drain(mailbox: &mut Mailbox) -> Vec<String> {
         let mut steps = Vec::new();
         loop {
@@ -468,9 +480,9 @@ mod tests {
                     }
                 },
                 Step::InitialEnd(revision) => (format!("END {revision:?}"), false),
-                Step::NeedHistory(place) => (format!("history {place}"), true),
+                Step::NeedHistory(position) => (format!("history {position}"), true),
                 Step::Wait => ("wait".to_owned(), true),
-                Step::Goodbye(status) => (format!("goodbye {}", status.code), false),
+                Step::LastStatus(status) => (format!("last_status {}", status.code), false),
                 Step::End => ("end".to_owned(), true),
             };
             steps.push(text);
@@ -480,8 +492,8 @@ mod tests {
         }
     }
 
-    fn edge(start: u64, floor: u64) -> Edge {
-        Edge { start, floor: Revision::new(floor) }
+    fn window_start(start: u64, floor: u64) -> WindowStart {
+        WindowStart { start, floor: Revision::new(floor) }
     }
 
     fn live(floor: u64) -> Mailbox {
@@ -491,7 +503,7 @@ mod tests {
     }
 
     #[test]
-    fn a_live_watcher_takes_events_up_to_its_limit_and_then_lags_from_the_first_of_them() {
+    fn full_queue_makes_the_watcher_lag_from_its_first_event() {
         let mut mailbox = live(0);
         for sequence in 7..9 {
             assert_eq!(mailbox.handle_event(&event(sequence), Change::Added, 2), Push::Queued);
@@ -507,7 +519,7 @@ mod tests {
     }
 
     #[test]
-    fn a_reader_that_took_some_lags_from_the_rest() {
+    fn overflow_after_partial_read_lags_from_the_first_unread_event() {
         let mut mailbox = live(0);
         for sequence in 7..9 {
             mailbox.handle_event(&event(sequence), Change::Added, 2);
@@ -519,7 +531,7 @@ mod tests {
     }
 
     #[test]
-    fn events_at_or_below_the_floor_are_not_its_business() {
+    fn events_at_or_below_the_floor_are_ignored() {
         let mut mailbox = live(108);
         assert_eq!(mailbox.handle_event(&event(8), Change::Added, 9), Push::Ignored);
         assert_eq!(mailbox.handle_event(&event(9), Change::Added, 9), Push::Queued);
@@ -529,7 +541,7 @@ mod tests {
     }
 
     #[test]
-    fn a_bookmark_comes_only_when_it_says_something_new() {
+    fn bookmark_is_queued_only_for_a_newer_revision() {
         let mut mailbox = live(100);
         assert_eq!(mailbox.handle_bookmark(Revision::new(100), 9), Push::Ignored);
         assert_eq!(mailbox.handle_bookmark(Revision::new(101), 9), Push::Queued);
@@ -541,33 +553,36 @@ mod tests {
     }
 
     #[test]
-    fn an_end_is_never_silent_unless_it_is_clean() {
+    fn close_with_status_delivers_it_last() {
         let mut mailbox = live(0);
         mailbox.handle_event(&event(7), Change::Added, 9);
         assert!(mailbox.handle_close(Some(Status::expired_list()), 0).is_none());
         assert!(mailbox.handle_close(None, 0).is_none());
         assert_eq!(drain(&mut mailbox), ["ADDED r107", "history 8"]);
         mailbox.handle_history(8, &[event(8)], |_| Some(Change::Added), expired);
-        assert_eq!(drain(&mut mailbox), ["goodbye 410", "end"]);
+        assert_eq!(drain(&mut mailbox), ["last_status 410", "end"]);
 
-        let goodbye = |seen: Revision| Status::expired_watch(seen.get(), 9);
+        let last_status = |seen: Revision| Status::expired_watch(seen.get(), 9);
         let replay = Replay::new(ListItems::ready(Vec::new()), None, 7);
         let mut replaying = Mailbox::replay(replay, Revision::new(3));
-        assert!(replaying.handle_eviction(edge(7, 9), goodbye).is_none());
-        assert!(replaying.handle_eviction(edge(8, 3), goodbye).is_none(), "what has left is not its business");
-        assert!(replaying.handle_eviction(edge(8, 9), goodbye).is_some_and(|items| items.is_some()));
-        assert_eq!(drain(&mut replaying), ["goodbye 410", "end"]);
+        assert!(replaying.handle_eviction(window_start(7, 9), last_status).is_none());
+        assert!(
+            replaying.handle_eviction(window_start(8, 3), last_status).is_none(),
+            "evicted events precede the watch"
+        );
+        assert!(replaying.handle_eviction(window_start(8, 9), last_status).is_some_and(|items| items.is_some()));
+        assert_eq!(drain(&mut replaying), ["last_status 410", "end"]);
 
         let mut lagging = Mailbox::from_history(7, Revision::new(3));
-        assert!(lagging.handle_eviction(edge(8, 9), goodbye).is_none());
-        lagging.handle_gone(7, edge(8, 3), goodbye);
+        assert!(lagging.handle_eviction(window_start(8, 9), last_status).is_none());
+        lagging.handle_gone(7, window_start(8, 3), last_status);
         assert_eq!(drain(&mut lagging), ["history 8"]);
-        lagging.handle_gone(8, edge(9, 9), goodbye);
-        assert_eq!(drain(&mut lagging), ["goodbye 410", "end"]);
+        lagging.handle_gone(8, window_start(9, 9), last_status);
+        assert_eq!(drain(&mut lagging), ["last_status 410", "end"]);
     }
 
     #[test]
-    fn an_end_waits_for_the_rest_of_a_revision() {
+    fn close_delivers_the_rest_of_a_revision_first() {
         let other = |sequence| event_at(sequence, 107);
         for (late, rest) in [(other(8), vec!["ADDED r107"]), (event(8), vec![])] {
             let mut mailbox = live(0);
@@ -583,20 +598,20 @@ mod tests {
         gone.handle_event(&event(7), Change::Added, 9);
         assert!(matches!(gone.poll_delivery(), Step::Deliver(_)));
         assert!(gone.handle_close(None, 0).is_none());
-        gone.handle_gone(8, edge(9, 108), |seen| Status::expired_watch(seen.get(), 108));
-        assert_eq!(drain(&mut gone), ["goodbye 410", "end"], "what cannot be finished is said");
+        gone.handle_gone(8, window_start(9, 108), |seen| Status::expired_watch(seen.get(), 108));
+        assert_eq!(drain(&mut gone), ["last_status 410", "end"], "an incomplete revision ends with an error");
         let mut quiet = live(0);
         quiet.handle_event(&event(7), Change::Added, 9);
         assert!(matches!(quiet.poll_delivery(), Step::Deliver(_)));
         assert!(quiet.handle_close(None, 500).is_none());
-        assert_eq!(drain(&mut quiet), ["history 500"], "what was dispatched to others is not asked for again");
+        assert_eq!(drain(&mut quiet), ["history 500"], "dispatched positions are not read again");
         let mut nothing = live(0);
         assert!(nothing.handle_close(None, 0).is_none());
         assert_eq!(drain(&mut nothing), ["end"]);
     }
 
     #[test]
-    fn the_initial_state_ends_with_its_bookmark_and_goes_on_in_history() {
+    fn initial_state_ends_with_its_bookmark_and_continues_in_history() {
         let objects = vec![event(1).event.object.clone(), event(2).event.object.clone()];
         let replay = Replay::new(ListItems::ready(objects), Some(Revision::new(105)), 6);
         let mut mailbox = Mailbox::replay(replay, Revision::new(105));
@@ -605,13 +620,13 @@ mod tests {
     }
 
     #[test]
-    fn a_watch_that_is_closed_while_its_reader_walks_does_not_go_back_to_the_walk() {
+    fn watch_closed_during_a_walk_does_not_resume_the_walk() {
         let objects = vec![event(1).event.object.clone(), event(2).event.object.clone()];
         let mut mailbox = Mailbox::replay(Replay::new(ListItems::ready(objects), None, 6), Revision::new(105));
         let Step::Walk(items) = mailbox.poll_delivery() else { panic!("a walk") };
         assert!(mailbox.handle_close(Some(Status::expired_list()), 0).is_none(), "the reader has it");
         assert!(mailbox.handle_walked(items, false).is_some(), "to be dropped");
-        assert_eq!(drain(&mut mailbox), ["goodbye 410", "end"]);
+        assert_eq!(drain(&mut mailbox), ["last_status 410", "end"]);
     }
 
     #[test]
@@ -620,21 +635,21 @@ mod tests {
             let event = Arc::into_inner(event_at(sequence, revision)).unwrap();
             Arc::new(event.into_undecodable())
         };
-        // In the history, for a watcher that catches up.
+        // A lagging watcher finds it in the history.
         let mut mailbox = Mailbox::from_history(7, Revision::ZERO);
         let events = [event_at(7, 107), hidden(8, 107), event_at(9, 107)];
         mailbox.handle_history(7, &events, |_| Some(Change::Added), expired);
         assert_eq!(drain(&mut mailbox), ["ADDED r107", "history 9"]);
         mailbox.handle_history(9, &events[2..], |_| Some(Change::Added), expired);
-        assert_eq!(drain(&mut mailbox), ["ADDED r107", "goodbye 410", "end"]);
-        // As it happens, for a watcher that is live.
+        assert_eq!(drain(&mut mailbox), ["ADDED r107", "last_status 410", "end"]);
+        // A live watcher is closed at dispatch.
         let mut mailbox = Mailbox::from_history(7, Revision::ZERO);
         assert!(mailbox.handle_attached(7));
         mailbox.handle_event(&event(7), Change::Added, 9);
         assert_eq!(mailbox.handle_undecodable(&hidden(8, 108), |seen| expired(seen, seen)), Push::Closed);
         assert_eq!(drain(&mut mailbox), ["ADDED r107", "history 9"]);
         assert!(!mailbox.handle_attached(9));
-        assert_eq!(drain(&mut mailbox), ["goodbye 410", "end"]);
+        assert_eq!(drain(&mut mailbox), ["last_status 410", "end"]);
         // A deadline between two changes of one revision: the client would resume behind both.
         let mut mailbox = Mailbox::from_history(7, Revision::ZERO);
         assert!(mailbox.handle_attached(7));
@@ -642,16 +657,16 @@ mod tests {
         assert!(mailbox.handle_close(None, 8).is_none());
         assert_eq!(drain(&mut mailbox), ["ADDED r107", "history 8"]);
         mailbox.handle_history(8, &events[1..], |_| Some(Change::Added), expired);
-        assert_eq!(drain(&mut mailbox), ["goodbye 410", "end"]);
+        assert_eq!(drain(&mut mailbox), ["last_status 410", "end"]);
     }
 
     #[test]
-    fn a_watcher_that_moved_on_is_not_moved_again() {
+    fn stale_reader_results_do_not_move_the_watcher() {
         let mut mailbox = Mailbox::from_history(7, Revision::ZERO);
         assert!(mailbox.handle_close(None, 0).is_none());
         mailbox.handle_history(7, &[event(7)], |_| Some(Change::Added), expired);
         assert!(!mailbox.handle_attached(7));
-        mailbox.handle_gone(7, edge(9, 9), |_| Status::expired_list());
+        mailbox.handle_gone(7, window_start(9, 9), |_| Status::expired_list());
         assert_eq!(drain(&mut mailbox), ["end"]);
     }
 }

@@ -1,5 +1,5 @@
-//! The store's own promises, seen through the cache: what a watcher of the cache sees is what a
-//! watcher of the store sees, for random writes, started anywhere.
+//! The store's guarantees through the cache: a watcher of the cache sees the same events as a
+//! watcher of the store, for random writes and start revisions.
 
 mod support;
 
@@ -25,7 +25,7 @@ async fn write(store: &MemoryStorage, path: &str, delete: bool) {
     }
 }
 
-/// What the store's own watch says: change, path, revision.
+/// The events of the store's own watch: change, path, revision.
 async fn store_events(store: &MemoryStorage, range: KeyRange, after: Revision) -> Vec<(Change, String, u64)> {
     let mut watch = store.watch(range, after).await.unwrap();
     watch.request_progress();
@@ -48,7 +48,7 @@ async fn store_events(store: &MemoryStorage, range: KeyRange, after: Revision) -
 
 proptest! {
     #[test]
-    fn cache_and_store_tell_the_same(
+    fn cached_watch_delivers_the_same_events_as_the_store(
         before in prop::collection::vec((prop::sample::select(PATHS.to_vec()), prop::bool::weighted(0.3)), 0..10),
         after in prop::collection::vec((prop::sample::select(PATHS.to_vec()), prop::bool::weighted(0.3)), 0..20),
         back in 0..30u64,
@@ -69,7 +69,7 @@ proptest! {
             }
             settle().await;
             let last = store.current_revision().await.unwrap().get();
-            // Also from before the cache began: it reaches back as far as the store does.
+            // Includes revisions before the cache's start, up to the store's oldest one.
             let from = last.saturating_sub(back).max(1);
             let (scope, range) = if namespaced {
                 (Scope::Namespace("a".to_owned()), KeyRange::namespace("pods", "a"))

@@ -1,7 +1,7 @@
-//! The cache on a real etcd: how much of etcd it takes, what it makes of values that are no objects,
-//! and of an etcd that was put back to an older state.
+//! The cache on a real etcd: its load on etcd, undecodable values, and an etcd that was restored to
+//! an older state.
 //!
-//! Needs an etcd binary, as `crates/storage/tests/etcd.rs` does, which says more about that.
+//! The tests need an etcd binary; see `crates/storage/tests/etcd.rs`.
 
 #[allow(dead_code, unreachable_pub, reason = "another test's helper, of which this one needs a part")]
 #[path = "../../storage/tests/etcd/server.rs"]
@@ -19,7 +19,7 @@ use listwatch_storage::etcd3::{Etcd3, Etcd3Options};
 use server::{Etcd, Member};
 use support::{config, key, options, quiet};
 
-/// What must come, comes within this time.
+/// The time limit for each awaited event.
 const PATIENCE: Duration = Duration::from_secs(60);
 
 async fn start() -> Option<(Member, Arc<Etcd3>)> {
@@ -41,7 +41,7 @@ fn names(list: List) -> Vec<String> {
     list.items.map(|object| object.key().name().to_owned()).collect()
 }
 
-/// One of etcd's figures.
+/// Reads one of etcd's metrics.
 fn metric(member: &Member, name: &str) -> f64 {
     let address = member.url.split("//").nth(1).expect("a URL");
     let mut stream = std::net::TcpStream::connect(address).expect("etcd listens");
@@ -52,7 +52,7 @@ fn metric(member: &Member, name: &str) -> f64 {
     line.expect("etcd has this figure").trim().parse().expect("a number")
 }
 
-/// The next event or error of a watch, in short.
+/// The next event or error of a watch, in short form.
 async fn next(watcher: &mut Watcher) -> String {
     loop {
         let next = std::future::poll_fn(|cx| futures_core::Stream::poll_next(std::pin::Pin::new(&mut *watcher), cx));
@@ -66,7 +66,7 @@ async fn next(watcher: &mut Watcher) -> String {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn etcd_has_one_watch_per_resource_however_many_clients_there_are() {
+async fn etcd_has_one_watch_per_resource_for_any_number_of_clients() {
     const CLIENTS: usize = 200;
     const WATCHERS: &str = "etcd_debugging_mvcc_watcher_total";
     let Some((member, store)) = start().await else { return };
@@ -96,7 +96,7 @@ async fn etcd_has_one_watch_per_resource_however_many_clients_there_are() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn unreadable_value_is_named_and_never_shown_as_deleted() {
+async fn undecodable_value_is_named_and_never_delivered_as_deleted() {
     let Some((member, store)) = start().await else { return };
     let mut raw = etcd_client::Client::connect([&member.url], None).await.unwrap();
     let good = |name: &str| format!(r#"{{"metadata":{{"name":"{name}"}}}}"#);
@@ -113,8 +113,8 @@ async fn unreadable_value_is_named_and_never_shown_as_deleted() {
     let cachers = [("cached", cached), ("direct", Cacher::direct(store.clone(), config(quiet())))];
     let (in_a, in_b) = (Scope::Namespace("a".into()), Scope::Namespace("b".into()));
     for (what, cacher) in &cachers {
-        // Whoever is handed a list without them would take them for deleted; so the list says which
-        // they are, and its server refuses it.
+        // A client would consider the omitted objects deleted. So the list names their keys, and
+        // the server rejects it.
         let listed = list(cacher, &in_a, &[]).await.unwrap();
         assert_eq!(listed.undecodable, [key("a/protobuf"), key("a/rubbish")], "{what}: by key");
         assert_eq!(listed.items.count(), 1, "{what}");
@@ -123,8 +123,8 @@ async fn unreadable_value_is_named_and_never_shown_as_deleted() {
         assert!(matches!(refused, Err(ReadError::Undecodable { .. })), "{what}: {refused:?}");
         assert!(cacher.get(&key("a/good"), ReadAt::Any).await.unwrap().is_some(), "{what}: its neighbour is read");
     }
-    // Mended, they are objects like any other. One that breaks is not gone: its watches are told to list
-    // anew, and the lists name it.
+    // Repaired values are normal objects. A value that becomes undecodable is not deleted: its
+    // watches end with an error, and lists name it.
     let begun = list(&cachers[0].1, &in_b, &[]).await.unwrap().revision;
     let from = format!("rv={begun}");
     raw.put("/registry/pods/a/protobuf", good("protobuf"), None).await.unwrap();
@@ -159,7 +159,7 @@ async fn uncached_watch_far_ahead_of_etcd_stays_silent_and_harms_no_other_client
     let direct = Cacher::direct(store.clone(), config(limits));
     let mut healthy = support::watch(&cached, &Scope::All, &["rv="], PATIENCE).await;
     let mut uncached = support::watch(&direct, &Scope::All, &["rv="], PATIENCE).await;
-    // What a client says that has seen a store which was put back since, or that makes it up.
+    // A client sends such a revision if its store was restored since, or if it invents one.
     let mut ahead = support::watch(&direct, &Scope::All, &["rv=99999999", "bookmarks"], PATIENCE).await;
     let said = tokio::time::timeout(Duration::from_secs(1), ahead.next()).await;
     assert!(said.is_err(), "a watch stays silent until etcd gets there: {said:?}");
@@ -174,7 +174,7 @@ async fn uncached_watch_far_ahead_of_etcd_stays_silent_and_harms_no_other_client
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn an_etcd_that_went_back_is_told_to_everyone_and_then_served() {
+async fn restored_etcd_expires_every_watch_and_is_then_served() {
     let Some((mut member, store)) = start().await else { return };
     let create = async |path: &str| {
         let begun = Instant::now();
@@ -192,7 +192,7 @@ async fn an_etcd_that_went_back_is_told_to_everyone_and_then_served() {
     for n in 0..20 {
         create(&format!("a/new{n}")).await;
     }
-    // The cache itself has seen them: on an old etcd a list may be the store's.
+    // The cache itself has seen them: the store may answer lists of an old etcd.
     let begun = Instant::now();
     while cacher.stats().objects < 21 {
         assert!(begun.elapsed() < PATIENCE, "complete: the cache does not come to the present");
@@ -207,9 +207,9 @@ async fn an_etcd_that_went_back_is_told_to_everyone_and_then_served() {
     member.restore(&backup);
     member.start();
     let begun = Instant::now();
-    assert_eq!(next(&mut watcher).await, "410 Expired", "a client is told that its copy is of no more use");
+    assert_eq!(next(&mut watcher).await, "410 Expired", "the client's copy is outdated");
     println!("recovery: etcd was put back to an older state: clients told after {:?}", begun.elapsed());
-    // What the client does then.
+    // The client's reaction.
     let listed = loop {
         match list(&cacher, &Scope::All, &[]).await {
             Ok(listed) => break listed,
@@ -217,7 +217,7 @@ async fn an_etcd_that_went_back_is_told_to_everyone_and_then_served() {
         }
     };
     let from = format!("rv={}", listed.revision);
-    assert_eq!(names(listed), ["old"], "and gets what etcd holds");
+    assert_eq!(names(listed), ["old"], "the new list equals etcd's state");
     let mut watcher = support::watch(&cacher, &Scope::All, &[&from], PATIENCE).await;
     create("a/after").await;
     assert_eq!(next(&mut watcher).await, "Added after");

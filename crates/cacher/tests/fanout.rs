@@ -1,4 +1,4 @@
-//! Many watchers, real threads: all see the same order, and nobody misses anything.
+//! Many watchers on real threads: all see the same order, and none misses an event.
 
 mod support;
 
@@ -22,7 +22,7 @@ async fn write(store: &MemoryStorage, writer: usize, updates: usize) {
     }
 }
 
-/// The revisions a watcher hands out, up to `last`.
+/// The revisions that a watcher delivers, up to `last`.
 async fn read(mut watcher: Watcher, last: u64, dawdle: bool) -> Vec<u64> {
     let mut seen = Vec::new();
     while seen.last() != Some(&last) {
@@ -41,7 +41,7 @@ async fn read(mut watcher: Watcher, last: u64, dawdle: bool) -> Vec<u64> {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_thousand_watchers_see_a_thousand_updates_in_one_order() {
+async fn thousand_watchers_see_thousand_updates_in_one_order() {
     let store = MemoryStorage::new();
     let first = store.current_revision().await.unwrap().get();
     let last = first + UPDATES as u64;
@@ -62,7 +62,7 @@ async fn a_thousand_watchers_see_a_thousand_updates_in_one_order() {
             tokio::spawn(async move { write(&store, writer, UPDATES / WRITERS).await })
         })
         .collect();
-    // The other half comes in the midst of it, and begins at the same revision.
+    // The other half joins during the writes and begins at the same revision.
     start(WATCHERS / 2..WATCHERS).await;
     for writer in writers {
         writer.await.unwrap();
@@ -80,7 +80,7 @@ async fn a_thousand_watchers_see_a_thousand_updates_in_one_order() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn initial_states_taken_in_the_midst_of_writes_have_no_seam() {
+async fn initial_state_during_writes_has_no_gap_and_no_overlap() {
     let store = MemoryStorage::new();
     let cacher = Cacher::start(store.clone(), config(Limits { watcher_queue_events_max: 4, ..quiet() }));
     let writer = {
@@ -127,7 +127,7 @@ async fn initial_states_taken_in_the_midst_of_writes_have_no_seam() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn an_event_of_one_node_wakes_one_of_ten_thousand_watchers() {
+async fn event_of_one_node_wakes_one_of_ten_thousand_watchers() {
     const NODES: usize = 10_000;
     let store = MemoryStorage::new();
     let cacher = Cacher::start(store.clone(), config(quiet()));

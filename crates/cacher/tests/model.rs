@@ -1,9 +1,10 @@
-//! Random lives of a cache, against a sorted list of what happened.
+//! Random operations on a cache, checked against a sorted list of all changes.
 //!
-//! Writes, compactions, lost and expired store watches, a store that goes silent, watches from
-//! random places, readers that stall, resume and leave, lists of every kind. Time is virtual and
-//! the order of everything is the order of the operations, so a failure replays. More lives:
-//! `PROPTEST_CASES=20000 cargo nextest run -p listwatch-cacher --test model`.
+//! The operations are writes, compactions, lost and expired store watches, a store that becomes
+//! silent, watches from random revisions, readers that stall, resume and leave, and lists of every
+//! kind. Time is virtual and the operations determine the order of everything, so a failure can be
+//! replayed. For more cases: `PROPTEST_CASES=20000 cargo nextest run -p listwatch-cacher --test
+//! model`.
 
 mod support;
 
@@ -13,7 +14,7 @@ use listwatch_cacher::{Cacher, Limits, Scope, Watcher};
 use listwatch_meta::{Key, ListOptions, ResourceVersion};
 use listwatch_storage::Storage;
 use proptest::prelude::*;
-use support::checker::{Asked, Checker, Log, Seen, Shown, Wanted, check_list, check_revision, seen, shown};
+use support::checker::{Checker, ExpectedFreshness, Log, Seen, Shown, Wanted, check_list, check_revision, seen, shown};
 use support::store::TestStore;
 use support::{config, drain, key, options, settle};
 
@@ -27,14 +28,14 @@ enum Op {
     Delete {
         path: &'static str,
     },
-    /// A write of another resource.
+    /// Writes another resource.
     Other,
     Compact,
     Hold,
     Release,
     Lose,
     Expire,
-    /// The process with the cache is replaced; its clients come back with what they know.
+    /// Replaces the process with the cache; its clients resume with the revisions they know.
     Restart,
     Advance {
         seconds: u64,
@@ -139,9 +140,9 @@ struct World {
     log: Log,
     held: bool,
     watches: Vec<Option<Watch>>,
-    /// The newest revision that anything served by the cache has shown.
+    /// The newest revision that any response of the cache has shown.
     shown: u64,
-    /// The newest compaction.
+    /// The revision of the newest compaction.
     compacted: u64,
 }
 
@@ -198,7 +199,7 @@ impl World {
         }
     }
 
-    /// Waits until the cache has taken up its watch of the store again, if it was lost.
+    /// Waits until the cache has resumed its store watch, if it was lost.
     async fn quiet(&self) {
         for _ in 0..6 {
             settle().await;
@@ -310,7 +311,7 @@ impl World {
         self.cacher.wait_ready().await.unwrap();
         let (oldest, reach) = (self.cacher.stats().oldest.get(), self.limits.history_refill_revisions_max);
         let held = self.compacted.max(self.log.revision.saturating_sub(reach)).max(1);
-        // With few events in the window none of them has left it.
+        // A window with a minimum of more events than were written has lost none.
         let room = self.limits.history_events_min > self.log.real.len();
         if !self.held && room && oldest > held {
             return Err(format!("resumable: after a restart the window begins at {oldest}, the store holds {held}"));
@@ -325,7 +326,7 @@ impl World {
 
     async fn watch(&mut self, slot: usize, wanted: &Wanted, from: &From) -> Result<(), String> {
         let (rv, at_least) = match from {
-            // What cannot be consistent because the store is silent is tested elsewhere.
+            // A silent store cannot serve consistent reads; other tests cover them.
             From::Consistent if !self.held => ("", self.log.revision),
             From::Consistent | From::Any => ("0", self.shown),
             From::Back(revisions) => {
@@ -348,7 +349,7 @@ impl World {
         Ok(())
     }
 
-    /// How often the cache started over: whoever watched before may be told `410 Expired`.
+    /// Counts the restarts of the cache, after which earlier watches may receive `410 Expired`.
     fn count_restarts(&mut self) {
         self.log.restarts = self.cacher.stats().generation;
     }
@@ -407,13 +408,13 @@ impl World {
             Err(listwatch_cacher::ReadError::Expired { requested }) if requested.get() < self.compacted => {
                 return Ok(());
             }
-            // The store is silent, and the cache cannot know.
+            // The store is silent, so the cache cannot know this revision.
             Err(listwatch_cacher::ReadError::TooLarge { .. }) if self.held => return Ok(()),
             Err(error) => return Err(format!("{kind:?} fails: {error}")),
         };
         let revision = list.revision.get();
         let consistent = matches!(kind, Kind::Consistent);
-        check_revision(Asked { consistent, at_least, exactly }, revision)?;
+        check_revision(ExpectedFreshness { consistent, at_least, exactly }, revision)?;
         if matches!(kind, Kind::Any | Kind::NotOlder(_)) {
             self.shown = self.shown.max(revision);
         }
@@ -455,7 +456,7 @@ impl World {
         }
     }
 
-    /// Faults stop, everyone reads: nothing may be missing.
+    /// Ends all faults, reads all watches and checks that nothing is missing.
     async fn finish(&mut self) -> Result<(), String> {
         self.step(&Op::Release).await?;
         self.quiet().await;
@@ -517,14 +518,14 @@ proptest! {
     #![proptest_config(ProptestConfig { max_shrink_iters: 5_000, ..ProptestConfig::default() })]
 
     #[test]
-    fn a_cache_keeps_its_promises(ops in prop::collection::vec(op(), 1..60)) {
+    fn random_operations_keep_every_guarantee(ops in prop::collection::vec(op(), 1..60)) {
         if let Err(broken) = live(&small(), &ops) {
             prop_assert!(false, "{}", broken);
         }
     }
 
     #[test]
-    fn a_cache_with_room_keeps_its_promises(ops in prop::collection::vec(op(), 1..60)) {
+    fn random_operations_with_default_limits_keep_every_guarantee(ops in prop::collection::vec(op(), 1..60)) {
         let limits = Limits { audit_interval: Some(Duration::from_secs(7)), ..Limits::default() };
         if let Err(broken) = live(&limits, &ops) {
             prop_assert!(false, "{}", broken);
@@ -532,7 +533,7 @@ proptest! {
     }
 }
 
-/// A short history, and what a watch of `app=p` sees of it.
+/// A short history, and the items of a watch of `app=p` in it.
 fn told() -> (Log, Vec<Seen>) {
     let mut log = Log { revision: 1, ..Log::default() };
     log.write(2, "a/x", "p", "");
@@ -569,7 +570,7 @@ fn verdict(mutate: impl FnOnce(&mut Vec<Seen>)) -> String {
     checker.finish(&log).err().unwrap_or_else(|| "kept".to_owned())
 }
 
-/// The verdict on a watch of two objects that are written at one revision.
+/// Checks a watch of two objects that are written at one revision.
 fn verdict_on_transaction(mutate: impl FnOnce(&mut Vec<Seen>)) -> String {
     let mut log = Log { revision: 1, ..Log::default() };
     log.write(2, "a/x", "p", "");
@@ -591,19 +592,19 @@ fn verdict_on_transaction(mutate: impl FnOnce(&mut Vec<Seen>)) -> String {
 }
 
 #[test]
-fn each_planted_bug_is_caught_under_its_name() {
+fn checker_reports_each_planted_bug_by_its_name() {
     assert_eq!(verdict(|_| {}), "kept");
     assert_eq!(verdict_on_transaction(|_| {}), "kept");
     for bug in [|seen: &mut Vec<Seen>| seen.swap(1, 2), |seen: &mut Vec<Seen>| seen[1] = Seen::End] {
         let caught = verdict_on_transaction(bug);
         assert!(caught.starts_with("atomic"), "a bug against \"atomic\" is reported as: {caught}");
     }
-    let asked = Asked { consistent: false, at_least: 5, exactly: None };
+    let asked = ExpectedFreshness { consistent: false, at_least: 5, exactly: None };
     assert_eq!(check_revision(asked, 5), Ok(()));
     assert!(check_revision(asked, 4).unwrap_err().starts_with("no time travel"));
-    let consistent = Asked { consistent: true, ..asked };
+    let consistent = ExpectedFreshness { consistent: true, ..asked };
     assert!(check_revision(consistent, 4).unwrap_err().starts_with("read your writes"));
-    let exactly = Asked { exactly: Some(5), ..asked };
+    let exactly = ExpectedFreshness { exactly: Some(5), ..asked };
     assert!(check_revision(exactly, 6).unwrap_err().starts_with("one state"));
     type Bug = (&'static str, fn(&mut Vec<Seen>));
     let bugs: [Bug; 10] = [

@@ -1,4 +1,4 @@
-//! Lists that are slower than the store's compaction: they end, and show one revision.
+//! Lists that are slower than the store's compaction: they complete and show one revision.
 
 mod support;
 
@@ -31,7 +31,7 @@ async fn list(cacher: &Cacher, words: &[&str]) -> Result<List, ReadError> {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_cache_is_filled_however_fast_history_is_compacted() {
+async fn cache_is_filled_despite_compaction_behind_every_page() {
     let store = store().await;
     let cacher = Cacher::start(store.clone(), config(small_pages()));
     cacher.wait_ready().await.unwrap();
@@ -40,12 +40,13 @@ async fn a_cache_is_filled_however_fast_history_is_compacted() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_list_straight_from_the_store_is_not_told_that_its_own_pages_expired() {
+async fn uncached_list_completes_despite_compaction_behind_every_page() {
     let store = store().await;
     let cacher = Cacher::direct(store.clone(), config(small_pages()));
     let whole = list(&cacher, &[]).await.unwrap();
     assert_eq!((whole.items.count(), whole.continue_token), (OBJECTS, None), "complete, in one answer");
-    // Who asks for pages himself is told, as by kube-apiserver: he holds what the first one showed.
+    // A client that pages itself gets the error of kube-apiserver, because it holds the first
+    // page's revision.
     let first = list(&cacher, &["limit=2"]).await.unwrap();
     let token = format!("continue={}", first.continue_token.expect("there is more"));
     let second = list(&cacher, &["limit=2", &token]).await.map(|list| list.revision);

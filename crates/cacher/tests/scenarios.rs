@@ -1,5 +1,4 @@
-//! Scenarios: what is done to a cache, and what comes out. The language is explained in
-//! `support/script.rs`.
+//! Scenarios of a cache. `support/script.rs` describes their language.
 
 #[path = "scenarios/losses.rs"]
 mod losses;

@@ -1,4 +1,4 @@
-//! The soak of `examples/soak.rs`, smaller, and on a virtual clock: two minutes take a moment.
+//! The soak of `examples/soak.rs`, with fewer watchers and on a virtual clock.
 
 #[path = "support/soak.rs"]
 mod soak;
@@ -10,7 +10,7 @@ use std::time::Duration;
 use soak::{Plan, Tally, run};
 
 #[test]
-fn after_two_minutes_of_trouble_every_copy_is_what_the_store_holds() {
+fn two_minute_soak_leaves_every_copy_equal_to_the_store() {
     let plan = Plan { time: Duration::from_secs(120), watchers: 200, writes_per_second: 50, objects: 300, seed: 7 };
     let runtime = tokio::runtime::Builder::new_current_thread().enable_time().start_paused(true).build().unwrap();
     let tally = Arc::new(Tally::default());
@@ -22,7 +22,7 @@ fn after_two_minutes_of_trouble_every_copy_is_what_the_store_holds() {
     assert_eq!(verdict, Ok(()));
     assert!(tally.events.load(Relaxed) > 5_000 && tally.stalls.load(Relaxed) > 100, "{tally:?}");
     assert!(tally.expired.load(Relaxed) > 0 && tally.resumed.load(Relaxed) > 100, "{tally:?}");
-    // 20 s of 50 events, and what one pass of housekeeping leaves.
+    // 20 s of 50 events, plus the events that one housekeeping interval leaves.
     assert!(history <= 26 * 50, "bounded: {history} events in the window");
     assert!(encodings <= 4 << 20, "bounded: {encodings} bytes of encodings");
 }

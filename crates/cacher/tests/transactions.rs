@@ -1,8 +1,9 @@
-//! Random lives of watches over a store whose revisions change many keys, and to which others write
-//! between a list and its watch and between two pages: with a cache, and without one.
+//! Random sequences of watches and reads on a store whose revisions change many keys, with and
+//! without a cache. Other clients write between a list and its watch, and between two pages.
 //!
-//! Watches have deadlines, servers stop, and each reader resumes where its watch ended, as a client
-//! does. More lives: `PROPTEST_CASES=20000 cargo nextest run -p listwatch-cacher --test transactions`.
+//! Watches have deadlines, servers stop, and each reader resumes at the end of its last watch, as
+//! clients do. For more cases: `PROPTEST_CASES=20000 cargo nextest run -p listwatch-cacher --test
+//! transactions`.
 
 mod support;
 
@@ -16,7 +17,7 @@ use support::checker::{Checker, Seen, Shown, Wanted, check_list, seen, shown};
 use support::transactions::{Transaction, TransactionStore};
 use support::{config, drain, key, options, quiet, settle, watch};
 
-// ------------------------------------------------------------------------- one story each
+// ----------------------------------------------------------------------- fixed scenarios
 
 fn run<F: Future>(story: F) -> F::Output {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_time().start_paused(true).build().unwrap();
@@ -29,12 +30,12 @@ fn put(path: &'static str) -> (&'static str, Option<(&'static str, &'static str)
     (path, Some(("p", "n1")))
 }
 
-/// Five objects at one revision.
+/// Writes five objects at one revision.
 fn five() -> Transaction {
     ["a/v", "a/w", "a/x", "a/y", "a/z"].map(put).to_vec()
 }
 
-/// What an event is about, in short.
+/// Formats an event in short form.
 fn told(seen: &Seen) -> String {
     match seen {
         Seen::Initial(shown) => format!("initial {}@{}", shown.path, shown.revision),
@@ -46,7 +47,7 @@ fn told(seen: &Seen) -> String {
     }
 }
 
-/// All that is ready, in short.
+/// Formats all ready items in short form.
 async fn ready(watcher: &mut Watcher) -> Vec<String> {
     settle().await;
     let (deliveries, ended) = drain(watcher).await;
@@ -56,7 +57,7 @@ async fn ready(watcher: &mut Watcher) -> Vec<String> {
 }
 
 #[test]
-fn uncached_watch_hands_out_the_rest_of_a_revision_before_its_deadline_or_a_stop_ends_it() {
+fn uncached_watch_completes_a_revision_before_its_deadline_or_stop() {
     for stopped in [false, true] {
         run(async {
             let store = TransactionStore::new();
@@ -79,7 +80,7 @@ fn uncached_watch_hands_out_the_rest_of_a_revision_before_its_deadline_or_a_stop
             let rest = [&["ADDED a/x@2", "ADDED a/y@2", "ADDED a/z@2"], end].concat();
             assert_eq!(ready(&mut all).await, rest, "promise: atomic, stopped: {stopped}");
             assert_eq!(ready(&mut some).await, rest, "promise: atomic, stopped: {stopped}");
-            assert_eq!(ready(&mut none).await, end, "who saw nothing resumes from where it began");
+            assert_eq!(ready(&mut none).await, end, "a reader without events resumes from its start");
         });
     }
 }
@@ -100,15 +101,15 @@ fn uncached_watch_with_initial_events_misses_nothing_between_its_list_and_its_wa
 }
 
 #[test]
-fn watch_that_starts_from_the_stores_list_goes_on_right_behind_it() {
+fn watch_with_initial_events_from_the_store_continues_without_gap() {
     run(async {
-        // A store that cannot say how fresh the cache is shows the state itself.
+        // A store without progress requests serves the initial state itself.
         let store = TransactionStore::without_progress();
         let cacher = Cacher::start(store.clone(), config(quiet()));
         cacher.wait_ready().await.unwrap();
         settle().await;
-        // What the cache has not seen yet makes it ask the store for the state; what follows the list
-        // reaches the cache before the watch begins.
+        // The cache has not seen these writes, so it reads the state from the store. The changes
+        // behind that list reach the cache before the watch begins.
         store.write(&five());
         store.stage(vec![put("a/x"), put("b/x")]);
         let mut watcher = watch(&cacher, &Scope::All, &["bookmarks"], MINUTE).await;
@@ -129,7 +130,7 @@ fn pages_of_a_list_from_the_store_show_the_revision_of_the_first_page() {
         let expected: Vec<String> = ["a/v@2", "a/w@2", "a/x@2", "a/y@2", "a/z@2"].map(str::to_owned).to_vec();
         let short = |shown: Shown| format!("{}@{}", shown.path, shown.revision);
         for words in [&[][..], &["limit=5"], &["labels=app=p"]] {
-            // Behind each page of the store another one changes what follows.
+            // Behind each page of the store, a write changes the following keys.
             let revision = store.log().revision;
             store.stage(vec![("a/y", None), put("a/yy"), ("a/z", Some(("q", "n2")))]);
             let request = options(words).list(cacher.shape()).unwrap();
@@ -149,7 +150,7 @@ fn pages_of_a_list_from_the_store_show_the_revision_of_the_first_page() {
     });
 }
 
-/// A list with these options: its revision and objects, or the code of its error.
+/// Lists with these options: the revision and objects, or the error code.
 async fn listed(cacher: &Cacher, words: &[&str]) -> Result<(u64, Vec<String>), u16> {
     let gr = listwatch_meta::GroupResource { group: "", resource: "pods" };
     let list = cacher.list(&Scope::All, &options(words).list(cacher.shape()).unwrap()).await;
@@ -159,7 +160,7 @@ async fn listed(cacher: &Cacher, words: &[&str]) -> Result<(u64, Vec<String>), u
 }
 
 #[test]
-fn cache_of_a_store_that_was_put_back_waits_until_the_new_history_reaches_the_revision() {
+fn cache_of_a_restored_store_waits_until_the_new_history_reaches_the_revision() {
     run(async {
         let store = TransactionStore::new();
         store.write(&vec![put("a/x")]);
@@ -172,11 +173,11 @@ fn cache_of_a_store_that_was_put_back_waits_until_the_new_history_reaches_the_re
         }
         assert_eq!(listed(&cacher, &["rv=6"]).await.map(|(revision, _)| revision), Ok(6));
         store.put_back(3);
-        // A store that expires what was just listed is given a moment.
+        // The driver backs off before it lists a store that expired its last list.
         tokio::time::sleep(Duration::from_secs(1)).await;
         assert_eq!(cacher.stats().generation, 2, "the cache starts over");
         assert_eq!(listed(&cacher, &["rv=0"]).await, Ok((3, vec!["a/x@2".to_owned(), "a/y@3".to_owned()])));
-        // Known to the former state, and not to this one.
+        // The former state had this revision; the new one does not.
         assert_eq!(listed(&cacher, &["rv=5"]).await, Err(504), "promise: no time travel");
         let later = ReadAt::NotOlderThan(Revision::new(5));
         assert!(cacher.get(&key("a/x"), later).await.is_err(), "promise: no time travel");
@@ -190,13 +191,13 @@ fn cache_of_a_store_that_was_put_back_waits_until_the_new_history_reaches_the_re
 }
 
 #[test]
-fn cache_whose_store_is_put_back_while_it_fills_its_history_waits_all_the_same() {
+fn store_restored_during_the_refill_is_not_served_as_fresh() {
     run(async {
         let store = TransactionStore::new();
         for _ in 0..6 {
             store.write(&five());
         }
-        // It fills its window with what happened up to 7, and has seen 6 of it.
+        // The cache refills its window up to 7, and has received 6.
         store.hold(6);
         let cacher = Cacher::start(store.clone(), config(quiet()));
         settle().await;
@@ -210,7 +211,7 @@ fn cache_whose_store_is_put_back_while_it_fills_its_history_waits_all_the_same()
 }
 
 #[test]
-fn cache_is_ready_when_it_has_seen_what_was_the_present_when_it_began_and_not_before() {
+fn cache_is_ready_after_the_revision_that_was_current_at_its_start() {
     run(async {
         let store = TransactionStore::new();
         for _ in 0..6 {
@@ -218,7 +219,7 @@ fn cache_is_ready_when_it_has_seen_what_was_the_present_when_it_began_and_not_be
         }
         store.hold(6);
         let cacher = Cacher::start(store.clone(), config(quiet()));
-        // Progress is asked for meanwhile, and says 6.
+        // Progress requests meanwhile return 6.
         for _ in 0..5 {
             settle().await;
             tokio::time::advance(Duration::from_millis(100)).await;
@@ -232,13 +233,13 @@ fn cache_is_ready_when_it_has_seen_what_was_the_present_when_it_began_and_not_be
     });
 }
 
-// -------------------------------------------------------------------------- random lives
+// ----------------------------------------------------------------------- random sequences
 
 #[derive(Clone, Debug)]
 enum Op {
-    /// One revision.
+    /// Writes one revision.
     Write(Transaction),
-    /// One revision, behind the next page of a list or before the next watch of the store begins.
+    /// Writes one revision behind the next page of a list, or before the next watch of the store.
     Stage(Transaction),
     Forget,
     Advance {
@@ -254,7 +255,7 @@ enum Op {
         slot: usize,
         events: usize,
     },
-    /// The server stops and another takes its place.
+    /// The server stops and another one replaces it.
     Stop,
     List {
         wanted: Wanted,
@@ -313,7 +314,7 @@ fn op() -> impl Strategy<Value = Op> {
     ]
 }
 
-/// With a cache, or without.
+/// A server with a cache, or without.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Server {
     Cached,
@@ -324,7 +325,7 @@ struct World {
     server: Server,
     store: Arc<TransactionStore>,
     cacher: Cacher,
-    /// How many servers were stopped: what they held does not excuse their followers.
+    /// The number of stopped servers: their faults do not excuse their successors.
     restarts: u64,
     readers: Vec<Option<Reader>>,
 }
@@ -370,13 +371,13 @@ impl World {
         cacher
     }
 
-    /// Everything that happened, and how often the state was replaced.
+    /// All changes, and the number of replaced states.
     fn log(&self) -> support::checker::Log {
         let restarts = self.restarts * 1_000 + self.cacher.stats().generation;
         support::checker::Log { restarts, ..self.store.log() }
     }
 
-    /// The oldest revision that a watch may begin after.
+    /// The oldest revision after which a watch may begin.
     fn oldest(&self) -> u64 {
         match self.server {
             Server::Cached => self.cacher.stats().oldest.get(),
@@ -457,7 +458,7 @@ impl World {
         self.readers[slot] = Some(Reader { watcher, checker, wanted });
     }
 
-    /// A reader whose watch has ended goes on where it stood.
+    /// Resumes a reader whose watch has ended.
     async fn resume(&mut self, slot: usize) {
         let Some(reader) = &self.readers[slot] else { return };
         let Some(place) = reader.checker.resume_from().filter(|_| reader.checker.is_over()) else { return };
@@ -484,7 +485,7 @@ impl World {
                 break;
             }
         }
-        // Who is told that its place is gone lists again.
+        // A reader that receives `410 Expired` lists again.
         self.readers[slot] = (!expired).then_some(reader);
         if ended && !self.cacher.is_stopped() {
             self.resume(slot).await;
@@ -519,15 +520,15 @@ impl World {
         }
     }
 
-    /// Everybody reads: nothing may be missing.
+    /// Reads all watches to the end and checks that nothing is missing.
     async fn finish(&mut self) -> Result<(), String> {
         for _ in 0..2 {
-            // Whoever waits for something staged gets it.
+            // Releases the watches that wait for a staged write.
             self.store.write(&vec![put("a/x"), put("b/x")]);
             settle().await;
         }
         for slot in 0..SLOTS {
-            // A watch that has ended is resumed by the first of these, and its follower read by the next.
+            // The first pass resumes ended watches, the next one reads them.
             for _ in 0..3 {
                 settle().await;
                 self.read_all(slot).await?;
@@ -554,7 +555,7 @@ proptest! {
     #![proptest_config(ProptestConfig { max_shrink_iters: 5_000, ..ProptestConfig::default() })]
 
     #[test]
-    fn uncached_watches_keep_their_promises_when_revisions_change_many_keys(
+    fn uncached_watches_deliver_multi_key_revisions_completely(
         ops in prop::collection::vec(op(), 1..50),
     ) {
         if let Err(broken) = live(Server::Direct, true, &ops) {
@@ -563,7 +564,7 @@ proptest! {
     }
 
     #[test]
-    fn cached_watches_keep_their_promises_when_revisions_change_many_keys(
+    fn cached_watches_deliver_multi_key_revisions_completely(
         ops in prop::collection::vec(op(), 1..50),
         progress in any::<bool>(),
     ) {

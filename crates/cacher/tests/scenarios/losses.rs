@@ -1,9 +1,10 @@
-//! What becomes of watches and reads when the store is lost, forgets, lags or is wrong, and how a cache ends.
+//! Scenarios of watches and reads when the store is lost, compacts, lags or lies, and of how a
+//! cache ends.
 
 use super::*;
 
 #[test]
-fn a_lost_watch_is_resumed_where_it_stood() {
+fn lost_store_watch_resumes_without_gap() {
     check(
         "
         start
@@ -32,8 +33,8 @@ fn a_lost_watch_is_resumed_where_it_stood() {
 }
 
 #[test]
-fn a_watch_lost_at_the_compacted_edge_goes_on() {
-    // The store has compacted up to the last event, so it cannot be watched from before it.
+fn store_watch_lost_at_the_compacted_revision_continues() {
+    // The store has compacted up to the last event, so no watch can begin before it.
     check(
         "
         start
@@ -57,7 +58,7 @@ fn a_watch_lost_at_the_compacted_edge_goes_on() {
 }
 
 #[test]
-fn when_the_store_forgot_the_place_every_watch_is_told_and_newcomers_begin_at_the_list() {
+fn compacted_store_watch_expires_all_watches_and_new_ones_begin_at_the_list() {
     check(
         "
         put a/gone
@@ -98,7 +99,7 @@ fn when_the_store_forgot_the_place_every_watch_is_told_and_newcomers_begin_at_th
 }
 
 #[test]
-fn when_nothing_was_written_meanwhile_watches_go_on() {
+fn relist_without_changes_keeps_watches_running() {
     check(
         "
         put a/x
@@ -117,7 +118,7 @@ fn when_nothing_was_written_meanwhile_watches_go_on() {
 }
 
 #[test]
-fn a_watch_ahead_of_a_store_that_was_listed_again_is_expired() {
+fn watch_ahead_of_the_listed_store_receives_410_expired() {
     check(
         "
         put a/x
@@ -140,7 +141,7 @@ fn a_watch_ahead_of_a_store_that_was_listed_again_is_expired() {
 }
 
 #[test]
-fn an_old_store_serves_consistent_reads_itself_and_watches_attach_behind_them() {
+fn store_without_progress_serves_consistent_reads_itself() {
     check(
         "
         old
@@ -176,7 +177,7 @@ fn an_old_store_serves_consistent_reads_itself_and_watches_attach_behind_them() 
 }
 
 #[test]
-fn a_cache_that_lags_its_store_shows_nothing_twice() {
+fn lagging_cache_delivers_no_event_twice() {
     check(
         "
         old
@@ -203,7 +204,7 @@ fn a_cache_that_lags_its_store_shows_nothing_twice() {
 }
 
 #[test]
-fn while_it_is_not_filled_reads_wait_a_little_and_are_then_sent_away() {
+fn read_of_unfilled_cache_waits_then_returns_429() {
     check(
         "
         put a/x
@@ -222,7 +223,7 @@ fn while_it_is_not_filled_reads_wait_a_little_and_are_then_sent_away() {
 }
 
 #[test]
-fn the_first_request_of_a_cache_that_has_just_started_is_served() {
+fn first_request_of_a_starting_cache_is_served() {
     check(
         "
         put a/x
@@ -400,7 +401,7 @@ fn unreadable_value_ends_only_the_uncached_watches_that_showed_the_object() {
 }
 
 #[test]
-fn a_cache_that_is_wrong_says_so_and_starts_over() {
+fn wrong_cache_closes_its_watches_and_starts_over() {
     check_with(
         Limits { audit_interval: Some(Duration::from_secs(100)), ..Limits::default() },
         "
@@ -433,7 +434,7 @@ fn a_cache_that_is_wrong_says_so_and_starts_over() {
 }
 
 #[test]
-fn pages_of_a_wrong_cache_are_not_continued_from_its_snapshot_after_it_started_over() {
+fn page_after_a_restart_of_the_cache_does_not_use_the_old_snapshot() {
     check_with(
         Limits { audit_interval: Some(Duration::from_secs(100)), ..Limits::default() },
         "
@@ -462,7 +463,7 @@ fn pages_of_a_wrong_cache_are_not_continued_from_its_snapshot_after_it_started_o
 }
 
 #[test]
-fn a_stop_ends_everything_and_is_no_error() {
+fn stop_ends_watches_cleanly_and_fails_reads() {
     check(
         "
         start
@@ -486,7 +487,7 @@ fn a_stop_ends_everything_and_is_no_error() {
 }
 
 #[test]
-fn a_cache_that_fails_says_so_and_does_not_freeze() {
+fn panic_of_the_driver_ends_watches_with_500() {
     check(
         "
         start
@@ -510,7 +511,7 @@ fn a_cache_that_fails_says_so_and_does_not_freeze() {
 }
 
 #[test]
-fn a_quiet_cache_keeps_its_place_fresh_and_survives_a_compaction() {
+fn quiet_cache_resumes_after_a_compaction() {
     check(
         "
         start
@@ -540,7 +541,7 @@ fn a_quiet_cache_keeps_its_place_fresh_and_survives_a_compaction() {
 }
 
 #[test]
-fn without_a_cache_the_same_is_seen() {
+fn uncached_resource_behaves_like_a_cached_one() {
     check(
         "
         put a/x app=web
@@ -594,7 +595,7 @@ fn without_a_cache_the_same_is_seen() {
 }
 
 #[test]
-fn a_cacher_ends_with_its_last_handle_and_watcher() {
+fn cacher_ends_with_its_last_handle_and_watcher() {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_time().start_paused(true).build().unwrap();
     runtime.block_on(async {
         let store = TestStore::new();

@@ -1,9 +1,9 @@
-//! Lists and gets: how fresh they are, and how pages and former revisions hold together.
+//! Scenarios of lists and gets: freshness, paging and former revisions.
 
 use super::*;
 
 #[test]
-fn a_consistent_list_shows_every_acknowledged_write() {
+fn consistent_list_shows_every_acknowledged_write() {
     check(
         "
         put a/x
@@ -34,7 +34,7 @@ fn a_consistent_list_shows_every_acknowledged_write() {
 }
 
 #[test]
-fn a_revision_that_does_not_come_is_too_large() {
+fn read_of_future_revision_fails_with_too_large() {
     check(
         "
         put a/x
@@ -55,7 +55,7 @@ fn a_revision_that_does_not_come_is_too_large() {
 }
 
 #[test]
-fn gets_are_as_fresh_as_they_ask() {
+fn get_is_as_fresh_as_requested() {
     check(
         "
         put a/x
@@ -79,7 +79,7 @@ fn gets_are_as_fresh_as_they_ask() {
 }
 
 #[test]
-fn pages_show_one_revision_whatever_happens_meanwhile() {
+fn pages_show_one_revision_despite_later_writes() {
     check(
         "
         put a/1
@@ -120,7 +120,7 @@ fn pages_show_one_revision_whatever_happens_meanwhile() {
 }
 
 #[test]
-fn a_last_page_may_be_empty_when_a_selector_leaves_nothing() {
+fn last_page_is_empty_when_no_further_object_matches() {
     check(
         "
         put a/1 app=web
@@ -137,7 +137,7 @@ fn a_last_page_may_be_empty_when_a_selector_leaves_nothing() {
 }
 
 #[test]
-fn former_revisions_come_from_the_history_and_then_from_the_store() {
+fn former_revisions_come_from_the_history_then_from_the_store() {
     let script = |pages: &str| {
         format!(
             "
@@ -168,7 +168,7 @@ fn former_revisions_come_from_the_history_and_then_from_the_store() {
 }
 
 #[test]
-fn what_the_window_does_not_hold_is_read_from_the_store_until_that_compacts_it() {
+fn revision_outside_the_window_is_read_from_the_store_until_compaction() {
     check_with(
         Limits { undo_events_max: 0, pinned_snapshots_max: 0, ..quiet() },
         "

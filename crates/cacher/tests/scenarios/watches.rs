@@ -1,9 +1,10 @@
-//! Watches: how one begins, whom an event reaches, who falls behind and who is told so.
+//! Scenarios of watches: how they begin, which events reach them, and how slow ones catch up or
+//! expire.
 
 use super::*;
 
 #[test]
-fn a_watch_begins_with_the_state_and_goes_on_without_a_gap() {
+fn watch_begins_with_the_state_and_continues_without_gap() {
     check(
         "
         put a/y
@@ -32,7 +33,7 @@ fn a_watch_begins_with_the_state_and_goes_on_without_a_gap() {
 }
 
 #[test]
-fn without_bookmarks_there_is_no_end_mark() {
+fn watch_without_bookmarks_gets_no_end_mark() {
     check(
         "
         put a/x
@@ -57,7 +58,7 @@ fn without_bookmarks_there_is_no_end_mark() {
 }
 
 #[test]
-fn a_selector_turns_entering_into_added_and_leaving_into_deleted() {
+fn selector_turns_entering_into_added_and_leaving_into_deleted() {
     check(
         "
         put a/x app=web
@@ -92,7 +93,7 @@ fn a_selector_turns_entering_into_added_and_leaving_into_deleted() {
 }
 
 #[test]
-fn scopes_and_indexed_fields_reach_who_is_interested() {
+fn events_reach_watchers_by_scope_and_indexed_field() {
     check(
         "
         start
@@ -144,7 +145,7 @@ fn scopes_and_indexed_fields_reach_who_is_interested() {
 }
 
 #[test]
-fn a_watch_from_a_revision_replays_the_window_and_a_future_one_waits_silently() {
+fn watch_from_revision_replays_the_window_and_future_one_waits() {
     check(
         "
         put a/x
@@ -180,7 +181,7 @@ fn a_watch_from_a_revision_replays_the_window_and_a_future_one_waits_silently() 
 }
 
 #[test]
-fn a_cache_that_starts_reaches_back_as_far_as_its_store() {
+fn starting_cache_reads_back_as_far_as_its_store() {
     check(
         "
         put a/x app=web
@@ -236,7 +237,7 @@ fn a_cache_that_starts_reaches_back_as_far_as_its_store() {
 }
 
 #[test]
-fn a_cache_that_starts_reaches_back_no_further_than_it_may() {
+fn starting_cache_reads_back_no_further_than_its_limit() {
     let limits = Limits { history_refill_revisions_max: 2, ..quiet() };
     let script = "
         put a/x
@@ -273,7 +274,7 @@ fn a_cache_that_starts_reaches_back_no_further_than_it_may() {
 }
 
 #[test]
-fn a_history_that_does_not_come_in_time_is_done_without() {
+fn refill_that_exceeds_its_wait_is_given_up() {
     check(
         "
         put a/x
@@ -307,7 +308,7 @@ fn a_history_that_does_not_come_in_time_is_done_without() {
 }
 
 #[test]
-fn a_history_that_comes_late_is_waited_for() {
+fn refill_within_its_wait_is_awaited() {
     check(
         "
         put a/x
@@ -328,7 +329,7 @@ fn a_history_that_comes_late_is_waited_for() {
 }
 
 #[test]
-fn a_store_that_forgets_or_breaks_while_the_history_comes_is_listed_again() {
+fn store_watch_lost_during_the_refill_lists_again() {
     for trouble in ["expire", "lose"] {
         check(&format!(
             "
@@ -353,7 +354,7 @@ fn a_store_that_forgets_or_breaks_while_the_history_comes_is_listed_again() {
 }
 
 #[test]
-fn a_store_that_cannot_say_how_far_it_is_is_listed_as_it_is_now() {
+fn store_without_progress_is_listed_at_its_latest_state() {
     check(
         "
         put a/x
@@ -369,7 +370,7 @@ fn a_store_that_cannot_say_how_far_it_is_is_listed_as_it_is_now() {
 }
 
 #[test]
-fn a_stalled_watcher_catches_up_from_the_history() {
+fn stalled_watcher_catches_up_from_the_history() {
     check_with(
         Limits { watcher_queue_events_max: 2, ..quiet() },
         "
@@ -409,7 +410,7 @@ fn a_stalled_watcher_catches_up_from_the_history() {
 }
 
 #[test]
-fn only_a_place_that_left_the_window_is_expired_and_that_is_said_aloud() {
+fn watcher_behind_the_window_receives_410_expired() {
     check_with(
         Limits { watcher_queue_events_max: 1, history_events_min: 2, history_age: Duration::from_secs(10), ..quiet() },
         "
@@ -442,7 +443,7 @@ fn only_a_place_that_left_the_window_is_expired_and_that_is_said_aloud() {
 }
 
 #[test]
-fn a_stalled_initial_state_is_given_up_when_it_cannot_go_on() {
+fn stalled_initial_state_is_closed_when_the_window_has_passed_it() {
     check_with(
         Limits { history_events_min: 2, history_age: Duration::from_secs(10), ..quiet() },
         "
@@ -471,7 +472,7 @@ fn a_stalled_initial_state_is_given_up_when_it_cannot_go_on() {
 }
 
 #[test]
-fn bookmarks_come_about_every_minute_and_before_the_end_and_only_with_news() {
+fn bookmarks_come_every_minute_and_before_the_deadline_if_revision_advanced() {
     check(
         "
         start

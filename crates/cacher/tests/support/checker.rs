@@ -1,8 +1,8 @@
-//! The promises of a watch, checked against a sorted list of what happened. The text of a failure
-//! begins with the promise that broke.
+//! Checks the guarantees of a watch against a sorted list of all changes. The text of a failure
+//! begins with the broken guarantee.
 //!
-//! The model is too simple to be wrong: a [`Log`] is every change in order, a watch is a place in
-//! it, and what comes next on the watch is the first change behind the place that it sees.
+//! The model is simple: a [`Log`] is every change in order, a watch is a position in it, and the
+//! watch's next event is the first visible change behind the position.
 
 use std::collections::BTreeMap;
 
@@ -27,13 +27,13 @@ pub struct Fact {
     pub after: Option<State>,
 }
 
-/// Everything that happened.
+/// All changes.
 #[derive(Default)]
 pub struct Log {
     /// Every change, in order.
     pub real: Vec<Fact>,
     pub revision: u64,
-    /// How often a cache had to list again and started over, which ends its watches.
+    /// The number of restarts of a cache, which end its watches.
     pub restarts: u64,
 }
 
@@ -70,7 +70,7 @@ impl Log {
     }
 }
 
-/// What a watch wants: conditions that all must hold.
+/// The conditions of a watch; all must hold.
 #[derive(Clone, Debug, Default)]
 pub struct Wanted {
     pub namespace: Option<String>,
@@ -89,7 +89,7 @@ impl Wanted {
             && is(&self.node, &state.node)
     }
 
-    /// What is left of a state.
+    /// The objects of a state that match.
     pub fn of(&self, mut objects: Objects) -> Objects {
         objects.retain(|path, state| self.sees(path, state));
         objects
@@ -109,7 +109,7 @@ impl Wanted {
     }
 }
 
-/// One delivery, reduced to what is checked.
+/// One delivery, reduced to the checked values.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Seen {
     Initial(Shown),
@@ -145,23 +145,24 @@ pub fn seen(delivery: &Delivery) -> Seen {
     }
 }
 
-/// Follows one watch.
+/// Checks one watch.
 #[derive(Debug)]
 pub struct Checker {
     wanted: Wanted,
-    /// The initial objects so far; `None` when that is over.
+    /// The initial objects so far; `None` after the initial state.
     initial: Option<Vec<Shown>>,
-    /// Everything up to here has been handed out; ties are told apart by how many of them were.
+    /// The revision up to which everything was delivered, and the number of delivered changes at
+    /// it.
     place: u64,
     at_place: usize,
     /// The newest bookmark.
     bookmark: u64,
-    /// What a reader's copy would hold.
+    /// The content of a reader's copy.
     copy: BTreeMap<String, (String, u64)>,
     over: bool,
-    /// How often the cache had started over when the watch began.
+    /// The number of restarts of the cache when the watch began.
     restarts: u64,
-    /// The watch has a deadline, or its server stops: it may end between two revisions.
+    /// Whether the watch may end between two revisions: it has a deadline, or its server stops.
     may_end: bool,
 }
 
@@ -188,17 +189,17 @@ impl Checker {
         }
     }
 
-    /// The watch begins now: what the cache went through before does not excuse it.
+    /// Begins the watch now: earlier restarts of the cache do not excuse it.
     pub fn begun_at(self, log: &Log) -> Self {
         Checker { restarts: log.restarts, ..self }
     }
 
-    /// The watch may end without a reason: it has a deadline, or its server stops.
+    /// Allows the watch to end without a reason: it has a deadline, or its server stops.
     pub fn may_end(self) -> Self {
         Checker { may_end: true, ..self }
     }
 
-    /// The revision a client would resume from; `None` while it has none.
+    /// The revision from which a client would resume; `None` while it has none.
     pub fn resume_from(&self) -> Option<u64> {
         self.initial.is_none().then_some(self.place)
     }
@@ -207,7 +208,7 @@ impl Checker {
         self.over
     }
 
-    /// The next delivery. `oldest` is the oldest revision that a watch may still begin after.
+    /// Checks the next delivery. `oldest` is the oldest revision after which a watch may begin.
     pub fn see(&mut self, log: &Log, oldest: u64, seen: Seen) -> Verdict {
         if self.over && seen != Seen::End {
             return Err(format!("never silent: {seen:?} after the end"));
@@ -236,7 +237,7 @@ impl Checker {
             }
             Seen::Bookmark(revision) => self.bookmark(log, *revision),
             Seen::Error(410) => {
-                // Who is told this lists again, whatever he saw of the last revision.
+                // The client lists again, so an incomplete revision is allowed.
                 self.over = true;
                 if self.place >= oldest && log.restarts == self.restarts {
                     return Err(format!(
@@ -284,7 +285,7 @@ impl Checker {
         Ok(())
     }
 
-    /// What comes next on this watch.
+    /// The next event of this watch.
     fn expected(&self, log: &Log) -> Option<Seen> {
         let here = log.real.iter().filter(|fact| fact.revision == self.place);
         let here = here.filter_map(|fact| self.wanted.view(fact)).nth(self.at_place);
@@ -319,7 +320,7 @@ impl Checker {
         }
     }
 
-    /// What else the watch sees of the revision that it saw a part of.
+    /// The other visible changes of the incomplete revision.
     fn rest_of_revision(&self, log: &Log) -> Option<Seen> {
         let next = self.expected(log)?;
         let torn =
@@ -349,7 +350,7 @@ impl Checker {
         Ok(())
     }
 
-    /// Nothing more comes, although the cache knows everything: is nothing missing?
+    /// Checks that nothing is missing once the watch is idle and the cache is complete.
     pub fn finish(&self, log: &Log) -> Verdict {
         if self.over {
             return Ok(());
@@ -363,7 +364,7 @@ impl Checker {
         }
     }
 
-    /// Does the reader's copy, for a watch that began with the state, equal the store?
+    /// Checks that the copy of a watch with initial events equals the store.
     pub fn converged(&self, log: &Log) -> Verdict {
         let expected: BTreeMap<String, (String, u64)> = self
             .wanted
@@ -378,7 +379,7 @@ impl Checker {
     }
 }
 
-/// A list, against the state at its revision.
+/// Checks a list against the state at its revision.
 pub fn check_list(log: &Log, wanted: &Wanted, revision: u64, items: &[Shown]) -> Verdict {
     let expected: Vec<Shown> = wanted
         .of(log.state(revision))
@@ -391,19 +392,19 @@ pub fn check_list(log: &Log, wanted: &Wanted, revision: u64, items: &[Shown]) ->
     Err(format!("one state: a list at {revision} shows {items:?}, not {expected:?}"))
 }
 
-/// What a reader may expect of a list.
+/// The freshness that a list must have.
 #[derive(Clone, Copy, Debug)]
-pub struct Asked {
-    /// It asked for the most recent state.
+pub struct ExpectedFreshness {
+    /// Whether it asked for the most recent state.
     pub consistent: bool,
-    /// The newest revision that it knows of: acknowledged to it, shown to it, or asked for.
+    /// The newest revision that the reader knows: acknowledged, shown or requested.
     pub at_least: u64,
-    /// The revision it asked for exactly.
+    /// The exact revision that it requested.
     pub exactly: Option<u64>,
 }
 
-/// Is a list's revision what its reader may expect?
-pub fn check_revision(asked: Asked, revision: u64) -> Verdict {
+/// Checks the revision of a list.
+pub fn check_revision(asked: ExpectedFreshness, revision: u64) -> Verdict {
     if revision < asked.at_least {
         let promise = if asked.consistent { "read your writes" } else { "no time travel" };
         return Err(format!("{promise}: a list shows {revision}, {} was known", asked.at_least));

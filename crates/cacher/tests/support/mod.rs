@@ -1,4 +1,4 @@
-//! What the tests of this crate share: a store with a hand on its watches, and shorthands.
+//! Shared test helpers: a store with controllable watches, and shorthands.
 #![allow(dead_code, unreachable_pub, reason = "each test binary uses its own part")]
 
 pub mod checker;
@@ -30,7 +30,7 @@ pub fn config(limits: Limits) -> ResourceConfig {
     }
 }
 
-/// Limits without background work of their own, for tests that do not want it.
+/// Limits without background work.
 pub fn quiet() -> Limits {
     Limits { audit_interval: None, ..Limits::default() }
 }
@@ -48,7 +48,7 @@ pub fn scope(text: &str) -> Scope {
     }
 }
 
-/// Options from words such as `rv=5 limit=2 labels=app=web`; `+` in labels is a space.
+/// Parses options such as `rv=5 limit=2 labels=app=web`; `+` in labels is a space.
 pub fn options(words: &[&str]) -> ListOptions {
     let mut options = ListOptions::default();
     for word in words {
@@ -73,14 +73,14 @@ pub async fn watch(cacher: &Cacher, scope: &Scope, words: &[&str], lasts: Durati
     cacher.watch(scope, &request, tokio::time::Instant::now() + lasts).await.expect("a watch")
 }
 
-/// Lets every task run until all of them wait. Time stands still.
+/// Runs all tasks until they wait. Time stands still.
 pub async fn settle() {
     for _ in 0..200 {
         tokio::task::yield_now().await;
     }
 }
 
-/// What is ready, and whether the stream has ended.
+/// Takes the ready items, and whether the stream has ended.
 pub async fn drain(watcher: &mut Watcher) -> (Vec<Delivery>, bool) {
     let mut seen = Vec::new();
     loop {

@@ -1,7 +1,7 @@
-//! The language of the scenarios: what is done to a cache, and what comes out, line by line.
+//! The script language of the scenarios: commands on a cache and their output, line by line.
 //!
-//! A script has commands and, behind each, the lines it is expected to print (`> …`). Time stands
-//! still except in `advance`, and where a command waits for a timeout.
+//! A script has commands and, below each, the expected output (`> …`). Time advances only in
+//! `advance`, and where a command waits for a timeout.
 //!
 //! ```text
 //! put a/x app=web            > r2            create or update; prints the revision
@@ -33,12 +33,12 @@ struct World {
     last_list: Option<(Vec<String>, Option<String>)>,
 }
 
-/// Runs a script and compares what it prints with what it expects.
+/// Runs a script and compares its output.
 pub fn check(script: &str) {
     check_with(quiet(), script);
 }
 
-/// As [`check`], with other bounds of the cache.
+/// As [`check`], with other limits.
 pub fn check_with(limits: Limits, script: &str) {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_time().start_paused(true).build().unwrap();
     let printed = runtime.block_on(async {
@@ -127,7 +127,7 @@ impl World {
             ["advance", seconds] => {
                 settle().await;
                 let until = tokio::time::Instant::now() + Duration::from_secs_f64(seconds.parse().unwrap());
-                // In steps: what is due in between is served in between.
+                // In steps, so that timers in between run at their times.
                 while tokio::time::Instant::now() < until {
                     tokio::time::advance(Duration::from_millis(250)).await;
                     settle().await;
@@ -257,7 +257,7 @@ pub fn value(path: &str, fields: &[&str]) -> String {
     format!(r#"{{"metadata":{{"name":"{name}","labels":{{{labels}}}}},"spec":{{"nodeName":"{node}"}}}}"#)
 }
 
-/// `a/x@5`, and in brackets the label `app` if there is one.
+/// Formats `a/x@5`, with the label `app` in brackets if present.
 fn object(object: &Object) -> String {
     let json: String = String::from_utf8(object.json_slice().to_vec()).unwrap();
     let version = format!("\"resourceVersion\":\"{}\"", object.revision());

@@ -1,6 +1,6 @@
-//! A soak: many watchers that stall, leave, come back and are cut off at random, against steady
-//! writes; in the end each one's replayed state has to be the store's. For the example `soak`, which
-//! takes minutes of real time, and the test `soak`, which takes them on a virtual clock.
+//! Soak test: many watchers stall, leave, resume and are disconnected at random, during steady
+//! writes. In the end each watcher's copy must equal the store. The example `soak` runs in real
+//! time, the test `soak` on a virtual clock.
 #![allow(unreachable_pub, reason = "part of a test and of an example")]
 
 use std::collections::HashMap;
@@ -14,7 +14,7 @@ use listwatch_storage::{ListQuery, MemoryStorage, Retention, Storage};
 use tokio::sync::watch;
 use tokio::time::{Instant, sleep, sleep_until, timeout};
 
-/// How much, and for how long.
+/// The size and duration of a soak.
 #[derive(Clone, Copy, Debug)]
 pub struct Plan {
     pub time: Duration,
@@ -24,7 +24,7 @@ pub struct Plan {
     pub seed: u64,
 }
 
-/// What happened. Counts of all watchers together.
+/// Counts of all watchers together.
 #[derive(Debug, Default)]
 pub struct Tally {
     pub writes: AtomicU64,
@@ -38,7 +38,7 @@ pub struct Tally {
 const NAMESPACES: usize = 100;
 const NODES: usize = 1_000;
 
-/// SplitMix64: a failure replays, and no crate is needed for it.
+/// SplitMix64: a failure can be replayed, and no crate is needed.
 #[derive(Clone)]
 struct Random(u64);
 
@@ -60,7 +60,7 @@ impl Random {
     }
 }
 
-/// What one watcher wants.
+/// The selection of one watcher.
 #[derive(Clone, Debug)]
 struct Wanted {
     namespace: Option<String>,
@@ -69,7 +69,7 @@ struct Wanted {
 }
 
 impl Wanted {
-    /// Two of a hundred want everything, twenty a namespace or a label, the others one node.
+    /// Draws a selection: 2 % everything, 20 % a namespace or a label, the others one node.
     fn draw(random: &mut Random) -> Self {
         let nothing = Wanted { namespace: None, node: None, app: None };
         match random.below(100) {
@@ -108,8 +108,8 @@ fn value(n: usize, random: &mut Random) -> String {
     )
 }
 
-/// The bounds of the cache under test: a window that long stalls fall out of, and bookmarks often
-/// enough that the end is reached soon.
+/// The bounds of the cache under test: a window that long stalls exceed, and frequent bookmarks, so
+/// that the end is reached soon.
 fn limits() -> Limits {
     Limits {
         history_age: Duration::from_secs(20),
@@ -121,13 +121,12 @@ fn limits() -> Limits {
     }
 }
 
-/// Runs it; `look` is called once a second.
+/// Runs the soak; `look` is called once a second.
 ///
 /// # Errors
-/// The first watcher whose copy is not what the store holds, or a cache that does not end as empty
-/// as it began.
+/// The first watcher whose copy differs from the store, or a cache that keeps memory at its end.
 pub async fn run(plan: Plan, tally: Arc<Tally>, mut look: impl FnMut(Duration, &CacherStats)) -> Result<(), String> {
-    // Enough that a starved process does not lose its place, and in the steady state soon.
+    // Large enough for a starved process, and soon in the steady state.
     let retention = Retention { age: Duration::from_secs(30), revisions: 20_000, bytes: 64 << 20 };
     let store = MemoryStorage::with_retention(retention);
     let mut random = Random(plan.seed);
@@ -144,7 +143,7 @@ pub async fn run(plan: Plan, tally: Arc<Tally>, mut look: impl FnMut(Duration, &
     let cacher = Cacher::start(store.clone(), config);
     cacher.wait_ready().await.map_err(|error| error.to_string())?;
 
-    // Zero while it runs, then the revision that everyone has to reach.
+    // Zero while the soak runs, then the revision that every watcher must reach.
     let (last, end) = watch::channel(0_u64);
     let mut readers = Vec::new();
     for _ in 0..plan.watchers {
@@ -174,7 +173,7 @@ pub async fn run(plan: Plan, tally: Arc<Tally>, mut look: impl FnMut(Duration, &
         }
         sleep_until(begun + per_write * turn).await;
     }
-    // A write of something else: whoever has seen everything hears of it in a bookmark only.
+    // Writes another resource, which an up-to-date watcher sees only in a bookmark.
     let other = Key::new("nodes", None, "last").expect("a valid name");
     let revision = store.create(&other, "{}".into(), None).await.map_err(|error| error.to_string())?;
     last.send_replace(revision.get());
@@ -213,7 +212,7 @@ pub async fn run(plan: Plan, tally: Arc<Tally>, mut look: impl FnMut(Duration, &
 
 async fn write(store: &MemoryStorage, n: usize, random: &mut Random) {
     let key = key(n);
-    // One writer: nothing comes in between.
+    // There is one writer, so no write comes in between.
     match store.get(&key).await.expect("a read").0 {
         Some(found) if random.below(10) == 0 => store.delete(&key, found.modified).await.map(drop).expect("a delete"),
         Some(found) => {
@@ -223,13 +222,13 @@ async fn write(store: &MemoryStorage, n: usize, random: &mut Random) {
     }
 }
 
-/// One client: it keeps a copy, as a reflector does.
+/// One client, which keeps a copy as a reflector does.
 struct Reader {
     cacher: Cacher,
     wanted: Wanted,
     random: Random,
     copy: HashMap<String, u64>,
-    /// The newest version it has seen; 0 when it has to begin with the state.
+    /// The newest version that it has seen; 0 to begin with the state.
     seen: u64,
     tally: Arc<Tally>,
     end: watch::Receiver<u64>,
@@ -239,7 +238,7 @@ impl Reader {
     async fn run(mut self) -> Result<(Wanted, HashMap<String, u64>), String> {
         loop {
             let mut watcher = self.watch().await?;
-            // How long this connection lasts before the client drops it.
+            // The time until the client drops this connection.
             let leaves_at = Instant::now() + self.random.millis(60_000);
             let mut stalls_at = Instant::now() + self.random.millis(20_000);
             loop {
@@ -251,7 +250,7 @@ impl Reader {
                     break;
                 }
                 if last == 0 && Instant::now() >= stalls_at {
-                    // Mostly short; one of eight longer than the window.
+                    // Stalls are mostly short; one in eight is longer than the window.
                     let long = self.random.below(8) == 0;
                     let stall = self.random.millis(if long { 40_000 } else { 3_000 });
                     self.tally.stalls.fetch_add(1, Relaxed);
@@ -279,7 +278,7 @@ impl Reader {
     }
 
     async fn watch(&mut self) -> Result<Watcher, String> {
-        // A client that restarts forgets what it had.
+        // A client that restarts loses its copy.
         if self.random.below(4) == 0 {
             self.seen = 0;
         }
@@ -303,7 +302,7 @@ impl Reader {
         self.cacher.watch(&scope, &request, deadline).await.map_err(|error| error.to_string())
     }
 
-    /// False when the watch is over and the client has to begin anew.
+    /// Applies a delivery; false when the watch is over and the client must begin again.
     fn take(&mut self, delivery: Delivery) -> Result<bool, String> {
         match delivery {
             Delivery::Event(event) => {

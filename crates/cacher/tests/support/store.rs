@@ -1,5 +1,5 @@
-//! [`TestStore`]: a memory store whose watches can be held, lost and expired, and which can be told
-//! to be old, slow of hearing, or to lie.
+//! [`TestStore`]: a memory store with injected faults. Its watches can be held, lost and expired;
+//! its lists can omit keys; its progress can be disabled.
 
 use std::pin::Pin;
 use std::sync::Arc;
@@ -23,19 +23,19 @@ pub struct TestStore {
 
 #[derive(Default)]
 struct Faults {
-    /// Watches hand nothing out.
+    /// Watches deliver nothing.
     held: bool,
-    /// Every watch ends with this, before anything else.
+    /// Every watch ends with this item at once.
     ending: Option<WatchItem>,
-    /// Which generation of watches `ending` is meant for; later ones are unharmed.
+    /// The generation of watches that `ending` applies to; later ones are unaffected.
     generation: u64,
-    /// Who polls a watch panics.
+    /// Polling a watch panics.
     broken: bool,
     /// Lists and revisions fail.
     down: bool,
-    /// The store cannot be asked for progress.
+    /// Progress cannot be requested.
     old: bool,
-    /// Lists leave this key out.
+    /// Lists omit this key.
     hidden: Option<Key>,
     /// History is compacted behind every page of a list.
     hasty: bool,
@@ -48,48 +48,48 @@ impl TestStore {
         Arc::new(TestStore { inner: MemoryStorage::new(), faults: Arc::default() })
     }
 
-    /// Watches hand nothing out until they are released.
+    /// Holds all items of watches until they are released.
     pub fn hold(&self, held: bool) {
         self.change(|faults| faults.held = held);
     }
 
-    /// The watches of the present are lost; new ones are fine.
+    /// Breaks the current watches; new ones work.
     pub fn lose(&self) {
         self.end_watches(WatchItem::Lost(StoreFault::Unavailable("cut".to_owned())));
     }
 
-    /// The watches of the present lose their place; new ones are fine.
+    /// Expires the current watches; new ones work.
     pub fn expire(&self) {
         self.end_watches(WatchItem::Expired { oldest: None });
     }
 
-    /// Watches panic from now on.
+    /// Makes watches panic from now on.
     pub fn break_down(&self) {
         self.change(|faults| faults.broken = true);
     }
 
-    /// Reads fail until the store is up again.
+    /// Makes reads fail until the store is up again.
     pub fn down(&self, down: bool) {
         self.change(|faults| faults.down = down);
     }
 
-    /// Progress requests do nothing.
+    /// Ignores progress requests.
     pub fn old(&self) {
         self.change(|faults| faults.old = true);
     }
 
-    /// Lists leave a key out.
+    /// Omits a key from lists.
     pub fn hide(&self, key: Option<Key>) {
         self.change(|faults| faults.hidden = key);
     }
 
-    /// Whoever reads page by page finds the revision of the first page gone: something is written,
-    /// and history compacted up to it, behind every page that has another one behind it.
+    /// Writes something behind every page except the last and compacts up to it, so that the
+    /// revision of the first page is gone.
     pub fn hasty(&self) {
         self.change(|faults| faults.hasty = true);
     }
 
-    /// How many pages were listed.
+    /// The number of listed pages.
     pub fn lists(&self) -> u64 {
         self.faults.lock().lists
     }

@@ -1,8 +1,8 @@
-//! [`TransactionStore`]: a store whose revisions change many keys, as etcd's transactions and leases
-//! do, and to which somebody else writes at the moments that matter.
+//! [`TransactionStore`]: a store whose revisions change many keys, as etcd's transactions and
+//! leases do. Tests can stage writes of other clients at critical moments.
 //!
-//! It is nothing but the checker's [`Log`]: a list is the state at a revision, a watch is a place in
-//! the list of changes.
+//! It consists of the checker's [`Log`]: a list is the state at a revision, a watch is a position
+//! in the list of changes.
 
 use std::collections::VecDeque;
 use std::pin::Pin;
@@ -23,8 +23,8 @@ use parking_lot::Mutex;
 use super::checker::{Fact, Log, State};
 use super::{key, settle};
 
-/// One transaction: which objects are written (label `app`, field `spec.nodeName`) or removed. All of
-/// it happens at one revision.
+/// One transaction: the written objects (label `app`, field `spec.nodeName`) and the removed ones.
+/// All changes have one revision.
 pub type Transaction = Vec<(&'static str, Option<(&'static str, &'static str)>)>;
 
 pub struct TransactionStore {
@@ -33,15 +33,15 @@ pub struct TransactionStore {
 
 struct Shared {
     log: Log,
-    /// Revisions before this one cannot be read, or watched from.
+    /// Older revisions can be neither read nor watched from.
     compacted: u64,
-    /// Each happens behind the next page of a list, or just before the next watch begins.
+    /// Transactions to write behind the next page, or before the next watch begins.
     staged: VecDeque<Transaction>,
-    /// Progress can be asked for.
+    /// Whether progress can be requested.
     progress: bool,
-    /// Watches hand out nothing behind this revision.
+    /// Watches deliver nothing behind this revision.
     held: u64,
-    /// How often the store was put back; watches of a former history are expired.
+    /// The number of restores; watches of a former history are expired.
     histories: u64,
     wakers: Vec<Waker>,
 }
@@ -64,7 +64,7 @@ impl Shared {
         }
     }
 
-    /// What somebody else writes now, if anything; returns who has to be woken for it.
+    /// Writes the next staged transaction, if any; returns the wakers to call.
     fn write_staged(&mut self) -> Option<Vec<Waker>> {
         let transaction = self.staged.pop_front()?;
         self.write(&transaction);
@@ -77,7 +77,7 @@ impl TransactionStore {
         Self::with_progress(true)
     }
 
-    /// A store that cannot be asked for progress, as an old etcd.
+    /// Creates a store without progress requests, like an old etcd.
     pub fn without_progress() -> Arc<Self> {
         Self::with_progress(false)
     }
@@ -101,12 +101,12 @@ impl TransactionStore {
         self.change(|shared| shared.write(transaction));
     }
 
-    /// Watches hand out nothing behind this revision, and say so when asked for progress.
+    /// Stops watches behind this revision, and reports it as progress.
     pub fn hold(&self, revision: u64) {
         self.change(|shared| shared.held = revision);
     }
 
-    /// An operator puts the store back to what it was at a revision. Every watch is expired.
+    /// Restores the state at a revision, as an operator may do. Every watch is expired.
     pub fn put_back(&self, revision: u64) {
         self.change(|shared| {
             shared.log.real.retain(|fact| fact.revision <= revision);
@@ -124,18 +124,18 @@ impl TransactionStore {
         wakers.into_iter().for_each(Waker::wake);
     }
 
-    /// Somebody else writes this behind the next page that is listed, or before the next watch begins.
+    /// Stages a write behind the next listed page, or before the next watch begins.
     pub fn stage(&self, transaction: Transaction) {
         self.shared.lock().staged.push_back(transaction);
     }
 
-    /// Forgets what happened before the present.
+    /// Compacts all former revisions.
     pub fn forget(&self) {
         let mut shared = self.shared.lock();
         shared.compacted = shared.log.revision;
     }
 
-    /// A page, and who has to be woken for what is written behind it, if anything is.
+    /// Returns a page, and the wakers to call for the write that is staged behind it.
     fn read_page(&self, query: &ListQuery) -> Result<(ListPage, Option<Vec<Waker>>), ReadError> {
         let mut shared = self.shared.lock();
         let current = shared.log.revision;
@@ -157,19 +157,19 @@ impl TransactionStore {
         Ok((page, shared.write_staged()))
     }
 
-    /// The oldest revision that can be read, and watched from.
+    /// The oldest revision that can be read and watched from.
     pub fn oldest(&self) -> u64 {
         self.shared.lock().compacted
     }
 
-    /// Everything that happened.
+    /// All changes.
     pub fn log(&self) -> Log {
         let shared = self.shared.lock();
         Log { real: shared.log.real.clone(), revision: shared.log.revision, restarts: 0 }
     }
 }
 
-/// It is written with [`TransactionStore::write`] alone.
+/// The error of write requests: only [`TransactionStore::write`] writes.
 fn read_only() -> StoreFault {
     StoreFault::Unavailable("this store is written by transactions".to_owned())
 }
@@ -201,7 +201,7 @@ impl Storage for TransactionStore {
     async fn list(&self, query: ListQuery) -> Result<ListPage, ReadError> {
         let (page, wakers) = self.read_page(&query)?;
         if let Some(wakers) = wakers {
-            // Whoever watches hears of it before the lister has its page.
+            // Watches receive the event before the client of the list gets its page.
             wakers.into_iter().for_each(Waker::wake);
             settle().await;
         }
@@ -265,12 +265,12 @@ impl Storage for TransactionStore {
 struct Items {
     shared: Arc<Mutex<Shared>>,
     range: KeyRange,
-    /// Everything up to this revision was handed out.
+    /// The revision up to which everything was delivered.
     place: u64,
-    /// How many changes of the revision behind `place` were handed out.
+    /// The number of delivered changes of the revision behind `place`.
     within: usize,
     asked: Arc<Mutex<bool>>,
-    /// Which history this watch tells.
+    /// The history that this watch reads.
     histories: u64,
     ended: bool,
 }
@@ -293,7 +293,7 @@ impl Stream for Items {
             fact.revision > self.place && fact.revision <= shown && self.range.contains(key(&fact.path).as_str())
         };
         let Some(next) = shared.log.real.iter().find(ours).map(|fact| fact.revision) else {
-            // Nothing of the range happened since, so nothing of it can be forgotten.
+            // The range has no later change, so compaction removes nothing from it.
             self.place = self.place.max(shown);
             if std::mem::take(&mut *self.asked.lock()) {
                 return Poll::Ready(Some(WatchItem::Progress(Revision::new(shown))));
@@ -301,7 +301,7 @@ impl Stream for Items {
             shared.wakers.push(cx.waker().clone());
             return Poll::Pending;
         };
-        // The changes of one revision are handed out together, whatever is compacted meanwhile.
+        // The changes of one revision are delivered together, whatever is compacted meanwhile.
         if self.within == 0 && next <= shared.compacted && self.place < shared.compacted {
             self.ended = true;
             return Poll::Ready(Some(WatchItem::Expired { oldest: Some(Revision::new(shared.compacted)) }));

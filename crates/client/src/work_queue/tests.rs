@@ -481,7 +481,7 @@ proptest! {
 }
 
 #[test]
-fn each_planted_bug_is_caught_under_its_name() {
+fn checker_reports_each_planted_bug_by_its_name() {
     fn check(plant: Plant, ops: &[Op], promise: &str) {
         assert!(run(ops, Plant::None).is_ok(), "the queue itself fails");
         let failure = run(ops, plant).expect_err("the bug was not noticed").to_string();
