@@ -28,7 +28,7 @@ const STORE: &str = "etcd-0";
 /// as kube-apiserver has it.
 pub(crate) async fn answer(
     shared: &Shared,
-    route: &ResourceRoute,
+    route: &ResourceRoute<'_>,
     query: &Query<'_>,
     asker: &Asker,
 ) -> Result<Response<Body>, Status> {
@@ -38,14 +38,14 @@ pub(crate) async fn answer(
     found.push((STORE, component(STORE, problem.as_ref().map_or(Ok(()), |why| Err(why)))));
     found.sort_by_key(|(name, _)| *name);
     let bytes = |component: &Value| Bytes::from(component.to_string());
-    if let Some(name) = &route.name {
+    if let Some(name) = route.name {
         let (_, component) = found
             .iter()
-            .find(|(found, _)| found == name)
+            .find(|(found, _)| *found == name)
             .ok_or_else(|| Status::unknown(format!("Component not found: {name}")))?;
         return ObjectView::negotiate(asker, resource)?.bytes(200, resource, bytes(component));
     }
-    if query.bool("watch") == Some(true) {
+    if route.is_watch() {
         return Err(Status::verb_not_supported("watch", resource.gr()));
     }
     let view = ListView::negotiate(asker, resource)?;

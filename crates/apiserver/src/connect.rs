@@ -24,12 +24,12 @@ use crate::request::ResourceRoute;
 /// 503 where only a connection is missing.
 pub(crate) async fn answer(
     shared: &Shared,
-    route: &ResourceRoute,
+    route: &ResourceRoute<'_>,
     query: &Query<'_>,
 ) -> Result<Response<Body>, Status> {
-    let id = route.name.as_deref().unwrap_or_default();
-    let subresource = route.subresource.as_deref().and_then(|name| route.resource.subresource(name));
-    let reader = Reader { shared, namespace: route.namespace.as_deref() };
+    let id = route.name.unwrap_or_default();
+    let subresource = route.subresource.and_then(|name| route.resource.subresource(name));
+    let reader = Reader { shared, namespace: route.namespace };
     match subresource {
         Some(Subresource::Proxy { .. }) => Err(reader.proxy(&route.resource.plural, id).await?),
         Some(subresource) => {

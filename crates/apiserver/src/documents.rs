@@ -66,7 +66,7 @@ pub(crate) struct Asked<'a> {
 ///
 /// # Errors
 /// 404 for a group or version that is not served, 406 when no form of the document is acceptable.
-pub(crate) fn answer(registry: &Registry, route: &Route, asked: Asked<'_>) -> Result<Answer, Status> {
+pub(crate) fn answer(registry: &Registry, route: &Route<'_>, asked: Asked<'_>) -> Result<Answer, Status> {
     let discovery = registry.discovery();
     match route {
         Route::Version => Ok(Answer::json(VersionInfo::current().body())),

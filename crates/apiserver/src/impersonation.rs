@@ -10,16 +10,14 @@
 
 use std::collections::BTreeMap;
 
-use http::{HeaderMap, Method};
+use http::HeaderMap;
 use listwatch_meta::status::reason;
-use listwatch_meta::{Status, go};
-use listwatch_wire::query::Query;
+use listwatch_meta::{GroupResource, Status, go};
 use percent_encoding::percent_decode_str;
 
 use crate::auth::{self, User};
-use crate::request::{ResourceRoute, Route, Verb};
-use crate::service::is_watch;
-use crate::write::WriteVerb;
+use crate::request::Route;
+use crate::request_info::RequestInfo;
 
 const USER: &str = "impersonate-user";
 const GROUP: &str = "impersonate-group";
@@ -97,18 +95,17 @@ fn print(user: &User) -> String {
 }
 
 /// The 403 for a user that may not do what a request asks; `None` for one that may.
-pub(crate) fn refusal(user: &User, method: &Method, path: &str, route: &Route, query: &Query<'_>) -> Option<Status> {
+pub(crate) fn refusal(user: &User, info: &RequestInfo<'_>, route: &Route<'_>) -> Option<Status> {
     if auth::may_do_everything(user) {
         return None;
     }
     let who = &user.username;
     match route {
-        Route::Resource(asked) => Some(forbidden(who, method, asked, is_watch(asked, query))),
+        Route::Resource(_) => Some(forbidden(who, info)),
         Route::Unstored(asked) if asked.resource.kind.starts_with("SelfSubject") => None,
-        Route::Unstored(asked) => Some(forbidden(who, method, asked, false)),
+        Route::Unstored(_) => Some(forbidden(who, info)),
         Route::Metrics => {
-            let verb = method.as_str().to_lowercase();
-            let text = format!("forbidden: User {who:?} cannot {verb} path {path:?}");
+            let text = format!("forbidden: User {who:?} cannot {} path {:?}", info.verb, info.path);
             Some(Status::failure(403, reason::FORBIDDEN, text).with_details(Default::default()))
         }
         // What there is, anybody may know.
@@ -116,29 +113,19 @@ pub(crate) fn refusal(user: &User, method: &Method, path: &str, route: &Route, q
     }
 }
 
-fn forbidden(who: &str, method: &Method, asked: &ResourceRoute, watches: bool) -> Status {
-    let verb = match (asked.verb, method.as_str()) {
-        _ if watches => "watch",
-        (Verb::Collection, _) => "list",
-        (Verb::Write(WriteVerb::DeleteCollection), _) => "deletecollection",
-        (_, "POST") => "create",
-        (_, "PUT") => "update",
-        (_, "PATCH") => "patch",
-        (_, "DELETE") => "delete",
-        _ => "get",
+/// The text of kube-apiserver's 403 (`responsewriters/errors.go`).
+fn forbidden(who: &str, info: &RequestInfo<'_>) -> Status {
+    let RequestInfo { verb, api_group: group, resource, subresource, namespace, name, .. } = info;
+    let what = match &**subresource {
+        "" => resource.to_string(),
+        subresource => format!("{resource}/{subresource}"),
     };
-    let resource = &asked.resource;
-    let what = match &asked.subresource {
-        Some(subresource) => format!("{}/{subresource}", resource.plural),
-        None => resource.plural.clone(),
+    let place = match &**namespace {
+        "" => "at the cluster scope".to_owned(),
+        namespace => format!("in the namespace {namespace:?}"),
     };
-    let place = match &asked.namespace {
-        Some(namespace) => format!("in the namespace {namespace:?}"),
-        None => "at the cluster scope".to_owned(),
-    };
-    let name = asked.name.as_deref().unwrap_or_default();
-    let why = format!("User {who:?} cannot {verb} resource {what:?} in API group {:?} {place}", resource.group);
-    Status::forbidden(resource.gr(), name, why)
+    let why = format!("User {who:?} cannot {verb} resource {what:?} in API group {group:?} {place}");
+    Status::forbidden(GroupResource { group, resource }, name, why)
 }
 
 #[cfg(test)]

@@ -74,6 +74,7 @@ mod pretty;
 mod read;
 pub mod registry;
 mod request;
+mod request_info;
 mod respond;
 mod seats;
 mod server;

@@ -42,12 +42,11 @@ pub(crate) struct Labels {
 }
 
 impl Labels {
-    /// The labels of a request. `watch` tells a watch from a list, `apply` a server-side apply from
-    /// other patches.
-    pub(crate) fn new(route: &ResourceRoute, watch: bool, apply: bool, dry_run: bool) -> Self {
+    /// The labels of a request. `apply` tells a server-side apply from other patches.
+    pub(crate) fn new(route: &ResourceRoute<'_>, apply: bool, dry_run: bool) -> Self {
         let verb = match route.verb {
             Verb::Get => "GET",
-            Verb::Collection if watch => "WATCH",
+            Verb::Collection if route.is_watch() => "WATCH",
             Verb::Collection => "LIST",
             Verb::Connect => "CONNECT",
             Verb::Write(WriteVerb::Create) => "POST",
@@ -57,14 +56,14 @@ impl Labels {
             Verb::Write(WriteVerb::Delete) => "DELETE",
             Verb::Write(WriteVerb::DeleteCollection) => "DELETECOLLECTION",
         };
-        let scope = match (&route.name, verb, &route.namespace) {
-            (Some(_), ..) | (None, "POST", _) => "resource",
-            (None, _, Some(_)) => "namespace",
-            (None, _, None) => "cluster",
+        // As upstream's `CleanScope`: a list of one name by a field selector has the scope of an object.
+        let scope = match (&*route.info.name, &*route.info.verb, &*route.info.namespace) {
+            ("", "create", _) => "resource",
+            ("", _, "") => "cluster",
+            ("", ..) => "namespace",
+            _ => "resource",
         };
-        let subresource =
-            route.subresource.as_deref().and_then(|name| route.resource.subresource(name)).map(|sub| sub.name());
-        Labels { resource: Arc::clone(&route.resource), verb, subresource, scope, dry_run }
+        Labels { resource: Arc::clone(&route.resource), verb, subresource: route.subresource, scope, dry_run }
     }
 
     fn series(&self) -> Series {
@@ -465,29 +464,36 @@ mod tests {
     use std::collections::HashSet;
 
     use http::Method;
+    use listwatch_wire::query::Query;
 
     use super::*;
     use crate::registry::Registry;
     use crate::request::{Route, route};
+    use crate::request_info::RequestInfo;
 
-    fn labels(method: &Method, path: &str, watch: bool) -> Labels {
-        let Ok(Route::Resource(route)) = route(&Registry::builtin(), method, path) else { panic!("{path}") };
-        Labels::new(&route, watch, false, false)
+    fn labels(method: &Method, target: &str) -> Labels {
+        labels_in(&Registry::builtin(), method, target)
+    }
+
+    fn labels_in(registry: &Registry, method: &Method, target: &str) -> Labels {
+        let (path, query) = target.split_once('?').unwrap_or((target, ""));
+        let info = RequestInfo::new(method, path, &Query::parse(query));
+        let Ok(Route::Resource(route)) = route(registry, method, &info) else { panic!("{path}") };
+        Labels::new(&route, false, false)
     }
 
     #[test]
     fn requests_are_counted_under_kube_apiservers_labels() {
         let (metrics, registry) = (Metrics::default(), Arc::new(Registry::builtin()));
-        let pods = "/api/v1/namespaces/a/pods";
-        for (method, path, watch, code, millis) in [
-            (Method::GET, "/api/v1/pods", false, 200, 1),
-            (Method::GET, "/api/v1/pods", false, 200, 30),
-            (Method::GET, "/api/v1/pods", false, 410, 70_000),
-            (Method::GET, pods, true, 200, 1),
-            (Method::POST, pods, false, 201, 1),
-            (Method::PUT, "/apis/apps/v1/namespaces/a/deployments/d/scale", false, 409, 1),
+        for (method, target, code, millis) in [
+            (Method::GET, "/api/v1/pods", 200, 1),
+            (Method::GET, "/api/v1/pods", 200, 30),
+            (Method::GET, "/api/v1/pods", 410, 70_000),
+            (Method::GET, "/api/v1/namespaces/a/pods?watch=true", 200, 1),
+            (Method::POST, "/api/v1/namespaces/a/pods", 201, 1),
+            (Method::PUT, "/apis/apps/v1/namespaces/a/deployments/d/scale", 409, 1),
         ] {
-            metrics.answered(&labels(&method, path, watch), code, Duration::from_millis(millis), &registry);
+            metrics.answered(&labels(&method, target), code, Duration::from_millis(millis), &registry);
         }
         let caches = [CacherStats { name: "deployments.apps".to_owned(), objects: 7, ..CacherStats::default() }];
         let found = Found {
@@ -527,10 +533,7 @@ mod tests {
     #[test]
     fn series_of_a_removed_resource_are_forgotten_and_hold_no_definition() {
         let (metrics, with) = (Metrics::default(), Arc::new(Registry::builtin()));
-        let pods = |path: &str| {
-            let Ok(Route::Resource(route)) = route(&with, &Method::GET, path) else { panic!("{path}") };
-            Labels::new(&route, false, false, false)
-        };
+        let pods = |path: &str| labels_in(&with, &Method::GET, path);
         let (late, holders) = (pods("/api/v1/pods"), Arc::strong_count(with.find("", "v1", "pods").unwrap()));
         metrics.answered(&pods("/api/v1/pods"), 200, Duration::ZERO, &with);
         metrics.answered(&pods("/api/v1/nodes"), 200, Duration::ZERO, &with);
@@ -558,7 +561,7 @@ mod tests {
     #[test]
     fn the_text_is_what_prometheus_reads() {
         let (metrics, registry) = (Metrics::default(), Arc::new(Registry::builtin()));
-        metrics.answered(&labels(&Method::GET, "/api/v1/pods", false), 200, Duration::ZERO, &registry);
+        metrics.answered(&labels(&Method::GET, "/api/v1/pods"), 200, Duration::ZERO, &registry);
         let caches = ["pods", "nodes"].map(|name| CacherStats { name: name.to_owned(), ..CacherStats::default() });
         let text = text(
             &metrics,

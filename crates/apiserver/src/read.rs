@@ -29,13 +29,13 @@ const WATCH_TIMEOUT_SECONDS_MAX: u64 = 365 * 24 * 3600;
 /// GET of one object or subresource.
 pub(crate) async fn get(
     shared: &Shared,
-    route: &ResourceRoute,
+    route: &ResourceRoute<'_>,
     query: &Query<'_>,
     asker: &Asker,
 ) -> Result<Response<Body>, Status> {
     let resource = &route.resource;
-    let name = route.name.as_deref().unwrap_or_default();
-    let subresource = route.subresource.as_deref().and_then(|name| resource.subresource(name));
+    let name = route.name.unwrap_or_default();
+    let subresource = route.subresource.and_then(|name| resource.subresource(name));
     let view = match subresource {
         // A Scale is no object of the resource: it has no columns.
         Some(Subresource::Scale { .. }) => ObjectView::plain(asker)?,
@@ -43,7 +43,7 @@ pub(crate) async fn get(
     };
     let version = ResourceVersion::new(query.get("resourceVersion").unwrap_or_default());
     let at = ListOptions { resource_version: version, ..ListOptions::default() }.get()?;
-    let key = resource.key(route.namespace.as_deref(), name)?;
+    let key = resource.key(route.namespace, name)?;
     let found = shared.backend.cacher(resource).get(&key, at).await.map_err(|error| error.status(resource.gr()))?;
     let object = found.ok_or_else(|| Status::not_found(resource.gr(), name))?;
     if let Some(Subresource::Scale { .. }) = subresource {
@@ -55,7 +55,7 @@ pub(crate) async fn get(
 /// GET of a collection.
 pub(crate) async fn list(
     shared: &Shared,
-    route: &ResourceRoute,
+    route: &ResourceRoute<'_>,
     query: &Query<'_>,
     asker: &Asker,
 ) -> Result<Response<Body>, Status> {
@@ -74,7 +74,7 @@ pub(crate) async fn list(
 /// GET of a collection that asks for changes: the answer to it.
 pub(crate) async fn watch(
     shared: &Shared,
-    route: &ResourceRoute,
+    route: &ResourceRoute<'_>,
     query: &Query<'_>,
     asker: &Asker,
 ) -> Result<Response<Body>, Status> {
@@ -86,16 +86,16 @@ pub(crate) async fn watch(
 /// GET of a collection that asks for changes: what is sent, whichever way.
 pub(crate) async fn watch_stream(
     shared: &Shared,
-    route: &ResourceRoute,
+    route: &ResourceRoute<'_>,
     query: &Query<'_>,
     asker: &Asker,
 ) -> Result<WatchStream, Status> {
     let resource = &route.resource;
     let view = in_time(WatchView::negotiate(asker, resource))?;
     let (options, _) = list_options(query)?;
-    let request = match &route.name {
-        Some(name) => options.watch_object(name, &resource.shape, route.legacy_watch)?,
-        None => options.watch(&resource.shape, route.legacy_watch)?,
+    let request = match route.name {
+        Some(name) => options.watch_object(name, &resource.shape, route.info.has_watch_prefix)?,
+        None => options.watch(&resource.shape, route.info.has_watch_prefix)?,
     };
     let scope = scope(route)?;
     let deadline = Instant::now() + timeout(request.timeout_seconds, shared.min_request_timeout);
@@ -128,9 +128,9 @@ fn timeout(asked: Option<i64>, minimum: Duration) -> Duration {
 
 /// Refuses the namespaces `.` and `..` for a whole collection, as upstream's `storage.PrepareKey` does;
 /// the error is no API error there, and so a 500 without a reason.
-pub(crate) fn check_namespace(route: &ResourceRoute) -> Result<(), Status> {
+pub(crate) fn check_namespace(route: &ResourceRoute<'_>) -> Result<(), Status> {
     let of_collection = matches!(route.verb, Verb::Collection | Verb::Write(write::WriteVerb::DeleteCollection));
-    match route.namespace.as_deref() {
+    match route.namespace {
         Some(namespace @ ("." | "..")) if of_collection && route.name.is_none() => {
             let key = format!("/{}/{namespace}", route.resource.storage_prefix);
             Err(Status::failure(500, "", format!("invalid key: {key:?}")))
@@ -139,14 +139,14 @@ pub(crate) fn check_namespace(route: &ResourceRoute) -> Result<(), Status> {
     }
 }
 
-fn scope(route: &ResourceRoute) -> Result<Scope, Status> {
-    Ok(match (&route.name, &route.namespace) {
+fn scope(route: &ResourceRoute<'_>) -> Result<Scope, Status> {
+    Ok(match (route.name, route.namespace) {
         (Some(name), namespace) => {
             // A name that cannot be in a key names nothing.
-            route.resource.key(namespace.as_deref(), name)?;
-            Scope::Object { namespace: namespace.clone(), name: name.clone() }
+            route.resource.key(namespace, name)?;
+            Scope::Object { namespace: namespace.map(str::to_owned), name: name.to_owned() }
         }
-        (None, Some(namespace)) => Scope::Namespace(namespace.clone()),
+        (None, Some(namespace)) => Scope::Namespace(namespace.to_owned()),
         (None, None) => Scope::All,
     })
 }

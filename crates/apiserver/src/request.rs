@@ -1,29 +1,24 @@
-//! From method and path to what is meant: [`route`], a pure function over the registry.
+//! From the facts of a request to its handler: [`route`], a pure function over the registry.
 //!
-//! The rules are those of `pkg/endpoints/request/requestinfo.go` (how a path splits) and of
-//! `pkg/endpoints/installer.go` (which methods a path takes).
-//!
-//! ```text
-//!  /api/v1[/watch]/namespaces/{ns}/{resource}[/{name}[/{subresource}]]
-//!  /apis/{group}/{version}[/watch]/{resource}[/{name}[/{subresource}]]
-//! ```
+//! [`RequestInfo`] has split the path. The rules here say which resources, subresources and methods are
+//! served (`apiserver/pkg/endpoints/installer.go`).
 
 use std::sync::Arc;
 
 use http::Method;
 use listwatch_meta::Status;
-use percent_encoding::percent_decode_str;
 
 use crate::registry::{Registry, Resource, Subresource, Way};
+use crate::request_info::{PathProblem, RequestInfo};
 use crate::write::WriteVerb;
 
-/// What a request is about.
+/// The handler of a request.
 #[derive(Debug, Clone)]
-pub(crate) enum Route {
+pub(crate) enum Route<'a> {
     /// An object or a collection of a served resource.
-    Resource(ResourceRoute),
-    /// Something that is answered and not stored: a question, or the states of components.
-    Unstored(ResourceRoute),
+    Resource(ResourceRoute<'a>),
+    /// A kind that is answered and not stored: reviews and the states of components.
+    Unstored(ResourceRoute<'a>),
     /// `/healthz`, `/livez`, `/readyz`, each with an optional single check.
     Health { endpoint: &'static str, check: Option<String> },
     /// `/metrics`.
@@ -50,26 +45,32 @@ pub(crate) enum Route {
 
 /// An object or a collection, and what to do with it.
 #[derive(Debug, Clone)]
-pub(crate) struct ResourceRoute {
+pub(crate) struct ResourceRoute<'a> {
     pub(crate) resource: Arc<Resource>,
     pub(crate) verb: Verb,
-    pub(crate) namespace: Option<String>,
-    pub(crate) name: Option<String>,
-    pub(crate) subresource: Option<String>,
-    /// The deprecated `/watch/` prefix was used.
-    pub(crate) legacy_watch: bool,
+    pub(crate) namespace: Option<&'a str>,
+    pub(crate) name: Option<&'a str>,
+    pub(crate) subresource: Option<&'static str>,
+    pub(crate) info: &'a RequestInfo<'a>,
 }
 
-/// What to do; whether a collection GET is a list or a watch is for the query to say.
+impl ResourceRoute<'_> {
+    /// The request stays open and receives changes.
+    pub(crate) fn is_watch(&self) -> bool {
+        self.verb == Verb::Collection && self.info.is_watch()
+    }
+}
+
+/// The operation. [`ResourceRoute::is_watch`] tells a list from a watch.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Verb {
     /// GET of one object or subresource.
     Get,
-    /// GET of a collection: list, or watch when the query asks for it.
+    /// GET of a collection: a list or a watch.
     Collection,
-    /// A request to be passed on to somebody who is no part of this server.
+    /// A request for a kubelet, a pod, a node or a service.
     Connect,
-    /// Anything that changes something.
+    /// A write.
     Write(WriteVerb),
 }
 
@@ -90,14 +91,20 @@ impl From<Status> for NoRoute {
     }
 }
 
-/// Finds out what a request means.
+/// Finds the handler of a request.
 ///
 /// # Errors
 /// [`NoRoute`] with what the client is told.
-pub(crate) fn route(registry: &Registry, method: &Method, path: &str) -> Result<Route, NoRoute> {
-    let segments = segments(path)?;
-    let parts: Vec<&str> = segments.iter().map(String::as_str).collect();
-    match parts.as_slice() {
+pub(crate) fn route<'a>(registry: &Registry, method: &Method, info: &'a RequestInfo<'a>) -> Result<Route<'a>, NoRoute> {
+    if info.problem == Some(PathProblem::Malformed) {
+        return Err(NoRoute::PageNotFound);
+    }
+    if info.is_resource_request {
+        return resource_route(registry, method, info);
+    }
+    let segments = info.segments();
+    let segments: Vec<&str> = segments.iter().map(|segment| &**segment).collect();
+    match segments.as_slice() {
         [] | ["index.html"] => read_only(method, Route::Index),
         ["healthz", check @ ..] => health(method, "healthz", check),
         ["livez", check @ ..] => health(method, "livez", check),
@@ -110,18 +117,18 @@ pub(crate) fn route(registry: &Registry, method: &Method, path: &str) -> Result<
         ["api"] => read_only(method, Route::CoreVersions),
         ["apis"] => read_only(method, Route::Groups),
         ["apis", group] if registry.has_group(group) => read_only(method, Route::Group((*group).to_owned())),
-        ["api", version, rest @ ..] => group_version(registry, method, "", version, rest),
-        ["apis", group, version, rest @ ..] => group_version(registry, method, group, version, rest),
+        ["api", version] => group_version(registry, method, "", version),
+        ["apis", group, version] => group_version(registry, method, group, version),
         _ => Err(NoRoute::PageNotFound),
     }
 }
 
-fn read_only(method: &Method, route: Route) -> Result<Route, NoRoute> {
+fn read_only<'a>(method: &Method, route: Route<'a>) -> Result<Route<'a>, NoRoute> {
     // HEAD is a GET whose body is not sent; the connection layer drops the body.
     if is_read(method) { Ok(route) } else { Err(Status::method_not_allowed().into()) }
 }
 
-fn health(method: &Method, endpoint: &'static str, check: &[&str]) -> Result<Route, NoRoute> {
+fn health(method: &Method, endpoint: &'static str, check: &[&str]) -> Result<Route<'static>, NoRoute> {
     let check = match check {
         [] => None,
         [single] => Some((*single).to_owned()),
@@ -131,51 +138,38 @@ fn health(method: &Method, endpoint: &'static str, check: &[&str]) -> Result<Rou
     read_only(method, Route::Health { endpoint, check })
 }
 
-fn group_version(
-    registry: &Registry,
-    method: &Method,
-    group: &str,
-    version: &str,
-    rest: &[&str],
-) -> Result<Route, NoRoute> {
-    if !registry.has_group_version(group, version) {
-        // A known group answers for all its paths; an unknown one has nobody to answer.
-        let mut known = registry.resources().iter().chain(registry.unstored());
-        let known = known.any(|r| r.group == group && !r.custom);
-        return Err(if known { Status::no_such_resource().into() } else { NoRoute::PageNotFound });
+/// Discovery of one version of a group.
+fn group_version(registry: &Registry, method: &Method, group: &str, version: &str) -> Result<Route<'static>, NoRoute> {
+    check_version(registry, group, version)?;
+    read_only(method, Route::GroupVersion { group: group.to_owned(), version: version.to_owned() })
+}
+
+/// A known group answers for all its paths; nothing answers for an unknown one.
+fn check_version(registry: &Registry, group: &str, version: &str) -> Result<(), NoRoute> {
+    if registry.has_group_version(group, version) {
+        return Ok(());
     }
-    let (legacy_watch, rest) = match rest {
-        [] => {
-            let route = Route::GroupVersion { group: group.to_owned(), version: version.to_owned() };
-            return read_only(method, route);
-        }
-        ["watch"] => {
-            let path = if group.is_empty() {
-                format!("/api/{version}/watch")
-            } else {
-                format!("/apis/{group}/{version}/watch")
-            };
-            let why = format!("failed to create RequestInfo: unable to determine kind and namespace from url, {path}");
-            return Err(NoRoute::Unparsable(format!("Internal Server Error: {path:?}: {why}")));
-        }
-        ["watch", rest @ ..] => (true, rest),
-        rest => (false, rest),
-    };
-    // `namespaces/{ns}/{resource}...` is a place in a namespace, except that status and finalize
-    // are subresources of the Namespace object itself.
-    let (namespace, rest) = match rest {
-        ["namespaces", namespace, subresource] if group.is_empty() && matches!(*subresource, "status" | "finalize") => {
-            (None, vec!["namespaces", namespace, subresource])
-        }
-        ["namespaces", namespace, rest @ ..] if !rest.is_empty() => (Some(*namespace), rest.to_vec()),
-        rest => (None, rest.to_vec()),
-    };
+    let mut known = registry.resources().iter().chain(registry.unstored());
+    let known = known.any(|r| r.group == group && !r.custom);
+    Err(if known { Status::no_such_resource().into() } else { NoRoute::PageNotFound })
+}
+
+fn resource_route<'a>(registry: &Registry, method: &Method, info: &'a RequestInfo<'a>) -> Result<Route<'a>, NoRoute> {
+    let (group, version) = (&*info.api_group, &*info.api_version);
+    check_version(registry, group, version)?;
+    if info.problem == Some(PathProblem::NothingToWatch) {
+        let path = match group {
+            "" => format!("/api/{version}/watch"),
+            group => format!("/apis/{group}/{version}/watch"),
+        };
+        let why = format!("failed to create RequestInfo: unable to determine kind and namespace from url, {path}");
+        return Err(NoRoute::Unparsable(format!("Internal Server Error: {path:?}: {why}")));
+    }
+    let namespace = info.has_namespace_prefix.then_some(&*info.namespace);
+    let plural = &*info.resource;
     let not_found = || NoRoute::from(Status::no_such_resource());
-    let [plural, place @ ..] = rest.as_slice() else {
-        return Err(not_found());
-    };
     if let Some(found) = registry.find_unstored(group, version, plural) {
-        return unstored(registry, method, found, namespace, place, legacy_watch);
+        return unstored(registry, method, found, namespace, info);
     }
     let resource = registry.find(group, version, plural).ok_or_else(|| {
         // An unknown plural in a group of definitions falls through to the end of the chain.
@@ -184,15 +178,12 @@ fn group_version(
     })?;
     // What the handler of custom resources does not know, nobody behind it knows either.
     let not_found = || if resource.custom { NoRoute::PageNotFound } else { not_found() };
-    let (name, subresource) = match place {
-        [] => (None, None),
-        [name] => (Some(*name), None),
-        [name, subresource] => (Some(*name), Some(*subresource)),
-        [name, subresource, ..] if resource.subresource(subresource).is_some_and(Subresource::takes_path) => {
-            (Some(*name), Some(*subresource))
-        }
-        _ => return Err(not_found()),
-    };
+    let given = |text: &'a str| (!text.is_empty()).then_some(text);
+    let (name, subresource) = (given(&info.path_name), given(&info.subresource));
+    let takes_path = |name: &str| resource.subresource(name).is_some_and(Subresource::takes_path);
+    if info.has_more_segments && !subresource.is_some_and(takes_path) {
+        return Err(not_found());
+    }
     // A namespaced object needs its namespace; a cluster-scoped resource must not have one.
     let misplaced = if resource.namespaced { name.is_some() && namespace.is_none() } else { namespace.is_some() };
     if misplaced {
@@ -201,7 +192,7 @@ fn group_version(
     let subresource = match subresource {
         None => None,
         Some(path) => match resource.subresource(path) {
-            Some(found) if !legacy_watch => Some(found),
+            Some(found) if !info.has_watch_prefix => Some(found),
             _ if resource.custom => return Err(Status::not_found(resource.gr(), name.unwrap_or_default()).into()),
             _ => return Err(not_found()),
         },
@@ -213,37 +204,37 @@ fn group_version(
     if resource.custom && name.is_none() && matches!(method.as_str(), "PUT" | "PATCH") {
         return Err(Status::bad_request("name must be provided").into());
     }
-    let verb = verb(method, resource, namespace, name, subresource, legacy_watch)?;
+    let verb = verb(method, resource, namespace, name, subresource, info.has_watch_prefix)?;
     Ok(Route::Resource(ResourceRoute {
         resource: Arc::clone(resource),
         verb,
-        namespace: namespace.map(str::to_owned),
-        name: name.map(str::to_owned),
-        subresource: subresource.map(|found| found.name().to_owned()),
-        legacy_watch,
+        namespace,
+        name,
+        subresource: subresource.map(Subresource::name),
+        info,
     }))
 }
 
-/// Where something leads that is not stored.
-fn unstored(
+/// The route of a kind that is not stored.
+fn unstored<'a>(
     registry: &Registry,
     method: &Method,
     found: &Arc<Resource>,
-    namespace: Option<&str>,
-    place: &[&str],
-    legacy_watch: bool,
-) -> Result<Route, NoRoute> {
+    namespace: Option<&'a str>,
+    info: &'a RequestInfo<'a>,
+) -> Result<Route<'a>, NoRoute> {
     let verbs = found.verbs();
     let named = verbs.contains(&"get");
-    let (name, wanted) = match (place, method.as_str()) {
-        ([], "POST") => (None, "create"),
-        ([], "GET") => (None, "list"),
-        ([name], "GET") if named => (Some((*name).to_owned()), "get"),
-        ([_], _) if named => (None, ""),
-        ([], _) => (None, ""),
-        _ => return Err(Status::no_such_resource().into()),
+    let name = (!info.path_name.is_empty()).then_some(&*info.path_name);
+    let wanted = match (name, method.as_str()) {
+        _ if !info.subresource.is_empty() => return Err(Status::no_such_resource().into()),
+        (None, "POST") => "create",
+        (None, "GET") => "list",
+        (Some(_), "GET") if named => "get",
+        (Some(_), _) if !named => return Err(Status::no_such_resource().into()),
+        _ => "",
     };
-    if found.namespaced != namespace.is_some() || legacy_watch {
+    if found.namespaced != namespace.is_some() || info.has_watch_prefix {
         return Err(Status::no_such_resource().into());
     }
     if !verbs.contains(&wanted) {
@@ -256,15 +247,15 @@ fn unstored(
             "list" => Verb::Collection,
             _ => Verb::Write(WriteVerb::Create),
         },
-        namespace: namespace.map(str::to_owned),
+        namespace,
         name,
         subresource: None,
-        legacy_watch: false,
+        info,
     };
-    // A binding that does not say by its path which pod it is for says so itself.
+    // The body of a binding names its pod where the path does not.
     match registry.find("", "v1", "pods").filter(|_| found.kind == "Binding") {
         Some(pods) => {
-            let subresource = Some(Subresource::Binding.name().to_owned());
+            let subresource = Some(Subresource::Binding.name());
             Ok(Route::Resource(ResourceRoute { resource: Arc::clone(pods), subresource, ..route }))
         }
         None => Ok(Route::Unstored(route)),
@@ -345,41 +336,27 @@ fn verb_of_subresource(method: &Method, resource: &Resource, subresource: &Subre
     subresource.verbs().contains(&name).then_some(verb)
 }
 
-/// The decoded path elements, without leading and trailing slashes.
-fn segments(path: &str) -> Result<Vec<String>, NoRoute> {
-    let trimmed = path.trim_matches('/');
-    if trimmed.is_empty() {
-        return Ok(Vec::new());
-    }
-    trimmed
-        .split('/')
-        .map(|segment| {
-            let decoded = percent_decode_str(segment).decode_utf8().map_err(|_| NoRoute::PageNotFound)?;
-            if decoded.is_empty() || decoded.contains('/') {
-                return Err(NoRoute::PageNotFound);
-            }
-            Ok(decoded.into_owned())
-        })
-        .collect()
-}
-
 #[cfg(test)]
 mod tests {
+    use listwatch_wire::query::Query;
+
     use super::*;
 
-    /// `GET path` → a short text of where it leads.
+    /// `GET path` → a short text of its route.
     fn check(line: &str, expected: &str) {
         let registry = Registry::builtin();
         let (method, path) = line.split_once(' ').unwrap();
-        let routed = match route(&registry, &method.parse().unwrap(), path) {
+        let (method, query) = (method.parse().unwrap(), Query::default());
+        let info = RequestInfo::new(&method, path, &query);
+        let routed = match route(&registry, &method, &info) {
             Ok(Route::Resource(r)) => format!(
                 "{:?} {}{} ns={} name={} sub={}",
                 r.verb,
-                if r.legacy_watch { "watch/" } else { "" },
+                if r.info.has_watch_prefix { "watch/" } else { "" },
                 r.resource.gr(),
-                r.namespace.as_deref().unwrap_or("-"),
-                r.name.as_deref().unwrap_or("-"),
-                r.subresource.as_deref().unwrap_or("-"),
+                r.namespace.unwrap_or("-"),
+                r.name.unwrap_or("-"),
+                r.subresource.unwrap_or("-"),
             ),
             Ok(other) => format!("{other:?}"),
             Err(NoRoute::Status(status)) => format!("{} {}", status.code, status.message),
@@ -390,7 +367,7 @@ mod tests {
     }
 
     #[test]
-    fn paths_lead_where_kubernetes_leads_them() {
+    fn served_path_is_routed_to_its_handler() {
         check("GET /api/v1/pods", "Collection pods ns=- name=- sub=-");
         check("GET /api/v1/namespaces/a/pods/", "Collection pods ns=a name=- sub=-");
         check("GET /api/v1/namespaces/a/pods/x", "Get pods ns=a name=x sub=-");
@@ -424,7 +401,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_served_is_refused_in_the_right_words() {
+    fn unserved_path_or_method_is_rejected_with_upstreams_text() {
         let missing = "404 the server could not find the requested resource";
         let method = "405 the server does not allow this method on the requested resource";
         check("GET /api/v1/nonsense", missing);

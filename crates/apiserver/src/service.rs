@@ -46,6 +46,7 @@ use crate::metrics::{self, Labels};
 use crate::peer::{AnsweredEarly, Unauthenticated};
 use crate::read;
 use crate::request::{NoRoute, ResourceRoute, Route, Verb, route};
+use crate::request_info::RequestInfo;
 use crate::respond;
 use crate::seats::Seat;
 use crate::tokens::{self, Verdict};
@@ -171,9 +172,10 @@ impl ApiService {
         B::Error: Into<Box<dyn std::error::Error + Send + Sync>>,
     {
         let query = Query::parse(parts.uri.query().unwrap_or_default());
+        let info = RequestInfo::new(&parts.method, parts.uri.path(), &query);
         let asker = Asker::new(&parts.method, &parts.headers, &query, self.shared.cbor);
         let mut registry = self.shared.backend.registry();
-        let mut routed = route(&registry, &parts.method, parts.uri.path());
+        let mut routed = route(&registry, &parts.method, &info);
         let user = self.user(parts).await;
         let unknown = match &routed {
             Err(NoRoute::PageNotFound) => true,
@@ -182,16 +184,16 @@ impl ApiService {
         };
         if unknown
             && user.is_some()
-            && let Some((group, plural)) = custom_resource(parts.uri.path())
+            && let Some((group, plural)) = custom_resource(&info)
             && self.shared.backend.definitions().catch_up(&self.shared.backend, group, plural).await
         {
             // Another server stored the definition a moment ago.
             registry = self.shared.backend.registry();
-            routed = route(&registry, &parts.method, parts.uri.path());
+            routed = route(&registry, &parts.method, &info);
         }
 
         // Before authentication, as in kube-apiserver's chain of filters.
-        if !is_long_running(&routed, &parts.method, &query)
+        if !info.long_running
             && let Err(status) = request_timeout(&query)
         {
             let mut response = asker.status(&status);
@@ -220,7 +222,7 @@ impl ApiService {
             }
         };
         if let Ok(route) = &routed
-            && let Some(refusal) = impersonation::refusal(&user, &parts.method, parts.uri.path(), route, &query)
+            && let Some(refusal) = impersonation::refusal(&user, &info, route)
         {
             return asker.status(&refusal);
         }
@@ -243,7 +245,7 @@ impl ApiService {
                 let begun = Instant::now();
                 let labels = labels(&route, &parts.headers, &query);
                 let deprecation = route.resource.deprecation.clone();
-                let mut response = if websocket::is_asked(parts) && is_watch(&route, &query) {
+                let mut response = if websocket::is_asked(parts) && route.is_watch() {
                     Box::pin(self.websocket(&route, parts, &query, &asker)).await
                 } else {
                     self.resource(route, &user, &parts.headers, &query, &asker, upload).await
@@ -300,7 +302,7 @@ impl ApiService {
     /// A watch whose connection becomes a WebSocket.
     async fn websocket(
         &self,
-        route: &ResourceRoute,
+        route: &ResourceRoute<'_>,
         parts: &Parts,
         query: &Query<'_>,
         asker: &Asker,
@@ -329,7 +331,7 @@ impl ApiService {
 
     async fn resource<B>(
         &self,
-        route: ResourceRoute,
+        route: ResourceRoute<'_>,
         user: &User,
         headers: &HeaderMap,
         query: &Query<'_>,
@@ -344,7 +346,7 @@ impl ApiService {
         if let Err(status) = read::check_namespace(&route) {
             return asker.status(&status);
         }
-        if is_watch(&route, query) {
+        if route.is_watch() {
             if self.shared.is_stopping() {
                 return asker.status(&Status::unavailable("apiserver is shutting down").retry_after(1));
             }
@@ -390,7 +392,7 @@ impl ApiService {
     async fn write(
         &self,
         verb: write::WriteVerb,
-        route: &ResourceRoute,
+        route: &ResourceRoute<'_>,
         user: &User,
         headers: &HeaderMap,
         query: &Query<'_>,
@@ -406,9 +408,9 @@ impl ApiService {
         let request = WriteRequest {
             verb,
             resource: &route.resource,
-            namespace: route.namespace.as_deref(),
-            name: route.name.as_deref(),
-            subresource: route.subresource.as_deref(),
+            namespace: route.namespace,
+            name: route.name,
+            subresource: route.subresource,
             query,
             content_type,
             user,
@@ -423,7 +425,7 @@ impl ApiService {
     /// Answers a question.
     async fn review<B>(
         &self,
-        route: &ResourceRoute,
+        route: &ResourceRoute<'_>,
         user: &User,
         headers: &HeaderMap,
         query: &Query<'_>,
@@ -448,7 +450,7 @@ impl ApiService {
         let request = WriteRequest {
             verb: write::WriteVerb::Create,
             resource: &route.resource,
-            namespace: route.namespace.as_deref(),
+            namespace: route.namespace,
             name: None,
             subresource: None,
             query,
@@ -498,7 +500,7 @@ impl ApiService {
     }
 
     /// Discovery, OpenAPI, version: documents made from the registry.
-    fn document(&self, route: Route, headers: &HeaderMap, query: &Query<'_>, asker: &Asker) -> Response<Body> {
+    fn document(&self, route: Route<'_>, headers: &HeaderMap, query: &Query<'_>, asker: &Asker) -> Response<Body> {
         let asked = Asked { accept: asker.accept(), host: header(headers, &HOST), query };
         let answer = match documents::answer(&self.shared.backend.registry(), &route, asked) {
             Ok(answer) => answer,
@@ -538,28 +540,16 @@ fn from_cbor(content_type: Option<&str>, body: Bytes) -> Result<(Option<&str>, B
     Ok((Some(json), decoded.into()))
 }
 
-/// The group and plural of a custom resource that a path may be about. The groups of definitions
+/// The group and plural of the custom resource that a request may be for. The groups of definitions
 /// have a dot.
-fn custom_resource(path: &str) -> Option<(&str, &str)> {
-    let mut segments = path.strip_prefix("/apis/")?.split('/');
-    let (group, _version) = (segments.next()?, segments.next()?);
-    let mut plural = segments.next()?;
-    if plural == "watch" {
-        plural = segments.next()?;
-    }
-    if plural == "namespaces" {
-        plural = segments.nth(1)?;
-    }
-    (group.contains('.') && !plural.is_empty()).then_some((group, plural))
+fn custom_resource<'a>(info: &'a RequestInfo<'_>) -> Option<(&'a str, &'a str)> {
+    let (group, plural) = (&*info.api_group, &*info.resource);
+    (group.contains('.') && !matches!(plural, "" | "namespaces")).then_some((group, plural))
 }
 
-pub(crate) fn is_watch(route: &ResourceRoute, query: &Query<'_>) -> bool {
-    route.verb == Verb::Collection && (route.legacy_watch || query.bool("watch") == Some(true))
-}
-
-fn labels(route: &ResourceRoute, headers: &HeaderMap, query: &Query<'_>) -> Labels {
+fn labels(route: &ResourceRoute<'_>, headers: &HeaderMap, query: &Query<'_>) -> Labels {
     let apply = header(headers, &CONTENT_TYPE).is_some_and(|sent| sent.starts_with("application/apply-patch"));
-    Labels::new(route, is_watch(route, query), apply, query.get("dryRun") == Some("All"))
+    Labels::new(route, apply, query.get("dryRun") == Some("All"))
 }
 
 fn document_response(answer: Answer, headers: &HeaderMap) -> Response<Body> {
@@ -700,17 +690,6 @@ fn request_timeout(query: &Query<'_>) -> Result<Duration, Status> {
     Ok(extra.timeout()?.map_or(REQUEST_TIMEOUT, |asked| asked.min(REQUEST_TIMEOUT)))
 }
 
-/// Whether a request has a deadline of its own, or none, so that `?timeout=` says nothing about it
-/// (`BasicLongRunningRequestCheck`). A path that cannot be taken apart fails before anybody asks.
-fn is_long_running(routed: &Result<Route, NoRoute>, method: &Method, query: &Query<'_>) -> bool {
-    match routed {
-        Ok(Route::Resource(route)) => route.verb == Verb::Connect || is_watch(route, query),
-        Err(NoRoute::Status(_)) => method == Method::GET && query.bool("watch") == Some(true),
-        Err(NoRoute::Unparsable(_)) => true,
-        Ok(_) | Err(NoRoute::PageNotFound) => false,
-    }
-}
-
 fn audit_id(headers: &HeaderMap) -> HeaderValue {
     headers
         .get(&AUDIT_ID)
@@ -745,7 +724,7 @@ mod tests {
     use crate::Auth;
 
     #[test]
-    fn paths_of_custom_resources_are_recognised() {
+    fn custom_resource_path_yields_group_and_plural() {
         for (path, expected) in [
             ("/apis/example.com/v1/widgets", Some(("example.com", "widgets"))),
             ("/apis/example.com/v1/watch/widgets", Some(("example.com", "widgets"))),
@@ -755,7 +734,9 @@ mod tests {
             ("/apis/example.com/v1", None),
             ("/api/v1/pods", None),
         ] {
-            assert_eq!(custom_resource(path), expected, "{path}");
+            let query = Query::default();
+            let info = RequestInfo::new(&Method::GET, path, &query);
+            assert_eq!(custom_resource(&info), expected, "{path}");
         }
     }
 

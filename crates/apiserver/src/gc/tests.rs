@@ -10,6 +10,7 @@ use listwatch_storage::MemoryStorage;
 
 use super::*;
 use crate::request::{Route, Verb, route};
+use crate::request_info::RequestInfo;
 
 /// Longer than any job waits before it is tried again.
 const REST: Duration = Duration::from_secs(120);
@@ -39,15 +40,17 @@ impl World {
         let (method, path) = line.split_once(' ').unwrap();
         let registry = self.backend.registry();
         let method = Method::from_bytes(method.as_bytes()).unwrap();
-        let Ok(Route::Resource(found)) = route(&registry, &method, path) else { panic!("no route: {line}") };
+        let query = Query::default();
+        let info = RequestInfo::new(&method, path, &query);
+        let Ok(Route::Resource(found)) = route(&registry, &method, &info) else { panic!("no route: {line}") };
         let Verb::Write(verb) = found.verb else { panic!("no write: {line}") };
         let request = WriteRequest {
             verb,
             resource: &found.resource,
-            namespace: found.namespace.as_deref(),
-            name: found.name.as_deref(),
+            namespace: found.namespace,
+            name: found.name,
             subresource: None,
-            query: &Query::default(),
+            query: &query,
             content_type: (verb == WriteVerb::Patch).then_some("application/merge-patch+json"),
             user: User::admin(),
             user_agent: None,

@@ -23,6 +23,7 @@ use listwatch_storage::{ListQuery, MemoryStorage, Storage};
 use super::*;
 use crate::registry::Registry;
 use crate::request::{Route, Verb, route};
+use crate::request_info::RequestInfo;
 
 const NOW: &str = "2024-01-01T00:00:00Z";
 const UID: &str = "00000000-0000-0000-0000-000000000000";
@@ -75,15 +76,17 @@ impl World {
         let (path, query) = target.split_once('?').unwrap_or((target, ""));
         let registry = self.backend.registry();
         let method = Method::from_bytes(method.as_bytes()).unwrap();
-        let Ok(Route::Resource(found)) = route(&registry, &method, path) else { panic!("no route: {line}") };
+        let query = Query::parse(query);
+        let info = RequestInfo::new(&method, path, &query);
+        let Ok(Route::Resource(found)) = route(&registry, &method, &info) else { panic!("no route: {line}") };
         let Verb::Write(verb) = found.verb else { panic!("no write: {line}") };
         let request = WriteRequest {
             verb,
             resource: &found.resource,
-            namespace: found.namespace.as_deref(),
-            name: found.name.as_deref(),
-            subresource: found.subresource.as_deref(),
-            query: &Query::parse(query),
+            namespace: found.namespace,
+            name: found.name,
+            subresource: found.subresource,
+            query: &query,
             content_type: words.next(),
             user: User::admin(),
             user_agent: Some("test/1"),

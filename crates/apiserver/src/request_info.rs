@@ -1,0 +1,300 @@
+//! The facts of a request that follow from its method, path and query: [`RequestInfo`], computed once.
+//!
+//! Metrics, limits, impersonation, authorization and routing read these facts and compute none of them
+//! again. The rules are those of kube-apiserver (`apiserver/pkg/endpoints/request/requestinfo.go`). No
+//! rule needs the registry: a request for a resource that is not served has facts, too.
+//!
+//! ```text
+//!  /api/{version}[/watch][/namespaces/{namespace}]/{resource}[/{name}[/{subresource}[/…]]]
+//!  /apis/{group}/{version}[/watch][/namespaces/{namespace}]/{resource}[/{name}[/{subresource}[/…]]]
+//!  anything else                                                          not a resource request
+//! ```
+
+use std::borrow::Cow;
+
+use http::Method;
+use listwatch_meta::FieldSelector;
+use listwatch_wire::query::Query;
+use percent_encoding::percent_decode_str;
+
+/// What a request is about. Texts borrow from the request, unless they were percent-encoded; an absent
+/// text is empty.
+#[derive(Clone, Debug)]
+pub(crate) struct RequestInfo<'a> {
+    /// The decoded path.
+    pub(crate) path: Cow<'a, str>,
+    /// The path as sent.
+    raw_path: &'a str,
+    /// `get`, `list`, `watch`, `create`, `update`, `patch`, `delete` or `deletecollection` for a resource,
+    /// or empty for a method without a meaning there; the method in lower case for other paths.
+    pub(crate) verb: Cow<'a, str>,
+    /// The path is below a version of an API group and names a resource.
+    pub(crate) is_resource_request: bool,
+    pub(crate) api_group: Cow<'a, str>,
+    pub(crate) api_version: Cow<'a, str>,
+    /// The namespace that the path names. For the Namespace object itself it is the object's name.
+    pub(crate) namespace: Cow<'a, str>,
+    /// The name in the path. For a collection it is the name that a field selector asks for.
+    pub(crate) name: Cow<'a, str>,
+    /// The path begins with `namespaces/{namespace}/` below its version.
+    pub(crate) has_namespace_prefix: bool,
+    /// The deprecated `/watch/` prefix was used.
+    pub(crate) has_watch_prefix: bool,
+    /// The request has no deadline: it is a watch, or a stream to a kubelet (`BasicLongRunningRequestCheck`).
+    pub(crate) long_running: bool,
+    /// Why the path cannot be understood.
+    pub(crate) problem: Option<PathProblem>,
+    /// The plural of the resource.
+    pub(crate) resource: Cow<'a, str>,
+    /// The name in the path; empty for a collection, whatever its field selector asks for.
+    pub(crate) path_name: Cow<'a, str>,
+    pub(crate) subresource: Cow<'a, str>,
+    /// The path goes on behind the subresource.
+    pub(crate) has_more_segments: bool,
+}
+
+/// Why a path cannot be understood.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum PathProblem {
+    /// A segment is empty, is not UTF-8 or hides a slash.
+    Malformed,
+    /// Nothing follows the `watch/` prefix.
+    NothingToWatch,
+}
+
+impl<'a> RequestInfo<'a> {
+    /// The facts of a request.
+    pub(crate) fn new(method: &Method, path: &'a str, query: &Query<'_>) -> Self {
+        let mut info = RequestInfo {
+            path: percent_decode_str(path).decode_utf8_lossy(),
+            raw_path: path,
+            verb: method_in_lower_case(method),
+            is_resource_request: false,
+            api_group: Cow::Borrowed(""),
+            api_version: Cow::Borrowed(""),
+            namespace: Cow::Borrowed(""),
+            name: Cow::Borrowed(""),
+            has_namespace_prefix: false,
+            has_watch_prefix: false,
+            long_running: false,
+            problem: None,
+            resource: Cow::Borrowed(""),
+            path_name: Cow::Borrowed(""),
+            subresource: Cow::Borrowed(""),
+            has_more_segments: false,
+        };
+        if segments(path).any(|segment| segment.is_none()) {
+            info.problem = Some(PathProblem::Malformed);
+            return info;
+        }
+        let mut segments = segments(path).flatten().peekable();
+        let (has_group, segments_min) = match segments.next().as_deref() {
+            Some("api") => (false, 2),
+            Some("apis") => (true, 3),
+            _ => return info,
+        };
+        if segments.clone().count() < segments_min {
+            // Discovery of a group or a version.
+            return info;
+        }
+        info.is_resource_request = true;
+        if has_group {
+            info.api_group = segments.next().unwrap_or_default();
+        }
+        info.api_version = segments.next().unwrap_or_default();
+        info.verb = Cow::Borrowed(verb_of_resource(method));
+        if segments.next_if(|first| first == "watch").is_some() {
+            info.has_watch_prefix = true;
+            info.verb = Cow::Borrowed("watch");
+            if segments.peek().is_none() {
+                info.problem = Some(PathProblem::NothingToWatch);
+            }
+        }
+        let [mut resource, mut name, mut subresource] = [(); 3].map(|()| segments.next().unwrap_or_default());
+        if resource == "namespaces" {
+            info.namespace = name.clone();
+            // `status` and `finalize` are subresources of the Namespace object; anything else is a resource
+            // inside the namespace.
+            if !matches!(&*subresource, "" | "status" | "finalize") {
+                info.has_namespace_prefix = true;
+                resource = subresource;
+                [name, subresource] = [(); 2].map(|()| segments.next().unwrap_or_default());
+            }
+        }
+        info.has_more_segments = segments.next().is_some();
+        (info.resource, info.name, info.path_name, info.subresource) = (resource, name.clone(), name, subresource);
+        if info.path_name.is_empty() {
+            info.refine_for_collection(query);
+        }
+        let streams = ["attach", "exec", "log", "portforward", "proxy"];
+        info.long_running = info.verb == "watch" || streams.contains(&&*info.subresource);
+        info
+    }
+
+    /// Without a name, a read is a list or a watch, and a delete is one of the collection.
+    fn refine_for_collection(&mut self, query: &Query<'_>) {
+        let verb = match &*self.verb {
+            "get" if query.bool("watch") == Some(true) => "watch",
+            "get" => "list",
+            "delete" => "deletecollection",
+            _ => return,
+        };
+        self.verb = Cow::Borrowed(verb);
+        if verb != "deletecollection"
+            && let Some(selector) = query.get("fieldSelector").filter(|selector| !selector.is_empty())
+            && let Ok(selector) = FieldSelector::parse(selector)
+            && let Some(name) = selector.requires_exact("metadata.name")
+            && !matches!(name, "." | "..")
+            && !name.contains(['/', '%'])
+        {
+            self.name = Cow::Owned(name.to_owned());
+        }
+    }
+
+    /// The decoded segments of the path.
+    pub(crate) fn segments(&self) -> Vec<Cow<'a, str>> {
+        segments(self.raw_path).flatten().collect()
+    }
+
+    /// The request asks for changes of a resource.
+    pub(crate) fn is_watch(&self) -> bool {
+        self.is_resource_request && self.verb == "watch"
+    }
+}
+
+fn method_in_lower_case(method: &Method) -> Cow<'static, str> {
+    match method.as_str() {
+        "GET" => Cow::Borrowed("get"),
+        "HEAD" => Cow::Borrowed("head"),
+        "POST" => Cow::Borrowed("post"),
+        "PUT" => Cow::Borrowed("put"),
+        "PATCH" => Cow::Borrowed("patch"),
+        "DELETE" => Cow::Borrowed("delete"),
+        other => Cow::Owned(other.to_lowercase()),
+    }
+}
+
+fn verb_of_resource(method: &Method) -> &'static str {
+    match method.as_str() {
+        "GET" | "HEAD" => "get",
+        "POST" => "create",
+        "PUT" => "update",
+        "PATCH" => "patch",
+        "DELETE" => "delete",
+        _ => "",
+    }
+}
+
+/// The decoded segments of a path, without leading and trailing slashes; `None` for each malformed one.
+fn segments(path: &str) -> impl Iterator<Item = Option<Cow<'_, str>>> + Clone {
+    let trimmed = path.trim_matches('/');
+    let segments = trimmed.split('/').skip(usize::from(trimmed.is_empty()));
+    segments.map(|segment| {
+        let decoded = percent_decode_str(segment).decode_utf8().ok()?;
+        (!decoded.is_empty() && !decoded.contains('/')).then_some(decoded)
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// `METHOD path?query` → verb, group/version, namespace, resource, name and subresource.
+    fn check(line: &str, expected: &str) {
+        let (method, target) = line.split_once(' ').unwrap();
+        let (path, query) = target.split_once('?').unwrap_or((target, ""));
+        let method: Method = method.parse().unwrap();
+        let info = RequestInfo::new(&method, path, &Query::parse(query));
+        let found = match info.is_resource_request {
+            false => format!("{} non-resource", info.verb),
+            true => format!(
+                "{} {}/{} ns={} {} name={} sub={}",
+                info.verb, info.api_group, info.api_version, info.namespace, info.resource, info.name, info.subresource
+            ),
+        };
+        let long = if info.long_running { " long-running" } else { "" };
+        let problem = info.problem.map(|problem| format!(" {problem:?}")).unwrap_or_default();
+        assert_eq!(format!("{found}{long}{problem}"), expected, "{line}");
+    }
+
+    #[test]
+    fn resource_path_yields_the_facts_of_upstreams_request_info() {
+        check("GET /api/v1/pods", "list /v1 ns= pods name= sub=");
+        check("GET /api/v1/pods?watch", "watch /v1 ns= pods name= sub= long-running");
+        check("GET /api/v1/pods?watch=false", "list /v1 ns= pods name= sub=");
+        check("GET /api/v1/watch/pods", "watch /v1 ns= pods name= sub= long-running");
+        check("GET /api/v1/watch/namespaces/a/pods/x", "watch /v1 ns=a pods name=x sub= long-running");
+        check("GET /api/v1/namespaces/a/pods/x?watch=true", "get /v1 ns=a pods name=x sub=");
+        check("GET /api/v1/namespaces/a/pods/x/log", "get /v1 ns=a pods name=x sub=log long-running");
+        check("POST /api/v1/namespaces/a/pods/x/exec", "create /v1 ns=a pods name=x sub=exec long-running");
+        check("GET /api/v1/nodes/n/proxy/a/b", "get /v1 ns= nodes name=n sub=proxy long-running");
+        check("POST /apis/apps/v1/namespaces/a/deployments", "create apps/v1 ns=a deployments name= sub=");
+        check("PUT /apis/apps/v1/namespaces/a/deployments/d/scale", "update apps/v1 ns=a deployments name=d sub=scale");
+        check("DELETE /api/v1/namespaces/a/pods", "deletecollection /v1 ns=a pods name= sub=");
+        check("DELETE /api/v1/namespaces/a/pods/x", "delete /v1 ns=a pods name=x sub=");
+        check("PATCH /api/v1/nodes/n", "patch /v1 ns= nodes name=n sub=");
+        check("OPTIONS /api/v1/pods", " /v1 ns= pods name= sub=");
+        check("GET /api/v1/nonsense", "list /v1 ns= nonsense name= sub=");
+        check(
+            "GET /apis/g.example/v1/clusterroles/system%3Anode",
+            "get g.example/v1 ns= clusterroles name=system:node sub=",
+        );
+    }
+
+    #[test]
+    fn namespace_object_is_in_the_namespace_of_its_name() {
+        check("GET /api/v1/namespaces", "list /v1 ns= namespaces name= sub=");
+        check("GET /api/v1/namespaces/a", "get /v1 ns=a namespaces name=a sub=");
+        check("PUT /api/v1/namespaces/a/finalize", "update /v1 ns=a namespaces name=a sub=finalize");
+        check("GET /api/v1/namespaces/a/status", "get /v1 ns=a namespaces name=a sub=status");
+        check("GET /api/v1/namespaces/a/namespaces/b", "get /v1 ns=a namespaces name=b sub=");
+    }
+
+    #[test]
+    fn field_selector_of_one_name_names_the_object() {
+        check("GET /api/v1/pods?fieldSelector=metadata.name%3Dx", "list /v1 ns= pods name=x sub=");
+        check(
+            "GET /api/v1/pods?watch=1&fieldSelector=metadata.name%3Dx",
+            "watch /v1 ns= pods name=x sub= long-running",
+        );
+        check("GET /api/v1/pods?fieldSelector=metadata.name!%3Dx", "list /v1 ns= pods name= sub=");
+        check("GET /api/v1/pods?fieldSelector=metadata.name%3Da%252Fb", "list /v1 ns= pods name= sub=");
+        check("GET /api/v1/pods?fieldSelector=nonsense", "list /v1 ns= pods name= sub=");
+        check("DELETE /api/v1/pods?fieldSelector=metadata.name%3Dx", "deletecollection /v1 ns= pods name= sub=");
+        check("GET /api/v1/watch/pods?fieldSelector=metadata.name%3Dx", "watch /v1 ns= pods name= sub= long-running");
+    }
+
+    #[test]
+    fn path_outside_of_resources_has_its_method_as_verb() {
+        for (line, verb) in [
+            ("GET /", "get"),
+            ("GET /api/v1", "get"),
+            ("GET /apis/apps/v1/", "get"),
+            ("HEAD /readyz/ping", "head"),
+            ("POST /version", "post"),
+            ("GET /openapi/v3/apis/apps/v1?watch=true", "get"),
+            ("PURGE /metrics", "purge"),
+        ] {
+            check(line, &format!("{verb} non-resource"));
+        }
+    }
+
+    #[test]
+    fn path_that_cannot_be_understood_has_a_problem() {
+        check("GET /api/v1/watch", "watch /v1 ns=  name= sub= long-running NothingToWatch");
+        check("GET /apis/apps/v1/watch/", "watch apps/v1 ns=  name= sub= long-running NothingToWatch");
+        for path in ["/api/v1//pods", "/api/v1/namespaces/a%2Fb/pods", "/api/v1/pods/%ff"] {
+            check(&format!("GET {path}"), "get non-resource Malformed");
+        }
+    }
+
+    #[test]
+    fn facts_of_a_plain_path_are_borrowed() {
+        let query = Query::default();
+        let info = RequestInfo::new(&Method::GET, "/apis/apps/v1/namespaces/a/deployments/d/scale", &query);
+        let place = [&info.api_group, &info.api_version, &info.namespace];
+        let texts =
+            [&info.verb, &info.resource, &info.name, &info.path_name, &info.subresource].into_iter().chain(place);
+        assert!(texts.into_iter().all(|text| matches!(text, Cow::Borrowed(_))));
+    }
+}
