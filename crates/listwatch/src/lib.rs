@@ -21,6 +21,7 @@
 pub use listwatch_apiserver as apiserver;
 pub use listwatch_apply as apply;
 pub use listwatch_cacher as cacher;
+pub use listwatch_cel as cel;
 pub use listwatch_client as client;
 pub use listwatch_meta as meta;
 pub use listwatch_schema as schema;

@@ -5,6 +5,8 @@ use std::fmt::Write as _;
 
 use serde_json::{Map, Value};
 
+use crate::status::prefix;
+
 /// Converts bytes to text. Each byte that is not valid UTF-8 becomes one U+FFFD, as in Go's
 /// `encoding/json`.
 pub fn text(bytes: &[u8]) -> String {
@@ -151,6 +153,154 @@ pub fn cannot_convert(value: &Value, wanted: &str) -> String {
     }
 }
 
+/// A JSON number as the API server holds it: whole numbers that fit 64 bits with a sign, and the
+/// rest as floats (apimachinery's JSON decoder does the same).
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Number {
+    /// A whole number that fits 64 bits with a sign.
+    Int(i64),
+    /// Any other number.
+    Float(f64),
+}
+
+impl Number {
+    /// The number in a JSON value.
+    pub fn of(number: &serde_json::Number) -> Number {
+        match number.as_i64() {
+            Some(int) => Number::Int(int),
+            None => Number::Float(number.as_f64().unwrap_or(f64::NAN)),
+        }
+    }
+
+    /// As a float, rounded where needed.
+    pub fn as_f64(self) -> f64 {
+        match self {
+            Number::Int(int) => int as f64,
+            Number::Float(float) => float,
+        }
+    }
+}
+
+/// `%v` of a float64.
+pub fn float(float: f64) -> String {
+    if float.is_nan() {
+        return "NaN".into();
+    }
+    if float.is_infinite() {
+        return if float > 0.0 { "+Inf".into() } else { "-Inf".into() };
+    }
+    if float == 0.0 {
+        return if float.is_sign_negative() { "-0".into() } else { "0".into() };
+    }
+    let exponent = exponent_of(float);
+    // Of the shortest digits, Go writes those of up to a million without an exponent.
+    if (-4..6).contains(&exponent) { float.to_string() } else { scientific(float, 2) }
+}
+
+/// A float64 as `encoding/json` writes it.
+fn float_json(float: f64) -> String {
+    let magnitude = float.abs();
+    if magnitude != 0.0 && !(1e-6..1e21).contains(&magnitude) { scientific(float, 1) } else { float.to_string() }
+}
+
+fn exponent_of(float: f64) -> i32 {
+    let text = format!("{float:e}");
+    text.rsplit_once('e').and_then(|(_, exponent)| exponent.parse().ok()).unwrap_or(0)
+}
+
+fn scientific(float: f64, digits_min: usize) -> String {
+    let text = format!("{float:e}");
+    let Some((mantissa, exponent)) = text.rsplit_once('e') else { return text };
+    let (sign, digits) = match exponent.strip_prefix('-') {
+        Some(digits) => ('-', digits),
+        None => ('+', exponent),
+    };
+    format!("{mantissa}e{sign}{digits:0>digits_min$}")
+}
+
+/// A value as `encoding/json` writes it: keys sorted, `<`, `>` and `&` escaped.
+pub fn json(value: &Value) -> String {
+    let mut out = String::new();
+    write_json(value, &mut out, usize::MAX);
+    out
+}
+
+/// As [`json`], and no further than about so many bytes.
+pub fn json_within(value: &Value, bytes_max: usize) -> String {
+    let mut out = String::new();
+    write_json(value, &mut out, bytes_max);
+    out
+}
+
+/// Writes nothing where there are more than `bytes_max` bytes already.
+fn write_json(value: &Value, out: &mut String, bytes_max: usize) {
+    if out.len() > bytes_max {
+        return;
+    }
+    match value {
+        Value::Null => out.push_str("null"),
+        Value::Bool(true) => out.push_str("true"),
+        Value::Bool(false) => out.push_str("false"),
+        Value::Number(number) => match Number::of(number) {
+            Number::Int(int) => {
+                let _ = write!(out, "{int}");
+            }
+            Number::Float(float) => out.push_str(&float_json(float)),
+        },
+        Value::String(text) => write_json_string(prefix(text, bytes_max), out),
+        Value::Array(items) => {
+            out.push('[');
+            for (index, item) in items.iter().enumerate() {
+                if out.len() > bytes_max {
+                    return;
+                }
+                if index > 0 {
+                    out.push(',');
+                }
+                write_json(item, out, bytes_max);
+            }
+            out.push(']');
+        }
+        Value::Object(members) => {
+            let mut keys: Vec<&String> = members.keys().collect();
+            keys.sort_unstable();
+            out.push('{');
+            for (index, key) in keys.into_iter().enumerate() {
+                if out.len() > bytes_max {
+                    return;
+                }
+                if index > 0 {
+                    out.push(',');
+                }
+                write_json_string(key, out);
+                out.push(':');
+                write_json(&members[key], out, bytes_max);
+            }
+            out.push('}');
+        }
+    }
+}
+
+fn write_json_string(text: &str, out: &mut String) {
+    out.push('"');
+    for c in text.chars() {
+        match c {
+            '"' => out.push_str("\\\""),
+            '\\' => out.push_str("\\\\"),
+            '\n' => out.push_str("\\n"),
+            '\r' => out.push_str("\\r"),
+            '\t' => out.push_str("\\t"),
+            '\u{08}' => out.push_str("\\b"),
+            '\u{0c}' => out.push_str("\\f"),
+            '<' | '>' | '&' | '\u{2028}' | '\u{2029}' | '\0'..='\u{1f}' => {
+                let _ = write!(out, "\\u{:04x}", c as u32);
+            }
+            c => out.push(c),
+        }
+    }
+    out.push('"');
+}
+
 #[cfg(test)]
 mod tests {
     use serde_json::json;
@@ -217,5 +367,23 @@ mod tests {
         ] {
             assert_eq!(print_as_text(&value), expected);
         }
+    }
+
+    #[test]
+    fn floats_print_as_go_prints_them() {
+        fn check(value: f64, v: &str, in_json: &str) {
+            assert_eq!((float(value).as_str(), float_json(value).as_str()), (v, in_json), "{value:e}");
+        }
+        check(0.0, "0", "0");
+        check(1.5, "1.5", "1.5");
+        check(-2.0, "-2", "-2");
+        check(123456.5, "123456.5", "123456.5");
+        check(5000000.5, "5.0000005e+06", "5000000.5");
+        check(1e20, "1e+20", "100000000000000000000");
+        check(1e21, "1e+21", "1e+21");
+        check(0.0001, "0.0001", "0.0001");
+        check(0.00001, "1e-05", "0.00001");
+        check(1.5e-7, "1.5e-07", "1.5e-7");
+        check(1e100, "1e+100", "1e+100");
     }
 }

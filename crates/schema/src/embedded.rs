@@ -266,7 +266,7 @@ fn read_field(
 fn is_rfc3339(text: &str) -> bool {
     let bytes = text.as_bytes();
     bytes.get(10) == Some(&b'T') && text.ends_with(|c: char| c == 'Z' || c.is_ascii_digit()) && {
-        let zoned = crate::format::Format::DateTime.accepts(text);
+        let zoned = listwatch_cel::format::Format::DateTime.accepts(text);
         zoned && !text.contains('t') && !text.contains('z')
     }
 }

@@ -10,19 +10,6 @@ pub const SCHEMA_DEPTH_MAX: usize = 64;
 /// definition is created. The largest of a public operator known to us has about 10,000.
 pub const SCHEMA_NODES_MAX: usize = 65_536;
 
-/// Bytes that a compiled regular expression may take. A larger one, such as repetitions of
-/// repetitions, is refused when the definition is created. Matching takes time linear in the value.
-pub const PATTERN_BYTES_MAX: usize = 1 << 20;
-
-/// Bytes that the lazily built automaton of a regular expression may take while it is used. Beyond
-/// it, matching goes on more slowly.
-pub const PATTERN_CACHE_BYTES_MAX: usize = 1 << 18;
-
-/// Units of fuel (`listwatch_meta::fuel`, 50 ns each) that a search for a regular expression may take in the worst
-/// case, which is states × bytes. A search that might take more is not begun, since it cannot be interrupted: the
-/// request is answered as one whose time is up. An expression of 128 states (most are) may search 4 MiB.
-pub const PATTERN_MATCH_UNITS_MAX: u64 = 100_000_000;
-
 /// Field errors that one validation reports. The object is invalid all the same; what is wrong
 /// beyond them is left out.
 pub const FIELD_ERRORS_MAX: usize = 1_000;
@@ -56,17 +43,6 @@ pub const SELECTABLE_FIELDS_MAX: usize = 8;
 /// each has to be compiled to be checked.
 pub const PATTERNS_MAX: usize = 2_000;
 
-/// Bytes of an expression of a rule. A longer one is refused when the definition is created.
-pub const RULE_BYTES_MAX: usize = 100_000;
-
-/// How deep an expression nests, chains of operators included. A deeper one is refused when the
-/// definition is created: reading and evaluating it take stack.
-pub const RULE_DEPTH_MAX: usize = 64;
-
-/// Nodes of an expression that its type check visits. Each loop inside a loop doubles the visits of its body. An
-/// expression that needs more is refused when the definition is created.
-pub const RULE_CHECKS_MAX: usize = 1_000_000;
-
 /// Units of the worst case of one rule, by the estimate made when the definition is created, where it
 /// is refused if it has more. As in Kubernetes (`StaticEstimatedCostLimit`).
 pub const RULE_ESTIMATE_MAX: u64 = 10_000_000;
@@ -82,7 +58,3 @@ pub const RULE_CALL_COST_MAX: u64 = 1_000_000;
 /// Units that all rules of one validation take together; as [`RULE_CALL_COST_MAX`]
 /// (`RuntimeCELCostBudget`).
 pub const RULES_COST_MAX: u64 = 10_000_000;
-
-/// Bytes of a text that an expression makes. A longer one ends the evaluation as if its cost were
-/// used up.
-pub const RULE_TEXT_BYTES_MAX: usize = 4 << 20;

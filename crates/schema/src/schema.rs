@@ -8,10 +8,11 @@
 use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, OnceLock};
 
+use listwatch_cel::format::Format;
+use listwatch_cel::pattern::Matcher;
+pub use listwatch_cel::{Kind, ListType};
 use serde_json::Value;
 
-use crate::format::Format;
-use crate::matcher::Matcher;
 use crate::props::{Additional, Items, ParseError, Props, RuleProps};
 use crate::rules::Compiled;
 
@@ -24,52 +25,6 @@ pub struct Schema {
     pub(crate) root: Arc<Node>,
     /// How many nodes there are, each counted once.
     nodes: usize,
-}
-
-/// The JSON type that a schema asks for.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
-pub enum Kind {
-    /// No type: anything goes (or `x-kubernetes-int-or-string` says what).
-    #[default]
-    Any,
-    /// `object`.
-    Object,
-    /// `array`.
-    Array,
-    /// `string`.
-    String,
-    /// `integer`.
-    Integer,
-    /// `number`.
-    Number,
-    /// `boolean`.
-    Boolean,
-}
-
-impl Kind {
-    pub(crate) fn parse(text: &str) -> Kind {
-        match text {
-            "object" => Kind::Object,
-            "array" => Kind::Array,
-            "string" => Kind::String,
-            "integer" => Kind::Integer,
-            "number" => Kind::Number,
-            "boolean" => Kind::Boolean,
-            _ => Kind::Any,
-        }
-    }
-}
-
-/// `x-kubernetes-list-type`.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
-pub enum ListType {
-    /// Replaced as a whole; the default.
-    #[default]
-    Atomic,
-    /// Items are unique.
-    Set,
-    /// Items are known by their keys; see [`NodeRef::list_map_keys`].
-    Map,
 }
 
 /// One schema within a schema.
@@ -163,105 +118,8 @@ pub(crate) struct Pattern {
 impl Pattern {
     /// The expression, or why it is none.
     pub(crate) fn matcher(&self) -> Result<&Matcher, &str> {
-        self.compiled.get_or_init(|| compile_pattern(&self.text)).as_ref().map_err(String::as_str)
+        self.compiled.get_or_init(|| Matcher::compile(&self.text)).as_ref().map_err(String::as_str)
     }
-}
-
-/// Compiles a regular expression within [`crate::limits::PATTERN_BYTES_MAX`].
-pub(crate) fn compile_pattern(text: &str) -> Result<Matcher, String> {
-    if let Some(repeat) = repeat_beyond_go(text) {
-        return Err(format!("error parsing regexp: invalid repeat count: `{repeat}`"));
-    }
-    if let Some(repeat) = nested_repeat(text) {
-        return Err(format!("error parsing regexp: invalid nested repetition operator: `{repeat}`"));
-    }
-    Matcher::compile(text).map_err(|error| go_regex_error(text, &error))
-}
-
-/// The first counted repetition that Go refuses: of more than a thousand times.
-fn repeat_beyond_go(text: &str) -> Option<&str> {
-    const REPEAT_MAX: u32 = 1_000;
-    let mut rest = text;
-    while let Some(at) = rest.find('{') {
-        let escaped = rest[..at].bytes().rev().take_while(|b| *b == b'\\').count() % 2 == 1;
-        let after = &rest[at + 1..];
-        if let Some(end) = after.find('}').filter(|_| !escaped) {
-            let (min, max) = after[..end].split_once(',').unwrap_or((&after[..end], ""));
-            let beyond = |count: &str| count.parse::<u32>().is_ok_and(|count| count > REPEAT_MAX);
-            if beyond(min) || (min.parse::<u32>().is_ok() && beyond(max)) {
-                return Some(&rest[at..at + end + 2]);
-            }
-        }
-        rest = after;
-    }
-    None
-}
-
-/// The first repetition of a repetition, which Go refuses: `a**`, but not the lazy `a*?`.
-fn nested_repeat(text: &str) -> Option<&str> {
-    let bytes = text.as_bytes();
-    let (mut at, mut in_class) = (0, false);
-    // Where the repetition before this place began, and whether it was said to be lazy.
-    let mut before: Option<(usize, bool)> = None;
-    while at < bytes.len() {
-        let operator = matches!(bytes[at], b'*' | b'+' | b'?') && !in_class;
-        match (before, bytes[at]) {
-            (Some((start, false)), b'?') if operator => before = Some((start, true)),
-            (Some((start, _)), _) if operator => return text.get(start..=at),
-            _ if operator => before = Some((at, false)),
-            (_, b'\\') => {
-                before = None;
-                at += 1;
-            }
-            (_, b) => {
-                before = None;
-                in_class = if in_class { b != b']' } else { b == b'[' };
-                // What opens a group is no repetition.
-                if b == b'(' && !in_class && bytes.get(at + 1) == Some(&b'?') {
-                    at += 1;
-                }
-            }
-        }
-        at += 1;
-    }
-    None
-}
-
-/// The words of Go for what is wrong with a regular expression, as far as they are known to agree.
-fn go_regex_error(text: &str, error: &regex::Error) -> String {
-    if let regex::Error::CompiledTooBig(_) = error {
-        return "error parsing regexp: expression too large".to_owned();
-    }
-    let message = error.to_string();
-    let span = marked(&message).unwrap_or(text);
-    let from_span = text.find(span).map_or(text, |at| &text[at..]);
-    let known = [
-        ("look-around", "invalid or unsupported Perl syntax", span),
-        ("unclosed group", "missing closing )", text),
-        ("unopened group", "unexpected )", text),
-        ("unclosed character class", "missing closing ]", from_span),
-        ("repetition operator missing expression", "missing argument to repetition operator", span),
-        ("invalid character class range", "invalid character class range", span),
-        ("Unicode property", "invalid character class range", span),
-        ("backreferences", "invalid escape sequence", span),
-        ("unrecognized escape", "invalid escape sequence", span),
-    ];
-    let go = known.iter().find(|(ours, ..)| message.contains(ours));
-    match go {
-        Some((_, words, shown)) => format!("error parsing regexp: {words}: `{shown}`"),
-        None => {
-            let reason = message.rsplit("error: ").next().unwrap_or(&message).trim();
-            format!("error parsing regexp: {reason}: `{text}`")
-        }
-    }
-}
-
-/// The part of an expression that an error has put carets under.
-fn marked(message: &str) -> Option<&str> {
-    let mut lines = message.lines().skip(1);
-    let (pattern, carets) = (lines.next()?, lines.next()?);
-    let (start, end) = (carets.find('^')?, carets.rfind('^')? + 1);
-    pattern.get(start..end)
 }
 
 impl Node {

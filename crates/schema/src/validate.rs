@@ -7,13 +7,13 @@
 use std::borrow::Cow;
 use std::collections::HashMap;
 
+use listwatch_cel::format::Format;
 use listwatch_meta::FieldError;
 use listwatch_meta::fuel;
 use listwatch_meta::status::{cut, prefix};
 use serde_json::{Map, Value};
 
 use crate::findings;
-use crate::format::Format;
 use crate::golang::{self, Number};
 use crate::limits::{FIELD_ERROR_BYTES_MAX, FIELD_ERRORS_BYTES_MAX, FIELD_ERRORS_MAX, VALIDATION_STEPS_MAX};
 use crate::path::{Path, ValuePath};

@@ -3,6 +3,7 @@
 
 use std::collections::HashMap;
 
+use listwatch_cel::pattern::Matcher;
 use listwatch_meta::FieldError;
 use serde_json::Value;
 
@@ -10,7 +11,6 @@ use crate::findings::{forbidden, invalid, invalid_str, required};
 use crate::limits::PATTERNS_MAX;
 use crate::path::Path;
 use crate::props::{Additional, Items, Props};
-use crate::schema::compile_pattern;
 
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Level {
@@ -161,7 +161,7 @@ impl<'p> Checker<'p> {
             if known >= PATTERNS_MAX {
                 return Some(format!("the schema has more than {PATTERNS_MAX} different patterns"));
             }
-            compile_pattern(pattern).err()
+            Matcher::compile(pattern).err()
         });
         if let Some(why) = problem {
             let detail = format!("must be a valid regular expression, but isn't: {why}");

@@ -1,36 +1,19 @@
 //! `x-kubernetes-validations`: rules in the Common Expression Language.
 //!
-//! The `cel` crate reads expressions. Types, worst-case costs and evaluation are ours, because a rule
-//! has to be refused with its definition when it is wrong or could take too long, and has to end when
-//! it is evaluated whatever it says: see [`check`] and [`eval`].
+//! `listwatch-cel` parses, checks and evaluates expressions. This module binds them to a schema: the variables `self`
+//! and `oldSelf`, the costs of all rules of a definition, the budget of one validation, and ratcheting.
 //!
 //! Rules: apiextensions-apiserver `pkg/apiserver/schema/cel`, `pkg/apis/apiextensions/validation`,
 //! Kubernetes 1.36.
 
-mod ast;
-mod check;
-mod device;
-mod eval;
-pub(crate) mod expressions;
-mod kinds;
-mod library;
-mod quantity;
-mod semver;
-mod signatures;
-mod types;
-mod value;
+mod node;
 
 use std::collections::HashMap;
 
+use listwatch_cel::{CompileError, EvalError, Expression, Type, Value as CelValue, count_max};
 use listwatch_meta::FieldError;
 use serde_json::Value;
 
-pub use self::device::check_device_selector;
-
-use self::ast::Ast;
-use self::eval::{EvalError, Evaluation};
-use self::types::Ty;
-use self::value::Val;
 use crate::columns::field_path;
 use crate::findings::{self, forbidden, invalid, invalid_shown, invalid_str};
 use crate::golang;
@@ -40,11 +23,14 @@ use crate::props::{Props, RuleProps};
 use crate::ratchet::{self, Correlated, OldItems};
 use crate::schema::{Kind, Node, Rule};
 
-/// A rule that was read.
+/// The variable of the value that an update replaces.
+const OLD_SELF: &str = "oldSelf";
+
+/// A rule whose expressions are parsed.
 #[derive(Debug)]
 pub(crate) struct Compiled {
-    rule: Result<Ast, String>,
-    message: Option<Ast>,
+    rule: Result<Expression, CompileError>,
+    message: Option<Expression>,
     uses_old_self: bool,
     /// Where the error is reported, below the value.
     field: String,
@@ -52,30 +38,15 @@ pub(crate) struct Compiled {
 
 impl Compiled {
     pub(crate) fn new(rule: &Rule, node: &Node) -> Compiled {
-        let parsed = ast::parse(&rule.rule);
-        let uses_old_self = parsed.as_ref().is_ok_and(mentions_old_self);
-        let message = if rule.message_expression.is_empty() { None } else { ast::parse(&rule.message_expression).ok() };
+        let parsed = Expression::parse(rule.rule.clone());
+        let uses_old_self = parsed.as_ref().is_ok_and(|rule| rule.mentions(OLD_SELF));
+        let message = match rule.message_expression.is_empty() {
+            true => None,
+            false => Expression::parse(rule.message_expression.clone()).ok(),
+        };
         let field = if rule.field_path.is_empty() { None } else { field_path(&rule.field_path, node, true).ok() };
         let field = field.map(|found| found.path).unwrap_or_default();
         Compiled { rule: parsed, message, uses_old_self, field }
-    }
-}
-
-fn mentions_old_self(ast: &Ast) -> bool {
-    use self::ast::Node as N;
-    let any = |asts: &[Ast]| asts.iter().any(mentions_old_self);
-    match &ast.node {
-        N::Literal(_) => false,
-        N::Ident(name) => name.as_ref() == "oldSelf",
-        N::Select { of, .. } => mentions_old_self(of),
-        N::Call { target, args, .. } => target.as_deref().is_some_and(mentions_old_self) || any(args),
-        N::List(elements, _) => any(elements),
-        N::Map(entries) => entries.iter().any(|(key, value, _)| mentions_old_self(key) || mentions_old_self(value)),
-        N::Fold(fold) => {
-            let parts = [&fold.range, &fold.init, &fold.condition, &fold.step, &fold.result];
-            parts.into_iter().any(mentions_old_self)
-        }
-        N::Binding { target, bodies, .. } => mentions_old_self(target) || any(bodies),
     }
 }
 
@@ -136,7 +107,7 @@ impl RuleChecker {
     ) -> Vec<FieldError> {
         let mut errors = Vec::new();
         let rules_at = at.child("x-kubernetes-validations");
-        let Some(ty) = Ty::of(node, scope.resource) else {
+        let Some(ty) = Type::of(node, scope.resource) else {
             let detail = "internal error: failed to retrieve type information for x-kubernetes-validations";
             errors.push(findings::internal(rules_at, detail));
             return errors;
@@ -152,7 +123,7 @@ impl RuleChecker {
         &mut self,
         rule: &RuleProps,
         node: &Node,
-        ty: &Ty<'_>,
+        ty: &Type<'_>,
         scope: &RuleScope,
         at: &Path<'_>,
         uncorrelated: Option<&str>,
@@ -160,22 +131,23 @@ impl RuleChecker {
     ) {
         let optional = rule.optional_old_self == Some(true);
         let old = if optional { ty.clone().optional() } else { ty.clone() };
-        let variables = || vec![("self", ty.clone()), ("oldSelf", old.clone())];
+        let variables = || [("self", ty.clone()), (OLD_SELF, old.clone())];
         let rule_at = at.child("rule");
         let value = shown(rule);
-        let checked = ast::parse(&rule.rule).and_then(|ast| check::check(&rule.rule, &ast, variables()));
-        let summary = match checked {
-            Ok(summary) => summary,
+        let compiled = Expression::parse(rule.rule.as_str())
+            .and_then(|expression| Ok((expression.check(variables())?, expression.mentions(OLD_SELF))));
+        let (summary, uses_old_self) = match compiled {
+            Ok(compiled) => compiled,
             Err(issues) => {
                 errors.push(invalid_shown(rule_at, &value, format_args!("compilation failed: {issues}")));
                 return;
             }
         };
-        if !matches!(summary.ty, Ty::Bool | Ty::Dyn) {
+        if !matches!(summary.ty, Type::Bool | Type::Dyn) {
             errors.push(invalid_shown(rule_at, &value, "cel expression must evaluate to a bool"));
             return;
         }
-        let count = scope.count.unwrap_or_else(|| Ty::count_max(node));
+        let count = scope.count.unwrap_or_else(|| count_max(node));
         let cost = summary.cost.saturating_mul(count);
         if !self.unchanged && cost > RULE_ESTIMATE_MAX {
             errors.push(forbidden(rule_at, too_costly("estimated rule cost", cost, RULE_ESTIMATE_MAX)));
@@ -184,12 +156,12 @@ impl RuleChecker {
         if !rule.message_expression.is_empty() {
             let message_at = at.child("messageExpression");
             let source = &rule.message_expression;
-            match ast::parse(source).and_then(|ast| check::check(source, &ast, variables())) {
+            match Expression::parse(source.as_str()).and_then(|expression| expression.check(variables())) {
                 Err(issues) => {
                     let detail = format!("messageExpression compilation failed: {issues}");
                     errors.push(invalid_shown(message_at, &value, detail));
                 }
-                Ok(message) if !matches!(message.ty, Ty::Text(_) | Ty::Dyn) => {
+                Ok(message) if !matches!(message.ty, Type::Text(_) | Type::Dyn) => {
                     errors.push(invalid_shown(message_at, &value, "messageExpression must evaluate to a string"));
                 }
                 Ok(message) => {
@@ -201,7 +173,7 @@ impl RuleChecker {
                 }
             }
         }
-        if summary.uses_old_self {
+        if uses_old_self {
             if let Some(place) = uncorrelated {
                 let detail =
                     format!("oldSelf cannot be used on the uncorrelatable portion of the schema within {place}");
@@ -395,25 +367,19 @@ impl Run {
             return true;
         }
         let variables = || {
-            let old = old.map(|old| Val::of(old, Some(node), resource));
-            let old = if rule.optional_old_self {
-                Val::Optional(old.map(std::rc::Rc::new))
-            } else {
-                old.unwrap_or(Val::Null)
-            };
-            vec![("self", Val::of(value, Some(node), resource)), ("oldSelf", old)]
+            let old = old.map(|old| CelValue::json(old, Some(node), resource));
+            let old = if rule.optional_old_self { CelValue::optional(old) } else { old.unwrap_or_else(CelValue::null) };
+            [("self", CelValue::json(value, Some(node), resource)), (OLD_SELF, old)]
         };
-        let mut evaluation = Evaluation::new(variables(), RULE_CALL_COST_MAX);
-        let result = evaluation.eval(program);
-        let spent = evaluation.spent();
-        if spent > self.budget {
+        let evaluation = program.evaluate(variables(), RULE_CALL_COST_MAX);
+        if evaluation.cost > self.budget {
             self.errors.push(invalid_str(at, kind, OUT_OF_BUDGET));
             return false;
         }
-        self.budget -= spent;
+        self.budget -= evaluation.cost;
         let shown = rule.rule.trim();
-        match result {
-            Ok(Val::Bool(true)) => return true,
+        match evaluation.result {
+            Ok(value) if value.as_bool() == Some(true) => return true,
             Ok(_) => {}
             Err(EvalError::Limit) => {
                 let detail = format!(
@@ -442,21 +408,15 @@ impl Run {
         let message = match &compiled.message {
             None => None,
             Some(message) => {
-                let mut evaluation = Evaluation::new(variables(), RULE_CALL_COST_MAX);
-                let result = evaluation.eval(message);
-                let spent = evaluation.spent();
-                if spent > self.budget || result.as_ref().is_err_and(|error| *error == EvalError::Limit) {
+                let evaluation = message.evaluate(variables(), RULE_CALL_COST_MAX);
+                if evaluation.cost > self.budget || matches!(evaluation.result, Err(EvalError::Limit)) {
                     let detail = "messageExpression evaluation failed due to running out of cost budget";
                     self.errors.push(invalid_str(at, kind, detail));
                     return false;
                 }
-                self.budget -= spent;
-                match result {
-                    Ok(Val::Text(text)) if !text.trim().is_empty() && !text.contains(['\n', '\r']) => {
-                        Some(text.into_owned())
-                    }
-                    _ => None,
-                }
+                self.budget -= evaluation.cost;
+                let text = evaluation.result.ok().and_then(|value| value.as_str().map(str::to_owned));
+                text.filter(|text| !text.trim().is_empty() && !text.contains(['\n', '\r']))
             }
         };
         let detail = match message {

@@ -3,9 +3,9 @@
 
 use std::collections::HashSet;
 
+use listwatch_cel::{Outcome, RESERVED_WORDS, check_expression};
 use listwatch_meta::FieldError;
 use listwatch_meta::selector::{dns_1035_label_problems, dns_subdomain_problems};
-use listwatch_schema::{Outcome, check_expression};
 use serde_json::Value;
 
 use super::{
@@ -33,31 +33,6 @@ const OPERATIONS: [&str; 5] = ["*", "CONNECT", "CREATE", "DELETE", "UPDATE"];
 const MUTATING_OPERATIONS: [&str; 4] = ["*", "CONNECT", "CREATE", "UPDATE"];
 const ACTIONS: [&str; 3] = ["Audit", "Deny", "Warn"];
 const REASONS: [&str; 3] = ["Forbidden", "Invalid", "RequestEntityTooLarge"];
-
-/// Words that are no identifiers in CEL.
-const RESERVED: [&str; 21] = [
-    "true",
-    "false",
-    "null",
-    "in",
-    "as",
-    "break",
-    "const",
-    "continue",
-    "else",
-    "for",
-    "function",
-    "if",
-    "import",
-    "let",
-    "loop",
-    "package",
-    "namespace",
-    "return",
-    "var",
-    "void",
-    "while",
-];
 
 /// The variables that expressions of one object may use, and how many of their bytes are still compiled.
 pub(super) struct Expressions {
@@ -461,7 +436,7 @@ fn variables(spec: &Object, expressions: &mut Expressions, errors: &mut Errors) 
 
 fn is_identifier(name: &str) -> bool {
     let word = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'_';
-    !name.starts_with(|first: char| first.is_ascii_digit()) && name.bytes().all(word) && !RESERVED.contains(&name)
+    !name.starts_with(|first: char| first.is_ascii_digit()) && name.bytes().all(word) && !RESERVED_WORDS.contains(&name)
 }
 
 fn validate_validation(validation: &Object, at: &str, expressions: &mut Expressions, errors: &mut Errors) {

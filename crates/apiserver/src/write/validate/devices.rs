@@ -6,8 +6,9 @@ mod slices;
 use std::collections::{HashMap, HashSet};
 use std::hash::Hash;
 
+use listwatch_cel::check_device_selector;
 use listwatch_meta::FieldError;
-use listwatch_schema::{Path, check_device_selector};
+use listwatch_schema::Path;
 use serde_json::Value;
 
 use super::quotas::is_extended;

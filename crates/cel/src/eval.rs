@@ -8,30 +8,32 @@ use std::rc::Rc;
 
 use listwatch_meta::fuel;
 
-use super::ast::{Ast, Fold, Literal, Node};
-use super::check::READ_DIVISOR;
-use super::library;
-use super::value::{MapVal, Steps, Val};
-use crate::schema::compile_pattern;
+use crate::ast::{Ast, BIND, Fold, Literal, Node};
+use crate::check::READ_DIVISOR;
+use crate::library;
+use crate::pattern::Matcher;
+use crate::value::{MapVal, Steps, Val};
 
-/// Why there is no value.
+/// Why an expression has no value.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum EvalError {
-    /// The budget of the call is used up.
+pub enum EvalError {
+    /// The evaluation would cost more than its limit.
     Limit,
     /// What went wrong, in cel-go's words.
     Failed(String),
 }
 
 impl EvalError {
-    pub(super) fn new(text: impl Into<String>) -> EvalError {
+    pub(crate) fn new(text: impl Into<String>) -> EvalError {
         EvalError::Failed(text.into())
     }
 
-    pub(super) fn overload() -> EvalError {
+    pub(crate) fn overload() -> EvalError {
         EvalError::new("no such overload")
     }
 }
+
+impl std::error::Error for EvalError {}
 
 impl std::fmt::Display for EvalError {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
@@ -42,38 +44,38 @@ impl std::fmt::Display for EvalError {
     }
 }
 
-pub(super) type Evaluated<'a> = Result<Val<'a>, EvalError>;
+pub(crate) type Evaluated<'a> = Result<Val<'a>, EvalError>;
 
 /// One evaluation.
-pub(super) struct Evaluation<'a> {
+pub(crate) struct Evaluator<'a> {
     variables: Vec<(&'a str, Val<'a>)>,
     spent: u64,
     limit: u64,
 }
 
-impl<'a> Evaluation<'a> {
-    pub(super) fn new(variables: Vec<(&'a str, Val<'a>)>, limit: u64) -> Self {
-        Evaluation { variables, spent: 0, limit }
+impl<'a> Evaluator<'a> {
+    pub(crate) fn new(variables: Vec<(&'a str, Val<'a>)>, limit: u64) -> Self {
+        Evaluator { variables, spent: 0, limit }
     }
 
     /// Units taken so far.
-    pub(super) fn spent(&self) -> u64 {
+    pub(crate) fn spent(&self) -> u64 {
         self.spent
     }
 
     /// Takes units.
-    pub(super) fn spend(&mut self, units: u64) -> Result<(), EvalError> {
+    pub(crate) fn spend(&mut self, units: u64) -> Result<(), EvalError> {
         self.spent = self.spent.saturating_add(units);
         if self.spent > self.limit || !fuel::charge(units) { Err(EvalError::Limit) } else { Ok(()) }
     }
 
     /// Takes what reading so many bytes or items costs.
-    pub(super) fn read(&mut self, size: usize) -> Result<(), EvalError> {
+    pub(crate) fn read(&mut self, size: usize) -> Result<(), EvalError> {
         self.spend(size as u64 / READ_DIVISOR + 1)
     }
 
     /// Does work that takes a tenth of a unit a step, and ends where no unit is left.
-    pub(super) fn within<T>(&mut self, work: impl FnOnce(&mut Steps) -> T) -> Result<T, EvalError> {
+    pub(crate) fn within<T>(&mut self, work: impl FnOnce(&mut Steps) -> T) -> Result<T, EvalError> {
         let before = self.limit.saturating_sub(self.spent).saturating_mul(READ_DIVISOR);
         let mut steps = Steps::new(before);
         let done = work(&mut steps);
@@ -91,7 +93,7 @@ impl<'a> Evaluation<'a> {
         }
     }
 
-    pub(super) fn eval(&mut self, ast: &'a Ast) -> Evaluated<'a> {
+    pub(crate) fn eval(&mut self, ast: &'a Ast) -> Evaluated<'a> {
         match &ast.node {
             Node::Literal(literal) => Ok(literal_value(literal)),
             Node::Ident(name) => {
@@ -231,7 +233,7 @@ impl<'a> Evaluation<'a> {
             None => self.eval(&args[0])?,
         };
         let Val::Text(text) = text else { return Ok(None) };
-        let regex = compiled.get_or_init(|| compile_pattern(pattern));
+        let regex = compiled.get_or_init(|| Matcher::compile(pattern));
         let regex = regex.as_ref().map_err(EvalError::new)?;
         let mut values = Vec::with_capacity(rest.len());
         for arg in rest {
@@ -353,7 +355,7 @@ impl<'a> Evaluation<'a> {
     fn binding(&mut self, name: &str, target: &'a Ast, vars: &'a [Box<str>], bodies: &'a [Ast]) -> Evaluated<'a> {
         self.spend(1)?;
         let target = self.eval(target)?;
-        if let (super::ast::BIND, [var], [body]) = (name, vars, bodies) {
+        if let (BIND, [var], [body]) = (name, vars, bodies) {
             return self.bound([(var.as_ref(), target)], |this| this.eval(body));
         }
         if let ("optMap" | "optFlatMap", [var], [body]) = (name, vars, bodies) {

@@ -8,14 +8,14 @@ use listwatch_meta::selector::{
     dns_1035_label_problems, validate_dns_label, validate_dns_subdomain, validate_label_value, validate_qualified_name,
 };
 
-use super::eval::{EvalError, Evaluated, Evaluation};
-use super::library::{is_url, parse_ip, parse_quantity, parse_version, url_part};
-use super::quantity::Quantity;
-use super::value::Val;
+use crate::eval::{EvalError, Evaluated, Evaluator};
 use crate::format::Format;
+use crate::library::{is_url, parse_ip, parse_quantity, parse_version, url_part};
+use crate::quantity::Quantity;
+use crate::value::Val;
 
 /// Functions that make such values, and ask whether one can be made.
-pub(super) fn global<'a>(run: &mut Evaluation<'a>, name: &str, args: &[Val<'a>]) -> Evaluated<'a> {
+pub(crate) fn global<'a>(run: &mut Evaluator<'a>, name: &str, args: &[Val<'a>]) -> Evaluated<'a> {
     if let Some(first) = args.first() {
         run.read(first.size())?;
     }
@@ -63,7 +63,7 @@ pub(super) fn global<'a>(run: &mut Evaluation<'a>, name: &str, args: &[Val<'a>])
 }
 
 /// Functions on such values.
-pub(super) fn member<'a>(run: &mut Evaluation<'a>, name: &str, on: &Val<'a>, args: &[Val<'a>]) -> Evaluated<'a> {
+pub(crate) fn member<'a>(run: &mut Evaluator<'a>, name: &str, on: &Val<'a>, args: &[Val<'a>]) -> Evaluated<'a> {
     run.read(on.size())?;
     match on {
         Val::Quantity(quantity) => on_quantity(name, *quantity, args),
@@ -71,9 +71,9 @@ pub(super) fn member<'a>(run: &mut Evaluation<'a>, name: &str, on: &Val<'a>, arg
         Val::Ip(ip) => on_ip(name, *ip),
         Val::Cidr(ip, bits) => on_cidr(name, *ip, *bits, args),
         Val::Semver(version) => match (name, args) {
-            ("major", []) => Ok(Val::Int(version.numbers[0] as i64)),
-            ("minor", []) => Ok(Val::Int(version.numbers[1] as i64)),
-            ("patch", []) => Ok(Val::Int(version.numbers[2] as i64)),
+            ("major", []) => Ok(Val::Int(version.major())),
+            ("minor", []) => Ok(Val::Int(version.minor())),
+            ("patch", []) => Ok(Val::Int(version.patch())),
             ("compareTo", [Val::Semver(other)]) => Ok(Val::Int(version.compare(other) as i64)),
             ("isLessThan", [Val::Semver(other)]) => Ok(Val::Bool(version.compare(other).is_lt())),
             ("isGreaterThan", [Val::Semver(other)]) => Ok(Val::Bool(version.compare(other).is_gt())),

@@ -6,19 +6,19 @@ use std::sync::OnceLock;
 use cel::common::ast::{EntryExpr, Expr, IdedExpr, LiteralValue, SourceInfo};
 use cel::parser::Parser;
 
-use crate::limits::{RULE_BYTES_MAX, RULE_DEPTH_MAX};
-use crate::matcher::Matcher;
+use crate::limits::{EXPRESSION_BYTES_MAX, EXPRESSION_DEPTH_MAX};
+use crate::pattern::Matcher;
 
 /// An expression and where in its text it is.
 #[derive(Debug)]
-pub(super) struct Ast {
-    pub(super) node: Node,
+pub(crate) struct Ast {
+    pub(crate) node: Node,
     /// Characters from the start of the text.
-    pub(super) at: usize,
+    pub(crate) at: usize,
 }
 
 #[derive(Debug)]
-pub(super) enum Node {
+pub(crate) enum Node {
     Literal(Literal),
     Ident(Box<str>),
     /// `of.field`; with `test`, `has(of.field)`.
@@ -48,7 +48,7 @@ pub(super) enum Node {
 }
 
 #[derive(Debug)]
-pub(super) enum Literal {
+pub(crate) enum Literal {
     Null,
     Bool(bool),
     Int(i64),
@@ -62,45 +62,37 @@ pub(super) enum Literal {
 
 /// A loop, as the standard macros are written with.
 #[derive(Debug)]
-pub(super) struct Fold {
-    pub(super) range: Ast,
-    pub(super) var: Box<str>,
-    pub(super) var2: Option<Box<str>>,
-    pub(super) accu: Box<str>,
-    pub(super) init: Ast,
-    pub(super) condition: Ast,
-    pub(super) step: Ast,
-    pub(super) result: Ast,
+pub(crate) struct Fold {
+    pub(crate) range: Ast,
+    pub(crate) var: Box<str>,
+    pub(crate) var2: Option<Box<str>>,
+    pub(crate) accu: Box<str>,
+    pub(crate) init: Ast,
+    pub(crate) condition: Ast,
+    pub(crate) step: Ast,
+    pub(crate) result: Ast,
 }
 
 /// The name of the macro `cel.bind(name, value, expression)`. Only selectors of devices have it.
-pub(super) const BIND: &str = "bind";
+pub(crate) const BIND: &str = "bind";
 
 /// Words that are namespaces of functions, not variables.
 const NAMESPACES: [&str; 4] = ["optional", "sets", "format", "ip"];
 
-/// Reads an expression.
+/// Parses an expression. With `objects`, it may make messages (`Object{spec: …}`), which become maps.
 ///
 /// # Errors
 /// The text of the compiler, as `compilation failed: …` shows it.
-pub(super) fn parse(source: &str) -> Result<Ast, String> {
-    parse_with(source, false)
-}
-
-/// Reads an expression that may make messages (`Object{spec: …}`), which become maps.
-///
-/// # Errors
-/// As [`parse`].
-pub(super) fn parse_with(source: &str, messages: bool) -> Result<Ast, String> {
-    if source.len() > RULE_BYTES_MAX {
-        return Err(format!("ERROR: <input>:1:1: expression is longer than {RULE_BYTES_MAX} bytes"));
+pub(crate) fn parse(source: &str, objects: bool) -> Result<Ast, String> {
+    if source.len() > EXPRESSION_BYTES_MAX {
+        return Err(format!("ERROR: <input>:1:1: expression is longer than {EXPRESSION_BYTES_MAX} bytes"));
     }
-    if nesting(source) > RULE_DEPTH_MAX {
-        return Err(format!("ERROR: <input>:1:1: expression recursion limit exceeded: {RULE_DEPTH_MAX}"));
+    if nesting(source) > EXPRESSION_DEPTH_MAX {
+        return Err(format!("ERROR: <input>:1:1: expression recursion limit exceeded: {EXPRESSION_DEPTH_MAX}"));
     }
-    let parser = Parser::new().max_recursion_depth(RULE_DEPTH_MAX as u16).enable_optional_syntax(true);
+    let parser = Parser::new().max_recursion_depth(EXPRESSION_DEPTH_MAX as u16).enable_optional_syntax(true);
     match parser.parse_with_source_info(source) {
-        Ok((expr, info)) => Reader { info: &info, source, messages }.ast(&expr, 0),
+        Ok((expr, info)) => Reader { info: &info, source, messages: objects }.ast(&expr, 0),
         Err(errors) => {
             let lines = errors.errors.iter().map(|error| {
                 // Of no text nothing is shown.
@@ -153,7 +145,7 @@ fn nesting(source: &str) -> usize {
         }
         at += 1;
         deepest = deepest.max(chains.len() + chains.iter().sum::<usize>());
-        if deepest > RULE_DEPTH_MAX {
+        if deepest > EXPRESSION_DEPTH_MAX {
             break;
         }
     }
@@ -186,7 +178,7 @@ fn issue(message: &str, line: usize, column: usize, text: &str) -> String {
 }
 
 /// One finding at a place of the text.
-pub(super) fn issue_at(source: &str, at: usize, message: &str) -> String {
+pub(crate) fn issue_at(source: &str, at: usize, message: &str) -> String {
     let (mut line, mut column) = (1, 1);
     for c in source.chars().take(at) {
         if c == '\n' {
@@ -210,8 +202,8 @@ impl Reader<'_> {
         let at = self.info.offset_for(expr.id).map_or(0, |(start, _)| start as usize);
         let refuse = |why: &str| Err(issue_at(self.source, at, why));
         // Macros expand to more levels than were written.
-        if depth > 4 * RULE_DEPTH_MAX {
-            return refuse(&format!("expression recursion limit exceeded: {RULE_DEPTH_MAX}"));
+        if depth > 4 * EXPRESSION_DEPTH_MAX {
+            return refuse(&format!("expression recursion limit exceeded: {EXPRESSION_DEPTH_MAX}"));
         }
         let below = |expr: &IdedExpr| self.ast(expr, depth + 1);
         let boxed = |expr: &IdedExpr| below(expr).map(Box::new);

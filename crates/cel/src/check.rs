@@ -8,55 +8,51 @@ use std::rc::Rc;
 
 use listwatch_meta::fuel;
 
-use super::ast::{Ast, BIND, Fold, Literal, Node, issue_at};
-use super::types::Ty;
-use super::{library, signatures};
-use crate::limits::RULE_CHECKS_MAX;
+use crate::ast::{Ast, BIND, Fold, Literal, Node, issue_at};
+use crate::limits::TYPE_CHECKS_MAX;
+use crate::types::Type;
+use crate::{library, signatures};
 
 /// Units of fuel that one visit of a node takes.
 const VISIT_UNITS: u64 = 4;
 
-/// A part of a unit for each byte or item that is read.
-pub(super) const READ_DIVISOR: u64 = 10;
+/// Bytes or items that are read for one unit.
+pub(crate) const READ_DIVISOR: u64 = 10;
 /// What a list, a map and a value of a library cost to make (cel-go's `checker/cost.go`).
 const LIST_COST: u64 = 10;
 const MAP_COST: u64 = 30;
 
-/// What is known about an expression.
+/// The type and the worst-case cost of a part of an expression.
 #[derive(Clone, Debug)]
-pub(super) struct Checked<'n> {
-    pub(super) ty: Ty<'n>,
-    /// The most units that it takes.
-    pub(super) cost: u64,
-}
-
-/// What was found out about a whole expression.
-pub(super) struct Summary<'n> {
-    pub(super) ty: Ty<'n>,
-    pub(super) cost: u64,
-    pub(super) uses_old_self: bool,
+pub(crate) struct Checked<'n> {
+    pub(crate) ty: Type<'n>,
+    /// The most units that its evaluation takes.
+    pub(crate) cost: u64,
 }
 
 /// Checks an expression with its variables.
 ///
 /// # Errors
 /// The compiler's text.
-pub(super) fn check<'n>(source: &str, ast: &Ast, variables: Vec<(&str, Ty<'n>)>) -> Result<Summary<'n>, String> {
+pub(crate) fn check<'v, 'n>(
+    source: &str,
+    ast: &Ast,
+    variables: impl IntoIterator<Item = (&'v str, Type<'n>)>,
+) -> Result<Checked<'n>, String> {
     let variables = variables.into_iter().map(|(name, ty)| (name.to_owned(), ty)).collect();
     let mut checker = Checker {
         source,
         variables,
-        uses_old_self: false,
         issues: Vec::new(),
         lenient: false,
         uncertain: false,
-        visits_left: RULE_CHECKS_MAX,
+        visits_left: TYPE_CHECKS_MAX,
     };
     let checked = checker.ast(ast);
     if !checker.issues.is_empty() {
         return Err(checker.issues.join("\n"));
     }
-    Ok(Summary { ty: checked.ty, cost: checked.cost, uses_old_self: checker.uses_old_self })
+    Ok(checked)
 }
 
 /// Checks an expression that may call functions that are not known here. The type is none where something
@@ -64,20 +60,19 @@ pub(super) fn check<'n>(source: &str, ast: &Ast, variables: Vec<(&str, Ty<'n>)>)
 ///
 /// # Errors
 /// The compiler's text.
-pub(super) fn check_leniently<'n>(
+pub(crate) fn check_leniently<'n>(
     source: &str,
     ast: &Ast,
-    variables: Vec<(&str, Ty<'n>)>,
-) -> Result<Option<Ty<'n>>, String> {
+    variables: Vec<(&str, Type<'n>)>,
+) -> Result<Option<Type<'n>>, String> {
     let variables = variables.into_iter().map(|(name, ty)| (name.to_owned(), ty)).collect();
     let mut checker = Checker {
         source,
         variables,
-        uses_old_self: false,
         issues: Vec::new(),
         lenient: true,
         uncertain: false,
-        visits_left: RULE_CHECKS_MAX,
+        visits_left: TYPE_CHECKS_MAX,
     };
     let checked = checker.ast(ast);
     if !checker.issues.is_empty() {
@@ -92,21 +87,20 @@ const FUNCTION_NAMESPACES: [&str; 8] =
 
 struct Checker<'s, 'n> {
     source: &'s str,
-    variables: Vec<(String, Ty<'n>)>,
-    uses_old_self: bool,
+    variables: Vec<(String, Type<'n>)>,
     issues: Vec<String>,
     /// What is not known is accepted.
     lenient: bool,
     /// Something was not known, so that types are not certain.
     uncertain: bool,
-    /// Nodes that may still be visited, of [`RULE_CHECKS_MAX`].
+    /// Nodes that may still be visited, of [`TYPE_CHECKS_MAX`].
     visits_left: usize,
 }
 
 impl<'n> Checker<'_, 'n> {
-    fn issue(&mut self, at: usize, message: &str) -> Ty<'n> {
+    fn issue(&mut self, at: usize, message: &str) -> Type<'n> {
         self.issues.push(issue_at(self.source, at, message));
-        Ty::Dyn
+        Type::Dyn
     }
 
     fn ast(&mut self, ast: &Ast) -> Checked<'n> {
@@ -115,11 +109,11 @@ impl<'n> Checker<'_, 'n> {
             self.visits_left = 0;
         }
         match self.visits_left {
-            0 => return Checked { ty: Ty::Dyn, cost: 0 },
+            0 => return Checked { ty: Type::Dyn, cost: 0 },
             1 => {
                 // The last visit reports the bound, once. From here on nothing is visited.
                 self.visits_left = 0;
-                let ty = self.issue(ast.at, &format!("expression needs more than {RULE_CHECKS_MAX} type checks"));
+                let ty = self.issue(ast.at, &format!("expression needs more than {TYPE_CHECKS_MAX} type checks"));
                 return Checked { ty, cost: 0 };
             }
             _ => self.visits_left -= 1,
@@ -127,7 +121,6 @@ impl<'n> Checker<'_, 'n> {
         match &ast.node {
             Node::Literal(literal) => Checked { ty: literal_type(literal), cost: 0 },
             Node::Ident(name) => {
-                self.uses_old_self |= name.as_ref() == "oldSelf";
                 let known = self.variables.iter().rev().find(|(known, _)| known == name.as_ref());
                 let ty = match known.map(|(_, ty)| ty.clone()).or_else(|| signatures::type_value(name)) {
                     Some(ty) => ty,
@@ -135,14 +128,14 @@ impl<'n> Checker<'_, 'n> {
                 };
                 Checked { ty, cost: 1 }
             }
-            Node::Select { of, field, .. } if self.is_qualified_type(of, field) => Checked { ty: Ty::Type, cost: 1 },
+            Node::Select { of, field, .. } if self.is_qualified_type(of, field) => Checked { ty: Type::Type, cost: 1 },
             Node::Select { of, field, test } => {
                 let of = self.ast(of);
                 let found = of.ty.field(field);
                 let ty = match (found, &of.ty) {
-                    (Some(_), _) if *test => Ty::Bool,
+                    (Some(_), _) if *test => Type::Bool,
                     (Some(ty), _) => ty,
-                    (None, Ty::Object(..) | Ty::Metadata | Ty::Device) => {
+                    (None, Type::Object(..) | Type::Metadata | Type::Device) => {
                         self.issue(ast.at, &format!("undefined field '{field}'"))
                     }
                     (None, other) => {
@@ -154,21 +147,21 @@ impl<'n> Checker<'_, 'n> {
             }
             Node::List(elements, _) => {
                 let mut cost = LIST_COST;
-                let mut item: Option<Ty<'n>> = None;
+                let mut item: Option<Type<'n>> = None;
                 for element in elements {
                     let element = self.ast(element);
                     cost = cost.saturating_add(element.cost);
                     let ty = match element.ty {
-                        Ty::Optional(inner) => (*inner).clone(),
+                        Type::Optional(inner) => (*inner).clone(),
                         ty => ty,
                     };
                     item = Some(item.map_or(ty.clone(), |item| item.join(ty)));
                 }
-                Checked { ty: Ty::List(Rc::new(item.unwrap_or(Ty::Dyn)), elements.len() as u64), cost }
+                Checked { ty: Type::List(Rc::new(item.unwrap_or(Type::Dyn)), elements.len() as u64), cost }
             }
             Node::Map(entries) => {
                 let mut cost = MAP_COST;
-                let mut types: Option<(Ty<'n>, Ty<'n>)> = None;
+                let mut types: Option<(Type<'n>, Type<'n>)> = None;
                 for (key, value, _) in entries {
                     let (key, value) = (self.ast(key), self.ast(value));
                     cost = cost.saturating_add(key.cost).saturating_add(value.cost);
@@ -177,8 +170,8 @@ impl<'n> Checker<'_, 'n> {
                         Some((known_key, known_value)) => (known_key.join(key.ty), known_value.join(value.ty)),
                     });
                 }
-                let (key, value) = types.unwrap_or((Ty::Dyn, Ty::Dyn));
-                Checked { ty: Ty::Map(Rc::new(key), Rc::new(value), entries.len() as u64), cost }
+                let (key, value) = types.unwrap_or((Type::Dyn, Type::Dyn));
+                Checked { ty: Type::Map(Rc::new(key), Rc::new(value), entries.len() as u64), cost }
             }
             Node::Call { name, target, args } => self.call(ast.at, name, target.as_deref(), args),
             Node::Fold(fold) => self.fold(fold),
@@ -205,11 +198,11 @@ impl<'n> Checker<'_, 'n> {
             args.iter().for_each(|arg| {
                 self.ast(arg);
             });
-            return Checked { ty: Ty::Dyn, cost: 0 };
+            return Checked { ty: Type::Dyn, cost: 0 };
         }
         let target = target.map(|target| self.ast(target));
         // It would fail for each object.
-        if let (Some(Ty::Timestamp), [Ast { node: Node::Literal(Literal::Text(zone)), at, .. }]) =
+        if let (Some(Type::Timestamp), [Ast { node: Node::Literal(Literal::Text(zone)), at, .. }]) =
             (target.as_ref().map(|target| &target.ty), args)
             && library::offset(zone).is_none()
             && !self.lenient
@@ -223,20 +216,20 @@ impl<'n> Checker<'_, 'n> {
             cost = condition.cost.saturating_add(yes.cost.max(no.cost));
         }
         let receiver = target.as_ref().map(|target| &target.ty);
-        let types: Vec<&Ty<'n>> = args.iter().map(|arg| &arg.ty).collect();
+        let types: Vec<&Type<'n>> = args.iter().map(|arg| &arg.ty).collect();
         cost = cost.saturating_add(signatures::cost_max(name, receiver, &types));
         let operator = name.starts_with(['_', '!', '-', '@']);
         let ty = match signatures::result(name, receiver, &types) {
             signatures::Result::Type(ty) => {
                 // Which of two types a choice has is not known where one of them is not.
-                self.uncertain |= name == "_?_:_" && matches!(ty, Ty::Dyn);
+                self.uncertain |= name == "_?_:_" && matches!(ty, Type::Dyn);
                 ty
             }
             signatures::Result::Undeclared | signatures::Result::NoOverload
                 if self.lenient && (!operator || self.uncertain) =>
             {
                 self.uncertain = true;
-                Ty::Dyn
+                Type::Dyn
             }
             signatures::Result::Undeclared => {
                 self.issue(at, &format!("undeclared reference to '{name}' (in container '')"))
@@ -254,22 +247,22 @@ impl<'n> Checker<'_, 'n> {
     }
 
     /// The types that a loop over a value binds: one name, or two.
-    fn loop_types(&mut self, at: usize, range: &Ty<'n>, two: bool) -> (Ty<'n>, Ty<'n>) {
+    fn loop_types(&mut self, at: usize, range: &Type<'n>, two: bool) -> (Type<'n>, Type<'n>) {
         match range {
-            Ty::List(item, _) if two => (Ty::Int, (**item).clone()),
-            Ty::List(item, _) => ((**item).clone(), Ty::Dyn),
-            Ty::Map(key, value, _) => ((**key).clone(), (**value).clone()),
-            Ty::Dyn => (Ty::Dyn, Ty::Dyn),
+            Type::List(item, _) if two => (Type::Int, (**item).clone()),
+            Type::List(item, _) => ((**item).clone(), Type::Dyn),
+            Type::Map(key, value, _) => ((**key).clone(), (**value).clone()),
+            Type::Dyn => (Type::Dyn, Type::Dyn),
             other => {
                 let message = format!(
                     "expression of type '{other}' cannot be range of a comprehension (must be list, map, or dynamic)"
                 );
-                (self.issue(at, &message), Ty::Dyn)
+                (self.issue(at, &message), Type::Dyn)
             }
         }
     }
 
-    fn bound<T>(&mut self, names: &[(&str, Ty<'n>)], run: impl FnOnce(&mut Self) -> T) -> T {
+    fn bound<T>(&mut self, names: &[(&str, Type<'n>)], run: impl FnOnce(&mut Self) -> T) -> T {
         let before = self.variables.len();
         self.variables.extend(names.iter().map(|(name, ty)| ((*name).to_owned(), ty.clone())));
         let result = run(self);
@@ -293,7 +286,7 @@ impl<'n> Checker<'_, 'n> {
             let (condition, step) = self.bound(&names, |this| (this.ast(&fold.condition), this.ast(&fold.step)));
             looped = condition.cost.saturating_add(step.cost);
             accu = match step.ty {
-                Ty::List(item, _) => Ty::List(item, count),
+                Type::List(item, _) => Type::List(item, count),
                 ty => ty,
             };
             // Without costs one round says it all; two in each of many nested loops would take exponential time.
@@ -318,8 +311,8 @@ impl<'n> Checker<'_, 'n> {
         }
         if let ("optMap" | "optFlatMap", [var], [body]) = (name, vars, bodies) {
             let inner = match &range.ty {
-                Ty::Optional(inner) => (**inner).clone(),
-                Ty::Dyn => Ty::Dyn,
+                Type::Optional(inner) => (**inner).clone(),
+                Type::Dyn => Type::Dyn,
                 other => {
                     let message = format!("found no matching overload for 'hasValue' applied to '{other}.()'");
                     self.issue(at, &message)
@@ -330,39 +323,39 @@ impl<'n> Checker<'_, 'n> {
             return Checked { ty, cost: range.cost.saturating_add(body.cost).saturating_add(2) };
         }
         let (first, second) = self.loop_types(target.at, &range.ty, true);
-        let [var, var2] = vars else { return Checked { ty: Ty::Dyn, cost: 0 } };
+        let [var, var2] = vars else { return Checked { ty: Type::Dyn, cost: 0 } };
         let names = [(var.as_ref(), first.clone()), (var2.as_ref(), second)];
         let bodies: Vec<Checked<'n>> = self.bound(&names, |this| bodies.iter().map(|body| this.ast(body)).collect());
         let count = range.ty.size_max();
         let each = bodies.iter().fold(3u64, |sum, body| sum.saturating_add(body.cost));
         let cost = each.saturating_mul(count).saturating_add(range.cost);
-        let Some(last) = bodies.last() else { return Checked { ty: Ty::Dyn, cost } };
+        let Some(last) = bodies.last() else { return Checked { ty: Type::Dyn, cost } };
         let conditions = if name.starts_with("transform") { &bodies[..bodies.len() - 1] } else { &bodies[..] };
-        if conditions.iter().any(|condition| !condition.ty.fits(&Ty::Bool)) {
+        if conditions.iter().any(|condition| !condition.ty.fits(&Type::Bool)) {
             let message = format!("expected type 'bool' but found '{}'", conditions[0].ty);
             self.issue(at, &message);
         }
         let ty = match name {
-            "transformList" => Ty::List(Rc::new(last.ty.clone()), count),
-            "transformMap" => Ty::Map(Rc::new(first), Rc::new(last.ty.clone()), count),
+            "transformList" => Type::List(Rc::new(last.ty.clone()), count),
+            "transformMap" => Type::Map(Rc::new(first), Rc::new(last.ty.clone()), count),
             "transformMapEntry" => match &last.ty {
-                Ty::Map(key, value, _) => Ty::Map(key.clone(), value.clone(), count),
-                _ => Ty::Dyn,
+                Type::Map(key, value, _) => Type::Map(key.clone(), value.clone(), count),
+                _ => Type::Dyn,
             },
-            _ => Ty::Bool,
+            _ => Type::Bool,
         };
         Checked { ty, cost }
     }
 }
 
-fn literal_type<'n>(literal: &Literal) -> Ty<'n> {
+fn literal_type<'n>(literal: &Literal) -> Type<'n> {
     match literal {
-        Literal::Null => Ty::Null,
-        Literal::Bool(_) => Ty::Bool,
-        Literal::Int(_) => Ty::Int,
-        Literal::Uint(_) => Ty::Uint,
-        Literal::Double(_) => Ty::Double,
-        Literal::Text(text) | Literal::Pattern(text, _) => Ty::Text(text.len() as u64),
-        Literal::Bytes(bytes) => Ty::Bytes(bytes.len() as u64),
+        Literal::Null => Type::Null,
+        Literal::Bool(_) => Type::Bool,
+        Literal::Int(_) => Type::Int,
+        Literal::Uint(_) => Type::Uint,
+        Literal::Double(_) => Type::Double,
+        Literal::Text(text) | Literal::Pattern(text, _) => Type::Text(text.len() as u64),
+        Literal::Bytes(bytes) => Type::Bytes(bytes.len() as u64),
     }
 }

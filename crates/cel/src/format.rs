@@ -10,38 +10,69 @@ use regex::Regex;
 
 /// A known format, or none.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) enum Format {
+pub enum Format {
+    /// No format, or one that Kubernetes does not check.
     #[default]
     None,
+    /// `bsonobjectid`: 24 hexadecimal digits.
     BsonObjectId,
+    /// `uri`: an absolute path or an absolute URI.
     Uri,
+    /// `email`.
     Email,
+    /// `hostname`.
     Hostname,
+    /// `ipv4`.
     Ipv4,
+    /// `ipv6`.
     Ipv6,
+    /// `cidr`.
     Cidr,
+    /// `mac`.
     Mac,
+    /// `uuid`, of any version.
     Uuid,
+    /// `uuid3`.
     Uuid3,
+    /// `uuid4`.
     Uuid4,
+    /// `uuid5`.
     Uuid5,
+    /// `isbn`, with 10 or 13 digits.
     Isbn,
+    /// `isbn10`.
     Isbn10,
+    /// `isbn13`.
     Isbn13,
+    /// `creditcard`.
     CreditCard,
+    /// `ssn`.
     Ssn,
+    /// `hexcolor`.
     HexColor,
+    /// `rgbcolor`.
     RgbColor,
+    /// `byte`: base64.
     Byte,
+    /// `password`: any text.
     Password,
+    /// `date`.
     Date,
+    /// `duration`, of Go or Scala.
     Duration,
+    /// `date-time`.
     DateTime,
+    /// `k8s-short-name`.
     ShortName,
+    /// `k8s-long-name`.
     LongName,
+    /// `int32`.
     Int32,
+    /// `int64`.
     Int64,
+    /// `float`.
     Float,
+    /// `double`.
     Double,
 }
 
@@ -76,7 +107,7 @@ const STRING_FORMATS: [(&str, Format); 26] = [
 
 impl Format {
     /// The format of a schema of this type; none where Kubernetes does not support it there.
-    pub(crate) fn parse(format: &str, kind: &str, int_or_string: bool) -> Format {
+    pub fn parse(format: &str, kind: &str, int_or_string: bool) -> Format {
         match kind {
             _ if format.is_empty() => Format::None,
             "integer" if !int_or_string => match format {
@@ -99,7 +130,7 @@ impl Format {
     }
 
     /// The name in error texts.
-    pub(crate) fn name(self) -> &'static str {
+    pub fn name(self) -> &'static str {
         match self {
             Format::None => "",
             Format::DateTime => "date-time",
@@ -114,7 +145,7 @@ impl Format {
     }
 
     /// Whether a string has this format. True for formats that are not about strings.
-    pub(crate) fn accepts(self, text: &str) -> bool {
+    pub fn accepts(self, text: &str) -> bool {
         match self {
             Format::None | Format::Password | Format::Int32 | Format::Int64 | Format::Float | Format::Double => true,
             Format::BsonObjectId => text.len() == 24 && text.bytes().all(|b| b.is_ascii_hexdigit()),
@@ -180,7 +211,7 @@ fn is_hostname(text: &str) -> bool {
 }
 
 /// One label of a name: lower case letters and digits, dashes inside.
-pub(crate) fn is_name_segment(text: &str) -> bool {
+fn is_name_segment(text: &str) -> bool {
     let inner = |b: u8| b.is_ascii_lowercase() || b.is_ascii_digit();
     let bytes = text.as_bytes();
     match (bytes.first(), bytes.last()) {
@@ -332,7 +363,7 @@ fn is_base64(text: &str) -> bool {
 }
 
 /// `YYYY-MM-DD`, a day that exists.
-pub(crate) fn is_date(text: &str) -> bool {
+fn is_date(text: &str) -> bool {
     let bytes = text.as_bytes();
     if bytes.len() != 10 || bytes[4] != b'-' || bytes[7] != b'-' {
         return false;
@@ -398,7 +429,7 @@ fn is_zone(text: &str) -> bool {
 }
 
 /// Go's `time.ParseDuration`, or numbers with units as Scala writes them.
-pub(crate) fn is_duration(text: &str) -> bool {
+fn is_duration(text: &str) -> bool {
     if parse_go_duration(text).is_some() {
         return true;
     }

@@ -6,8 +6,8 @@
 //! accepted: functions of libraries that rules of custom resources do not have (`authorizer`, `jsonpatch`,
 //! lists), fields of `request`, `namespaceObject` and `variables`, and types of `Object{…}`.
 
-use super::types::Ty;
-use super::{ast, check};
+use crate::expression::Expression;
+use crate::types::Type;
 
 /// What an expression may come to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -28,23 +28,22 @@ pub enum Outcome {
 /// # Errors
 /// The detail of the error, as kube-apiserver words it.
 pub fn check_expression(source: &str, variables: &[&str], patches: bool, outcome: Outcome) -> Result<(), String> {
-    let compiled = ast::parse_with(source, patches).and_then(|ast| {
-        let declared = variables.iter().map(|name| (*name, Ty::Dyn)).collect();
-        check::check_leniently(source, &ast, declared)
-    });
+    let parsed = if patches { Expression::parse_with_objects(source) } else { Expression::parse(source) };
+    let declared = variables.iter().map(|name| (*name, Type::Dyn)).collect();
+    let compiled = parsed.and_then(|parsed| parsed.check_leniently(declared));
     let ty = compiled.map_err(|issues| format!("compilation failed: {issues}"))?;
     // Nothing is known about the type where something was not understood.
     let Some(ty) = ty else { return Ok(()) };
     let (fits, wanted) = match (outcome, &ty) {
         (Outcome::Any, _) => return Ok(()),
-        (Outcome::Bool, ty) => (matches!(ty, Ty::Bool), "bool"),
-        (Outcome::Text, ty) => (matches!(ty, Ty::Text(_)), "string"),
-        (Outcome::TextOrNull, ty) => (matches!(ty, Ty::Text(_) | Ty::Null), "one of [string null_type]"),
+        (Outcome::Bool, ty) => (matches!(ty, Type::Bool), "bool"),
+        (Outcome::Text, ty) => (matches!(ty, Type::Text(_)), "string"),
+        (Outcome::TextOrNull, ty) => (matches!(ty, Type::Text(_) | Type::Null), "one of [string null_type]"),
     };
     if fits {
         return Ok(());
     }
-    let found = if matches!(ty, Ty::Null) { "null_type".to_owned() } else { ty.to_string() };
+    let found = if matches!(ty, Type::Null) { "null_type".to_owned() } else { ty.to_string() };
     Err(format!("must evaluate to {wanted} but got {found}"))
 }
 

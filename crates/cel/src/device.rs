@@ -8,9 +8,8 @@
 
 use std::rc::Rc;
 
-use super::ast;
-use super::check::check_leniently;
-use super::types::Ty;
+use crate::expression::Expression;
+use crate::types::Type;
 
 /// Attributes or capacities of a device (`ResourceSliceMaxAttributesAndCapacitiesPerDevice`).
 const ATTRIBUTES_MAX: u64 = 32;
@@ -24,27 +23,27 @@ const ID_BYTES_MAX: u64 = 32;
 /// # Errors
 /// Why it is refused, in kube-apiserver's words.
 pub fn check_device_selector(expression: &str) -> Result<(), String> {
-    let checked = ast::parse(expression)
-        .and_then(|parsed| check_leniently(expression, &parsed, vec![("device", Ty::Device)]))
+    let checked = Expression::parse(expression)
+        .and_then(|parsed| parsed.check_leniently(vec![("device", Type::Device)]))
         .map_err(|issues| format!("compilation failed: {issues}"))?;
     match checked {
         // The type is not certain where a function is not known here.
-        None | Some(Ty::Bool | Ty::Dyn) => Ok(()),
+        None | Some(Type::Bool | Type::Dyn) => Ok(()),
         Some(other) => Err(format!("must evaluate to bool or the unknown type, not {other}")),
     }
 }
 
 /// The type of a field of a device.
-pub(super) fn field<'n>(name: &str) -> Option<Ty<'n>> {
-    let by_domain = |value: Ty<'n>| {
-        let by_id = Ty::Map(Rc::new(Ty::Text(ID_BYTES_MAX)), Rc::new(value), ATTRIBUTES_MAX);
-        Ty::Map(Rc::new(Ty::Text(DOMAIN_BYTES_MAX)), Rc::new(by_id), ATTRIBUTES_MAX)
+pub(crate) fn field<'n>(name: &str) -> Option<Type<'n>> {
+    let by_domain = |value: Type<'n>| {
+        let by_id = Type::Map(Rc::new(Type::Text(ID_BYTES_MAX)), Rc::new(value), ATTRIBUTES_MAX);
+        Type::Map(Rc::new(Type::Text(DOMAIN_BYTES_MAX)), Rc::new(by_id), ATTRIBUTES_MAX)
     };
     match name {
-        "driver" => Some(Ty::Text(DOMAIN_BYTES_MAX)),
-        "allowMultipleAllocations" => Some(Ty::Bool),
-        "attributes" => Some(by_domain(Ty::Dyn)),
-        "capacity" => Some(by_domain(Ty::Named(super::signatures::QUANTITY))),
+        "driver" => Some(Type::Text(DOMAIN_BYTES_MAX)),
+        "allowMultipleAllocations" => Some(Type::Bool),
+        "attributes" => Some(by_domain(Type::Dyn)),
+        "capacity" => Some(by_domain(Type::Named(crate::signatures::QUANTITY))),
         _ => None,
     }
 }

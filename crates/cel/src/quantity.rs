@@ -6,31 +6,31 @@ use listwatch_meta::quantity;
 
 /// A quantity, in billionths.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) struct Quantity(i128);
+pub(crate) struct Quantity(i128);
 
 const SCALE: i128 = 1_000_000_000;
 
 impl Quantity {
     /// Reads a quantity. Nothing for what is none, or beyond 10^29.
-    pub(super) fn parse(text: &str) -> Option<Quantity> {
+    pub(crate) fn parse(text: &str) -> Option<Quantity> {
         quantity::nanos(text).ok().flatten().map(Quantity)
     }
 
     /// The quantity of a whole number.
-    pub(super) fn of(int: i64) -> Quantity {
+    pub(crate) fn of(int: i64) -> Quantity {
         Quantity(i128::from(int) * SCALE)
     }
 
     /// The whole number, where it is one that fits.
-    pub(super) fn as_int(self) -> Option<i64> {
+    pub(crate) fn as_int(self) -> Option<i64> {
         (self.0 % SCALE == 0).then(|| i64::try_from(self.0 / SCALE).ok()).flatten()
     }
 
-    pub(super) fn as_f64(self) -> f64 {
+    pub(crate) fn as_f64(self) -> f64 {
         self.0 as f64 / SCALE as f64
     }
 
-    pub(super) fn sign(self) -> i64 {
+    pub(crate) fn sign(self) -> i64 {
         match self.0.cmp(&0) {
             Ordering::Less => -1,
             Ordering::Equal => 0,
@@ -38,11 +38,11 @@ impl Quantity {
         }
     }
 
-    pub(super) fn add(self, other: Quantity) -> Option<Quantity> {
+    pub(crate) fn add(self, other: Quantity) -> Option<Quantity> {
         self.0.checked_add(other.0).map(Quantity)
     }
 
-    pub(super) fn sub(self, other: Quantity) -> Option<Quantity> {
+    pub(crate) fn sub(self, other: Quantity) -> Option<Quantity> {
         self.0.checked_sub(other.0).map(Quantity)
     }
 }

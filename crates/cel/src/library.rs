@@ -1,4 +1,4 @@
-//! The functions behind calls; which there are is said in [`super::signatures`].
+//! The functions behind calls; [`crate::signatures`] declares them.
 
 use std::borrow::Cow;
 use std::cmp::Ordering;
@@ -9,19 +9,18 @@ use std::rc::Rc;
 use base64::Engine as _;
 use time::{OffsetDateTime, UtcOffset};
 
-use super::check::READ_DIVISOR;
-use super::eval::{EvalError, Evaluated, Evaluation};
-use super::quantity::Quantity;
-use super::semver::Version;
-use super::value::{MapVal, Val, parse_timestamp, whole_index};
+use crate::check::READ_DIVISOR;
+use crate::eval::{EvalError, Evaluated, Evaluator};
 use crate::format::{Format, escapes_are_whole, is_authority, parse_go_duration, split_scheme};
-use crate::golang::{float_v, quote};
-use crate::limits::RULE_TEXT_BYTES_MAX;
-use crate::matcher::Matcher;
-use crate::schema::compile_pattern;
+use crate::limits::TEXT_BYTES_MAX;
+use crate::pattern::Matcher;
+use crate::quantity::Quantity;
+use crate::semver::Version;
+use crate::value::{MapVal, Val, parse_timestamp, whole_index};
+use listwatch_meta::go::{float, quote};
 
 /// Calls a function with values.
-pub(super) fn call<'a>(run: &mut Evaluation<'a>, name: &str, on: Option<Val<'a>>, args: Vec<Val<'a>>) -> Evaluated<'a> {
+pub(crate) fn call<'a>(run: &mut Evaluator<'a>, name: &str, on: Option<Val<'a>>, args: Vec<Val<'a>>) -> Evaluated<'a> {
     match on {
         None => global(run, name, &args),
         Some(on) => member(run, name, &on, &args),
@@ -29,7 +28,7 @@ pub(super) fn call<'a>(run: &mut Evaluation<'a>, name: &str, on: Option<Val<'a>>
 }
 
 /// The type that a name stands for.
-pub(super) fn type_named(name: &str) -> Option<&'static str> {
+pub(crate) fn type_named(name: &str) -> Option<&'static str> {
     let known = ["int", "uint", "double", "bool", "string", "bytes", "list", "map", "null_type", "type"];
     known.into_iter().find(|known| *known == name)
 }
@@ -38,7 +37,7 @@ fn failed<'a>(text: impl Into<String>) -> Evaluated<'a> {
     Err(EvalError::new(text))
 }
 
-fn ordered<'a>(run: &mut Evaluation<'a>, a: &Val<'a>, b: &Val<'a>, test: impl Fn(Ordering) -> bool) -> Evaluated<'a> {
+fn ordered<'a>(run: &mut Evaluator<'a>, a: &Val<'a>, b: &Val<'a>, test: impl Fn(Ordering) -> bool) -> Evaluated<'a> {
     run.within(|steps| steps.take_text(a.size().min(b.size())))?;
     match (a, b) {
         (Val::Double(a), Val::Double(b)) if a.is_nan() || b.is_nan() => Ok(Val::Bool(false)),
@@ -46,7 +45,7 @@ fn ordered<'a>(run: &mut Evaluation<'a>, a: &Val<'a>, b: &Val<'a>, test: impl Fn
     }
 }
 
-fn global<'a>(run: &mut Evaluation<'a>, name: &str, args: &[Val<'a>]) -> Evaluated<'a> {
+fn global<'a>(run: &mut Evaluator<'a>, name: &str, args: &[Val<'a>]) -> Evaluated<'a> {
     match (name, args) {
         ("_==_", [a, b]) | ("_!=_", [a, b]) => {
             run.read(a.size().min(b.size()))?;
@@ -95,7 +94,7 @@ fn global<'a>(run: &mut Evaluation<'a>, name: &str, args: &[Val<'a>]) -> Evaluat
             run.read(text.len())?;
             Ok(Val::text(quote(text)))
         }
-        _ => super::kinds::global(run, name, args),
+        _ => crate::kubernetes::global(run, name, args),
     }
 }
 
@@ -103,7 +102,7 @@ fn overflow() -> EvalError {
     EvalError::new("return error for overflow")
 }
 
-fn arithmetic<'a>(run: &mut Evaluation<'a>, name: &str, a: &Val<'a>, b: &Val<'a>) -> Evaluated<'a> {
+fn arithmetic<'a>(run: &mut Evaluator<'a>, name: &str, a: &Val<'a>, b: &Val<'a>) -> Evaluated<'a> {
     let whole = |value: Option<i64>| value.map(Val::Int).ok_or_else(overflow);
     let natural = |value: Option<u64>| value.map(Val::Uint).ok_or_else(overflow);
     let span = |value: Option<i64>| value.map(Val::Duration).ok_or_else(overflow);
@@ -152,8 +151,8 @@ fn arithmetic<'a>(run: &mut Evaluation<'a>, name: &str, a: &Val<'a>, b: &Val<'a>
 }
 
 /// A text within the bound on texts.
-pub(super) fn text<'a>(text: String) -> Evaluated<'a> {
-    if text.len() > RULE_TEXT_BYTES_MAX { Err(EvalError::Limit) } else { Ok(Val::text(text)) }
+pub(crate) fn text<'a>(text: String) -> Evaluated<'a> {
+    if text.len() > TEXT_BYTES_MAX { Err(EvalError::Limit) } else { Ok(Val::text(text)) }
 }
 
 fn index<'a>(of: &Val<'a>, key: &Val<'a>) -> Evaluated<'a> {
@@ -179,7 +178,7 @@ fn index<'a>(of: &Val<'a>, key: &Val<'a>) -> Evaluated<'a> {
     }
 }
 
-fn size<'a>(run: &mut Evaluation<'a>, value: &Val<'a>) -> Evaluated<'a> {
+fn size<'a>(run: &mut Evaluator<'a>, value: &Val<'a>) -> Evaluated<'a> {
     if let Val::Text(text) = value {
         run.within(|steps| steps.take_text(text.len()))?;
     }
@@ -192,8 +191,8 @@ fn size<'a>(run: &mut Evaluation<'a>, value: &Val<'a>) -> Evaluated<'a> {
 }
 
 /// `matches`, `find` or `findAll` with an expression that was compiled before.
-pub(super) fn search<'a>(
-    run: &mut Evaluation<'a>,
+pub(crate) fn search<'a>(
+    run: &mut Evaluator<'a>,
     name: &str,
     text: &str,
     regex: &Matcher,
@@ -217,10 +216,10 @@ pub(super) fn search<'a>(
 
 /// The same with an expression that is a value: compiling it takes what using it on as long a text
 /// would, and more.
-fn search_by<'a>(run: &mut Evaluation<'a>, name: &str, text: &str, pattern: &str, rest: &[Val<'a>]) -> Evaluated<'a> {
+fn search_by<'a>(run: &mut Evaluator<'a>, name: &str, text: &str, pattern: &str, rest: &[Val<'a>]) -> Evaluated<'a> {
     const COMPILE_COST: u64 = 100;
     run.spend(COMPILE_COST + pattern.len() as u64)?;
-    let regex = compile_pattern(pattern).map_err(EvalError::new)?;
+    let regex = Matcher::compile(pattern).map_err(EvalError::new)?;
     search(run, name, text, &regex, rest)
 }
 
@@ -237,7 +236,7 @@ fn is_zero(value: &Val<'_>) -> bool {
     }
 }
 
-pub(super) fn decode_base64(text: &str) -> Option<Vec<u8>> {
+pub(crate) fn decode_base64(text: &str) -> Option<Vec<u8>> {
     base64::engine::general_purpose::STANDARD.decode(text).ok()
 }
 
@@ -298,9 +297,9 @@ fn plain(value: &Val<'_>) -> Option<String> {
         Val::Bool(value) => value.to_string(),
         Val::Int(value) => value.to_string(),
         Val::Uint(value) => value.to_string(),
-        Val::Double(value) => float_v(*value),
+        Val::Double(value) => float(*value),
         Val::Bytes(bytes) => String::from_utf8(bytes.to_vec()).ok()?,
-        Val::Duration(span) => format!("{}s", float_v(*span as f64 / 1e9)),
+        Val::Duration(span) => format!("{}s", float(*span as f64 / 1e9)),
         Val::Timestamp(at) => at.format(&time::format_description::well_known::Rfc3339).ok()?,
         Val::Ip(ip) => ip.to_string(),
         Val::Cidr(ip, bits) => format!("{ip}/{bits}"),
@@ -311,7 +310,7 @@ fn plain(value: &Val<'_>) -> Option<String> {
     })
 }
 
-fn sets<'a>(run: &mut Evaluation<'a>, name: &str, a: &Val<'a>, b: &Val<'a>) -> Evaluated<'a> {
+fn sets<'a>(run: &mut Evaluator<'a>, name: &str, a: &Val<'a>, b: &Val<'a>) -> Evaluated<'a> {
     let (Some(a), Some(b)) = (a.items(), b.items()) else { return Err(EvalError::overload()) };
     run.spend((a.len() as u64).saturating_mul(b.len() as u64))?;
     let answer = run.within(|steps| {
@@ -325,7 +324,7 @@ fn sets<'a>(run: &mut Evaluation<'a>, name: &str, a: &Val<'a>, b: &Val<'a>) -> E
     Ok(Val::Bool(answer))
 }
 
-fn member<'a>(run: &mut Evaluation<'a>, name: &str, on: &Val<'a>, args: &[Val<'a>]) -> Evaluated<'a> {
+fn member<'a>(run: &mut Evaluator<'a>, name: &str, on: &Val<'a>, args: &[Val<'a>]) -> Evaluated<'a> {
     match (on, name, args) {
         (_, "size", []) => size(run, on),
         (Val::Optional(value), "hasValue", []) => Ok(Val::Bool(value.is_some())),
@@ -352,12 +351,12 @@ fn member<'a>(run: &mut Evaluation<'a>, name: &str, on: &Val<'a>, args: &[Val<'a
             "getMilliseconds" => Ok(Val::Int(span / 1_000_000)),
             _ => Err(EvalError::overload()),
         },
-        _ => super::kinds::member(run, name, on, args),
+        _ => crate::kubernetes::member(run, name, on, args),
     }
 }
 
 /// UTC or an offset such as `-08:00`; the names of regions are not known here.
-pub(super) fn offset(zone: &str) -> Option<UtcOffset> {
+pub(crate) fn offset(zone: &str) -> Option<UtcOffset> {
     if matches!(zone, "UTC" | "" | "Etc/UTC" | "GMT") {
         return Some(UtcOffset::UTC);
     }
@@ -387,7 +386,7 @@ fn part_of_time<'a>(name: &str, at: &OffsetDateTime) -> Evaluated<'a> {
     }))
 }
 
-fn on_text<'a>(run: &mut Evaluation<'a>, name: &str, on: &str, args: &[Val<'a>]) -> Evaluated<'a> {
+fn on_text<'a>(run: &mut Evaluator<'a>, name: &str, on: &str, args: &[Val<'a>]) -> Evaluated<'a> {
     let char_at = |index: i64| -> Option<usize> {
         let index = usize::try_from(index).ok()?;
         on.char_indices().map(|(at, _)| at).chain([on.len()]).nth(index)
@@ -514,7 +513,7 @@ fn format(pattern: &str, args: &[Val<'_>]) -> Result<String, EvalError> {
             return Err(EvalError::new("error during formatting: unrecognized formatting clause"));
         };
         out.push_str(&written);
-        if out.len() > RULE_TEXT_BYTES_MAX {
+        if out.len() > TEXT_BYTES_MAX {
             return Err(EvalError::Limit);
         }
     }
@@ -539,7 +538,7 @@ fn shown(value: &Val<'_>, depth: usize) -> Option<String> {
     plain(value)
 }
 
-fn on_list<'a>(run: &mut Evaluation<'a>, name: &str, items: &[Val<'a>], args: &[Val<'a>]) -> Evaluated<'a> {
+fn on_list<'a>(run: &mut Evaluator<'a>, name: &str, items: &[Val<'a>], args: &[Val<'a>]) -> Evaluated<'a> {
     match (name, args) {
         ("join", by) => {
             let by: Cow<'a, str> = match by {
@@ -554,7 +553,7 @@ fn on_list<'a>(run: &mut Evaluation<'a>, name: &str, items: &[Val<'a>], args: &[
                     out.push_str(&by);
                 }
                 out.push_str(item);
-                if out.len() > RULE_TEXT_BYTES_MAX {
+                if out.len() > TEXT_BYTES_MAX {
                     return Err(EvalError::Limit);
                 }
             }
@@ -596,7 +595,7 @@ fn on_list<'a>(run: &mut Evaluation<'a>, name: &str, items: &[Val<'a>], args: &[
 }
 
 /// A part of a URL.
-pub(super) fn url_part<'a>(url: &str, part: &str) -> Evaluated<'a> {
+pub(crate) fn url_part<'a>(url: &str, part: &str) -> Evaluated<'a> {
     let (scheme, rest) = match split_scheme(url) {
         Some((true, rest)) => (&url[..url.len() - rest.len() - 1], rest),
         _ => ("", url),
@@ -658,7 +657,7 @@ fn unescape_query(text: &str) -> String {
 }
 
 /// Whether a text is an absolute URL, or an absolute path.
-pub(super) fn is_url(text: &str) -> bool {
+pub(crate) fn is_url(text: &str) -> bool {
     Format::Uri.accepts(text) && text != "*" && {
         let (scheme, rest) = split_scheme(text).unwrap_or((false, text));
         match rest.strip_prefix("//").filter(|_| scheme) {
@@ -671,14 +670,14 @@ pub(super) fn is_url(text: &str) -> bool {
     }
 }
 
-pub(super) fn parse_quantity(text: &str) -> Result<Quantity, EvalError> {
+pub(crate) fn parse_quantity(text: &str) -> Result<Quantity, EvalError> {
     Quantity::parse(text).ok_or_else(|| {
         let form = "'^([+-]?[0-9.]+)([eEinumkKMGTP]*[-+]?[0-9]*)$'";
         EvalError::new(format!("quantities must match the regular expression {form}"))
     })
 }
 
-pub(super) fn parse_ip(text: &str) -> Option<IpAddr> {
+pub(crate) fn parse_ip(text: &str) -> Option<IpAddr> {
     let ip: IpAddr = text.parse().ok()?;
     // Addresses of one family in the other's clothes are refused, as in Kubernetes.
     match ip {
@@ -687,6 +686,6 @@ pub(super) fn parse_ip(text: &str) -> Option<IpAddr> {
     }
 }
 
-pub(super) fn parse_version(text: &str, normalize: bool) -> Option<Val<'static>> {
+pub(crate) fn parse_version(text: &str, normalize: bool) -> Option<Val<'static>> {
     Version::parse(text, normalize).map(|version| Val::Semver(Rc::new(version)))
 }

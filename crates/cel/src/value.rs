@@ -5,18 +5,18 @@ use std::collections::HashMap;
 use std::net::IpAddr;
 use std::rc::Rc;
 
-use serde_json::{Map, Value};
+use listwatch_meta::go::Number;
+use serde_json::{Map, Value as Json};
 use time::OffsetDateTime;
 
-use super::quantity::Quantity;
-use super::types::{escape, is_resource_field};
 use crate::format::{Format, parse_go_duration};
-use crate::golang::Number;
-use crate::schema::{Kind, ListType, Node};
+use crate::quantity::Quantity;
+use crate::schema::{Kind, ListType, Schema};
+use crate::types::{escape, is_resource_field};
 
-/// A value; `'a` is the object's and the schema's life.
+/// A value. `'a` is the lifetime of the JSON and of the schema.
 #[derive(Clone, Debug)]
-pub(super) enum Val<'a> {
+pub(crate) enum Val<'a> {
     Null,
     Bool(bool),
     Int(i64),
@@ -30,22 +30,22 @@ pub(super) enum Val<'a> {
     List(Rc<Vec<Val<'a>>>),
     Map(Rc<MapVal<'a>>),
     /// A list of the object, with the schema of the list.
-    JsonList(&'a [Value], Option<&'a Node>),
+    JsonList(&'a [Json], Option<&'a dyn Schema>),
     /// An object of the object: fields, or a map, as its schema says.
-    JsonMap(&'a Map<String, Value>, Option<&'a Node>, bool),
+    JsonMap(&'a Map<String, Json>, Option<&'a dyn Schema>, bool),
     Optional(Option<Rc<Val<'a>>>),
     Type(&'static str),
     Quantity(Quantity),
     Ip(IpAddr),
     Cidr(IpAddr, u8),
     Url(Rc<str>),
-    Semver(Rc<super::semver::Version>),
+    Semver(Rc<crate::semver::Version>),
     Format(&'static str),
 }
 
 /// What the work on whole values may still take: each value looked at takes a step, and so does each
 /// [`STEP_BYTES`] of text.
-pub(super) struct Steps {
+pub(crate) struct Steps {
     left: u64,
     out: bool,
 }
@@ -54,17 +54,17 @@ pub(super) struct Steps {
 const STEP_BYTES: usize = 64;
 
 impl Steps {
-    pub(super) fn new(left: u64) -> Self {
+    pub(crate) fn new(left: u64) -> Self {
         Steps { left, out: false }
     }
 
     /// What is left; nothing when more was asked for than there was.
-    pub(super) fn left(&self) -> Option<u64> {
+    pub(crate) fn left(&self) -> Option<u64> {
         (!self.out).then_some(self.left)
     }
 
     /// Takes steps; false where there are not so many.
-    pub(super) fn take(&mut self, steps: u64) -> bool {
+    pub(crate) fn take(&mut self, steps: u64) -> bool {
         match self.left.checked_sub(steps).filter(|_| !self.out) {
             Some(left) => self.left = left,
             None => self.out = true,
@@ -73,12 +73,12 @@ impl Steps {
     }
 
     /// Takes the steps of reading a text.
-    pub(super) fn take_text(&mut self, bytes: usize) -> bool {
+    pub(crate) fn take_text(&mut self, bytes: usize) -> bool {
         self.take((bytes / STEP_BYTES) as u64)
     }
 
     /// Takes the steps of reading a value and all in it.
-    pub(super) fn take_all_of(&mut self, value: &Val<'_>) -> bool {
+    pub(crate) fn take_all_of(&mut self, value: &Val<'_>) -> bool {
         self.take(1)
             && match value {
                 Val::List(items) => items.iter().all(|item| self.take_all_of(item)),
@@ -92,16 +92,16 @@ impl Steps {
             }
     }
 
-    fn take_member(&mut self, name: &str, value: &Value) -> bool {
+    fn take_member(&mut self, name: &str, value: &Json) -> bool {
         self.take_text(name.len()) && self.take_json(value)
     }
 
-    fn take_json(&mut self, value: &Value) -> bool {
+    fn take_json(&mut self, value: &Json) -> bool {
         self.take(1)
             && match value {
-                Value::String(text) => self.take_text(text.len()),
-                Value::Array(items) => items.iter().all(|item| self.take_json(item)),
-                Value::Object(members) => members.iter().all(|(name, value)| self.take_member(name, value)),
+                Json::String(text) => self.take_text(text.len()),
+                Json::Array(items) => items.iter().all(|item| self.take_json(item)),
+                Json::Object(members) => members.iter().all(|(name, value)| self.take_member(name, value)),
                 _ => true,
             }
     }
@@ -109,8 +109,8 @@ impl Steps {
 
 /// A map made by an expression, in the order in which it was made.
 #[derive(Clone, Debug, Default)]
-pub(super) struct MapVal<'a> {
-    pub(super) entries: Vec<(Val<'a>, Val<'a>)>,
+pub(crate) struct MapVal<'a> {
+    pub(crate) entries: Vec<(Val<'a>, Val<'a>)>,
     index: HashMap<Key, usize>,
 }
 
@@ -134,7 +134,7 @@ fn key_of(value: &Val<'_>) -> Option<Key> {
 
 impl<'a> MapVal<'a> {
     /// Adds an entry; false where the key is there or cannot be one.
-    pub(super) fn insert(&mut self, key: Val<'a>, value: Val<'a>) -> bool {
+    pub(crate) fn insert(&mut self, key: Val<'a>, value: Val<'a>) -> bool {
         let Some(known) = key_of(&key) else { return false };
         if self.index.contains_key(&known) {
             return false;
@@ -150,49 +150,49 @@ impl<'a> MapVal<'a> {
 }
 
 impl<'a> Val<'a> {
-    pub(super) fn text(text: impl Into<String>) -> Val<'a> {
+    pub(crate) fn text(text: impl Into<String>) -> Val<'a> {
         Val::Text(Cow::Owned(text.into()))
     }
 
-    pub(super) fn list(items: Vec<Val<'a>>) -> Val<'a> {
+    pub(crate) fn list(items: Vec<Val<'a>>) -> Val<'a> {
         Val::List(Rc::new(items))
     }
 
-    pub(super) fn some(value: Val<'a>) -> Val<'a> {
+    pub(crate) fn some(value: Val<'a>) -> Val<'a> {
         Val::Optional(Some(Rc::new(value)))
     }
 
     /// A value of the object with the type that its schema says.
-    pub(super) fn of(value: &'a Value, node: Option<&'a Node>, resource: bool) -> Val<'a> {
+    pub(crate) fn of(value: &'a Json, schema: Option<&'a dyn Schema>, resource: bool) -> Val<'a> {
         match value {
-            Value::Null => Val::Null,
-            Value::Bool(value) => Val::Bool(*value),
-            Value::Number(number) => match (Number::of(number), node.map(|node| node.kind)) {
+            Json::Null => Val::Null,
+            Json::Bool(value) => Val::Bool(*value),
+            Json::Number(number) => match (Number::of(number), schema.map(Schema::kind)) {
                 (Number::Int(int), Some(Kind::Number)) => Val::Double(int as f64),
                 (Number::Float(float), Some(Kind::Integer)) => Val::Int(float as i64),
                 (Number::Int(int), _) => Val::Int(int),
                 (Number::Float(float), _) => Val::Double(float),
             },
-            Value::String(text) => match node.filter(|node| node.kind == Kind::String).map(|node| node.format) {
+            Json::String(text) => match schema.filter(|schema| schema.kind() == Kind::String).map(Schema::format) {
                 Some(Format::Duration) => parse_go_duration(text).map_or(Val::Text(text.into()), Val::Duration),
                 Some(Format::Date) => match parse_timestamp(&format!("{text}T00:00:00Z")) {
                     Some(time) => Val::Timestamp(time),
                     None => Val::Text(text.into()),
                 },
                 Some(Format::DateTime) => parse_timestamp(text).map_or(Val::Text(text.into()), Val::Timestamp),
-                Some(Format::Byte) => match super::library::decode_base64(text) {
+                Some(Format::Byte) => match crate::library::decode_base64(text) {
                     Some(bytes) => Val::Bytes(bytes.into()),
                     None => Val::Text(text.into()),
                 },
                 _ => Val::Text(text.into()),
             },
-            Value::Array(items) => Val::JsonList(items, node),
-            Value::Object(members) => Val::JsonMap(members, node, resource),
+            Json::Array(items) => Val::JsonList(items, schema),
+            Json::Object(members) => Val::JsonMap(members, schema, resource),
         }
     }
 
     /// The name of the type, as `type()` and errors say it.
-    pub(super) fn type_name(&self) -> &'static str {
+    pub(crate) fn type_name(&self) -> &'static str {
         match self {
             Val::Null => "null_type",
             Val::Bool(_) => "bool",
@@ -217,7 +217,7 @@ impl<'a> Val<'a> {
     }
 
     /// Items of a list or keys of a map; nothing for other values.
-    pub(super) fn len(&self) -> Option<usize> {
+    pub(crate) fn len(&self) -> Option<usize> {
         match self {
             Val::List(items) => Some(items.len()),
             Val::JsonList(items, _) => Some(items.len()),
@@ -228,7 +228,7 @@ impl<'a> Val<'a> {
     }
 
     /// What an operation that reads the whole value costs in units of its size.
-    pub(super) fn size(&self) -> usize {
+    pub(crate) fn size(&self) -> usize {
         match self {
             Val::Text(text) => text.len(),
             Val::Bytes(bytes) => bytes.len(),
@@ -238,33 +238,33 @@ impl<'a> Val<'a> {
     }
 
     /// The item of a list.
-    pub(super) fn item(&self, index: usize) -> Option<Val<'a>> {
+    pub(crate) fn item(&self, index: usize) -> Option<Val<'a>> {
         match self {
             Val::List(items) => items.get(index).cloned(),
-            Val::JsonList(items, node) => items.get(index).map(|item| item_of(item, *node)),
+            Val::JsonList(items, schema) => items.get(index).map(|item| item_of(item, *schema)),
             _ => None,
         }
     }
 
     /// All items of a list.
-    pub(super) fn items(&self) -> Option<Vec<Val<'a>>> {
+    pub(crate) fn items(&self) -> Option<Vec<Val<'a>>> {
         match self {
             Val::List(items) => Some(items.to_vec()),
-            Val::JsonList(items, node) => Some(items.iter().map(|item| item_of(item, *node)).collect()),
+            Val::JsonList(items, schema) => Some(items.iter().map(|item| item_of(item, *schema)).collect()),
             _ => None,
         }
     }
 
     /// All entries of a map.
-    pub(super) fn entries(&self) -> Option<Vec<(Val<'a>, Val<'a>)>> {
+    pub(crate) fn entries(&self) -> Option<Vec<(Val<'a>, Val<'a>)>> {
         match self {
             Val::Map(map) => Some(map.entries.clone()),
-            Val::JsonMap(members, node, _) => Some(
+            Val::JsonMap(members, schema, _) => Some(
                 members
                     .iter()
                     .map(|(name, value)| {
-                        let below = node.and_then(|node| node.field(name)).map(|node| &**node);
-                        let resource = below.is_some_and(|below| below.embedded);
+                        let below = schema.and_then(|schema| field_schema(schema, name));
+                        let resource = below.is_some_and(Schema::is_embedded_resource);
                         (Val::Text(name.as_str().into()), Val::of(value, below, resource))
                     })
                     .collect(),
@@ -274,11 +274,12 @@ impl<'a> Val<'a> {
     }
 
     /// A field of an object (by its escaped name), or an entry of a map.
-    pub(super) fn field(&self, name: &str) -> Option<Val<'a>> {
+    pub(crate) fn field(&self, name: &str) -> Option<Val<'a>> {
         match self {
             Val::Map(map) => map.get(&Val::Text(name.into())).cloned(),
-            Val::JsonMap(members, node, resource) => {
-                let is_map = node.is_none_or(|node| node.properties.is_empty() && node.more_schema().is_some());
+            Val::JsonMap(members, schema, resource) => {
+                let is_map =
+                    schema.is_none_or(|schema| !schema.has_properties() && schema.additional_properties().is_some());
                 let plain;
                 let name = if is_map {
                     name
@@ -287,18 +288,18 @@ impl<'a> Val<'a> {
                     plain.as_str()
                 };
                 let value = members.get(name)?;
-                let below = node.and_then(|node| node.field(name)).map(|node| &**node);
+                let below = schema.and_then(|schema| field_schema(schema, name));
                 if below.is_none() && *resource && is_resource_field(name) {
                     return Some(Val::of(value, None, false));
                 }
-                Some(Val::of(value, below, below.is_some_and(|below| below.embedded)))
+                Some(Val::of(value, below, below.is_some_and(Schema::is_embedded_resource)))
             }
             _ => None,
         }
     }
 
     /// The entry of a map or item of a list.
-    pub(super) fn index(&self, key: &Val<'_>) -> Option<Val<'a>> {
+    pub(crate) fn index(&self, key: &Val<'_>) -> Option<Val<'a>> {
         match self {
             Val::Map(map) => map.get(key).cloned(),
             Val::JsonMap(..) => match key {
@@ -312,14 +313,14 @@ impl<'a> Val<'a> {
     /// Whether a list is a set or map list: its order does not count when it is compared.
     fn list_type(&self) -> ListType {
         match self {
-            Val::JsonList(_, Some(node)) => node.list_type,
+            Val::JsonList(_, Some(schema)) => schema.list_type(),
             _ => ListType::Atomic,
         }
     }
 
     /// CEL's equality: numbers by value whatever their type, other types never equal. Says nothing
     /// where the steps did not suffice.
-    pub(super) fn equals(&self, other: &Val<'_>, steps: &mut Steps) -> bool {
+    pub(crate) fn equals(&self, other: &Val<'_>, steps: &mut Steps) -> bool {
         if !steps.take(1) || !steps.take_text(self.size().min(other.size())) {
             return false;
         }
@@ -353,7 +354,7 @@ impl<'a> Val<'a> {
     }
 
     /// The order of two values that have one.
-    pub(super) fn compare(&self, other: &Val<'_>) -> Option<std::cmp::Ordering> {
+    pub(crate) fn compare(&self, other: &Val<'_>) -> Option<std::cmp::Ordering> {
         match (self, other) {
             (Val::Bool(a), Val::Bool(b)) => Some(a.cmp(b)),
             (Val::Text(a), Val::Text(b)) => Some(a.as_bytes().cmp(b.as_bytes())),
@@ -384,16 +385,21 @@ impl<'a> Val<'a> {
     }
 }
 
-fn item_of<'a>(item: &'a Value, list: Option<&'a Node>) -> Val<'a> {
-    let node = list.and_then(|list| list.items.as_deref());
-    Val::of(item, node, node.is_some_and(|node| node.embedded))
+fn item_of<'a>(item: &'a Json, list: Option<&'a dyn Schema>) -> Val<'a> {
+    let schema = list.and_then(Schema::items);
+    Val::of(item, schema, schema.is_some_and(Schema::is_embedded_resource))
+}
+
+/// The schema that a field of an object has: its own, else the schema of additional properties.
+fn field_schema<'a>(schema: &'a dyn Schema, name: &str) -> Option<&'a dyn Schema> {
+    schema.property(name).or_else(|| schema.additional_properties())
 }
 
 /// The entry under a key that is a field's own name, not an escaped one.
 fn raw_entry<'a>(map: &Val<'a>, key: &Val<'_>) -> Option<Val<'a>> {
     match (map, key) {
-        (Val::JsonMap(members, node, _), Val::Text(name)) => {
-            let below = node.and_then(|node| node.field(name)).map(|node| &**node);
+        (Val::JsonMap(members, schema, _), Val::Text(name)) => {
+            let below = schema.and_then(|schema| field_schema(schema, name));
             Some(Val::of(members.get(name.as_ref())?, below, false))
         }
         _ => map.index(key),
@@ -411,7 +417,7 @@ fn lists_equal(a: &Val<'_>, b: &Val<'_>, steps: &mut Steps) -> bool {
         }
         // The order of a set or list map says nothing; the text of an item puts both in one order.
         let text = |value: &Val<'_>| match value {
-            Val::JsonMap(members, ..) => crate::golang::json(&Value::Object((*members).clone())),
+            Val::JsonMap(members, ..) => listwatch_meta::go::json(&Json::Object((*members).clone())),
             other => format!("{other:?}"),
         };
         left.sort_by_cached_key(text);
@@ -421,7 +427,7 @@ fn lists_equal(a: &Val<'_>, b: &Val<'_>, steps: &mut Steps) -> bool {
 }
 
 /// The place in a list that a number says.
-pub(super) fn whole_index(key: &Val<'_>) -> Option<usize> {
+pub(crate) fn whole_index(key: &Val<'_>) -> Option<usize> {
     match key {
         Val::Int(index) => usize::try_from(*index).ok(),
         Val::Uint(index) => usize::try_from(*index).ok(),
@@ -435,11 +441,11 @@ fn unescape(name: &str) -> String {
     if !name.contains("__") {
         return name.to_owned();
     }
-    let plain = super::types::unescape(name);
+    let plain = crate::types::unescape(name);
     if escape(&plain).as_deref() == Some(name) { plain } else { name.to_owned() }
 }
 
 /// A timestamp of RFC 3339.
-pub(super) fn parse_timestamp(text: &str) -> Option<OffsetDateTime> {
+pub(crate) fn parse_timestamp(text: &str) -> Option<OffsetDateTime> {
     OffsetDateTime::parse(text, &time::format_description::well_known::Rfc3339).ok()
 }

@@ -9,12 +9,12 @@
 
 use std::rc::Rc;
 
-use super::check::READ_DIVISOR;
-use super::types::Ty;
+use crate::check::READ_DIVISOR;
+use crate::types::Type;
 
 /// What a call comes to.
-pub(super) enum Result<'n> {
-    Type(Ty<'n>),
+pub(crate) enum Result<'n> {
+    Type(Type<'n>),
     /// No function has this name.
     Undeclared,
     /// A function has this name but does not take these values.
@@ -210,7 +210,7 @@ const TABLE: &[(&str, &str, &str, &str)] = &[
     ("hasValue", "o", "", "b"),
 ];
 
-pub(super) const QUANTITY: &str = "kubernetes.Quantity";
+pub(crate) const QUANTITY: &str = "kubernetes.Quantity";
 const URL: &str = "kubernetes.URL";
 const IP: &str = "net.IP";
 const CIDR: &str = "net.CIDR";
@@ -218,27 +218,27 @@ const SEMVER: &str = "kubernetes.Semver";
 const FORMAT: &str = "kubernetes.NamedFormat";
 
 /// The type that a name of a type has.
-pub(super) fn type_value<'n>(name: &str) -> Option<Ty<'n>> {
+pub(crate) fn type_value<'n>(name: &str) -> Option<Type<'n>> {
     let known = ["int", "uint", "double", "bool", "string", "bytes", "list", "map", "null_type", "type"];
-    known.contains(&name).then_some(Ty::Type)
+    known.contains(&name).then_some(Type::Type)
 }
 
-fn fits(ty: &Ty<'_>, letter: char) -> bool {
+fn fits(ty: &Type<'_>, letter: char) -> bool {
     match (letter, ty) {
-        (_, Ty::Dyn) | ('x', _) => true,
-        ('b', Ty::Bool)
-        | ('i', Ty::Int)
-        | ('u', Ty::Uint)
-        | ('d', Ty::Double)
-        | ('s', Ty::Text(_))
-        | ('y', Ty::Bytes(_))
-        | ('t', Ty::Timestamp)
-        | ('D', Ty::Duration)
-        | ('l', Ty::List(..))
-        | ('m', Ty::Map(..))
-        | ('o', Ty::Optional(_)) => true,
-        ('n', Ty::Int | Ty::Uint | Ty::Double) => true,
-        (letter, Ty::Named(name)) => named(letter) == Some(name),
+        (_, Type::Dyn) | ('x', _) => true,
+        ('b', Type::Bool)
+        | ('i', Type::Int)
+        | ('u', Type::Uint)
+        | ('d', Type::Double)
+        | ('s', Type::Text(_))
+        | ('y', Type::Bytes(_))
+        | ('t', Type::Timestamp)
+        | ('D', Type::Duration)
+        | ('l', Type::List(..))
+        | ('m', Type::Map(..))
+        | ('o', Type::Optional(_)) => true,
+        ('n', Type::Int | Type::Uint | Type::Double) => true,
+        (letter, Type::Named(name)) => named(letter) == Some(name),
         _ => false,
     }
 }
@@ -255,91 +255,91 @@ fn named(letter: char) -> Option<&'static str> {
     })
 }
 
-fn made<'n>(letters: &str, size: u64) -> Ty<'n> {
+fn made<'n>(letters: &str, size: u64) -> Type<'n> {
     if let Some(inner) = letters.strip_prefix('O') {
         return made(inner, size).optional();
     }
     match letters.chars().next().unwrap_or('x') {
-        'b' => Ty::Bool,
-        'i' => Ty::Int,
-        'u' => Ty::Uint,
-        'd' => Ty::Double,
-        's' => Ty::Text(size),
-        'y' => Ty::Bytes(size),
-        't' => Ty::Timestamp,
-        'D' => Ty::Duration,
-        'S' => Ty::List(Rc::new(Ty::Text(size)), size),
-        'M' => Ty::Map(Rc::new(Ty::Text(size)), Rc::new(made("S", size)), size),
-        'T' => Ty::Type,
-        letter => named(letter).map_or(Ty::Dyn, Ty::Named),
+        'b' => Type::Bool,
+        'i' => Type::Int,
+        'u' => Type::Uint,
+        'd' => Type::Double,
+        's' => Type::Text(size),
+        'y' => Type::Bytes(size),
+        't' => Type::Timestamp,
+        'D' => Type::Duration,
+        'S' => Type::List(Rc::new(Type::Text(size)), size),
+        'M' => Type::Map(Rc::new(Type::Text(size)), Rc::new(made("S", size)), size),
+        'T' => Type::Type,
+        letter => named(letter).map_or(Type::Dyn, Type::Named),
     }
 }
 
-fn comparable(a: &Ty<'_>, b: &Ty<'_>) -> bool {
-    let number = |ty: &Ty<'_>| matches!(ty, Ty::Int | Ty::Uint | Ty::Double);
+fn comparable(a: &Type<'_>, b: &Type<'_>) -> bool {
+    let number = |ty: &Type<'_>| matches!(ty, Type::Int | Type::Uint | Type::Double);
     match (a, b) {
-        (Ty::Dyn, _) | (_, Ty::Dyn) => true,
+        (Type::Dyn, _) | (_, Type::Dyn) => true,
         (a, b) if number(a) && number(b) => true,
-        (Ty::Bool | Ty::Text(_) | Ty::Bytes(_) | Ty::Duration | Ty::Timestamp, _) => a == b,
+        (Type::Bool | Type::Text(_) | Type::Bytes(_) | Type::Duration | Type::Timestamp, _) => a == b,
         _ => false,
     }
 }
 
 /// The result of a call.
-pub(super) fn result<'n>(name: &str, receiver: Option<&Ty<'n>>, args: &[&Ty<'n>]) -> Result<'n> {
-    let or = |found: Option<Ty<'n>>| found.map_or(Result::NoOverload, Result::Type);
+pub(crate) fn result<'n>(name: &str, receiver: Option<&Type<'n>>, args: &[&Type<'n>]) -> Result<'n> {
+    let or = |found: Option<Type<'n>>| found.map_or(Result::NoOverload, Result::Type);
     match (name, receiver, args) {
-        ("_==_" | "_!=_", None, [a, b]) => or(a.fits(b).then_some(Ty::Bool)),
-        ("_<_" | "_<=_" | "_>_" | "_>=_", None, [a, b]) => or(comparable(a, b).then_some(Ty::Bool)),
+        ("_==_" | "_!=_", None, [a, b]) => or(a.fits(b).then_some(Type::Bool)),
+        ("_<_" | "_<=_" | "_>_" | "_>=_", None, [a, b]) => or(comparable(a, b).then_some(Type::Bool)),
         ("_?_:_", None, [condition, yes, no]) => {
             or((fits(condition, 'b') && yes.fits(no)).then(|| (*yes).clone().join((*no).clone())))
         }
-        ("_+_", None, [Ty::List(a, x), Ty::List(b, y)]) => {
+        ("_+_", None, [Type::List(a, x), Type::List(b, y)]) => {
             let item = match (*x, *y) {
                 // What an empty list has items of is known by the other one.
                 (0, _) => (**b).clone(),
                 (_, 0) => (**a).clone(),
                 _ => (**a).clone().join((**b).clone()),
             };
-            Result::Type(Ty::List(Rc::new(item), x.saturating_add(*y)))
+            Result::Type(Type::List(Rc::new(item), x.saturating_add(*y)))
         }
-        ("@in" | "_in_", None, [item, Ty::List(of, _)]) => or(item.fits(of).then_some(Ty::Bool)),
-        ("@in" | "_in_", None, [key, Ty::Map(of, _, _)]) => or(key.fits(of).then_some(Ty::Bool)),
-        ("@in" | "_in_", None, [_, Ty::Dyn]) => Result::Type(Ty::Bool),
+        ("@in" | "_in_", None, [item, Type::List(of, _)]) => or(item.fits(of).then_some(Type::Bool)),
+        ("@in" | "_in_", None, [key, Type::Map(of, _, _)]) => or(key.fits(of).then_some(Type::Bool)),
+        ("@in" | "_in_", None, [_, Type::Dyn]) => Result::Type(Type::Bool),
         ("_[_]" | "_[?_]", None, [of, key]) => {
             let found = match of {
-                Ty::List(item, _) if fits(key, 'i') => Some((**item).clone()),
-                Ty::Map(known, value, _) if key.fits(known) => Some((**value).clone()),
-                Ty::Optional(_) | Ty::Dyn => Some(Ty::Dyn),
+                Type::List(item, _) if fits(key, 'i') => Some((**item).clone()),
+                Type::Map(known, value, _) if key.fits(known) => Some((**value).clone()),
+                Type::Optional(_) | Type::Dyn => Some(Type::Dyn),
                 _ => None,
             };
-            let optional = name == "_[?_]" || matches!(of, Ty::Optional(_));
+            let optional = name == "_[?_]" || matches!(of, Type::Optional(_));
             or(found.map(|found| if optional { found.optional() } else { found }))
         }
-        ("_?._", None, [_, _]) => Result::Type(Ty::Dyn.optional()),
-        ("dyn", None, [_]) => Result::Type(Ty::Dyn),
+        ("_?._", None, [_, _]) => Result::Type(Type::Dyn.optional()),
+        ("dyn", None, [_]) => Result::Type(Type::Dyn),
         ("optional.of" | "optional.ofNonZeroValue", None, [of]) => Result::Type((*of).clone().optional()),
         ("value", Some(of), []) => or(inner(of)),
         ("or", Some(of), [other]) => or(of.fits(other).then(|| (*of).clone().join((*other).clone()))),
         ("orValue", Some(of), [other]) => or(inner(of).filter(|of| of.fits(other)).map(|of| of.join((*other).clone()))),
-        ("min" | "max", Some(Ty::List(item, _)), []) => or(comparable(item, item).then(|| (**item).clone())),
-        ("sum", Some(Ty::List(item, _)), []) => {
-            let adds = matches!(**item, Ty::Int | Ty::Uint | Ty::Double | Ty::Duration | Ty::Dyn);
+        ("min" | "max", Some(Type::List(item, _)), []) => or(comparable(item, item).then(|| (**item).clone())),
+        ("sum", Some(Type::List(item, _)), []) => {
+            let adds = matches!(**item, Type::Int | Type::Uint | Type::Double | Type::Duration | Type::Dyn);
             or(adds.then(|| (**item).clone()))
         }
         _ => by_table(name, receiver, args),
     }
 }
 
-fn inner<'n>(of: &Ty<'n>) -> Option<Ty<'n>> {
+fn inner<'n>(of: &Type<'n>) -> Option<Type<'n>> {
     match of {
-        Ty::Optional(inner) => Some((**inner).clone()),
-        Ty::Dyn => Some(Ty::Dyn),
+        Type::Optional(inner) => Some((**inner).clone()),
+        Type::Dyn => Some(Type::Dyn),
         _ => None,
     }
 }
 
-fn by_table<'n>(name: &str, receiver: Option<&Ty<'n>>, args: &[&Ty<'n>]) -> Result<'n> {
+fn by_table<'n>(name: &str, receiver: Option<&Type<'n>>, args: &[&Type<'n>]) -> Result<'n> {
     let mut known =
         matches!(name, "_==_" | "@in" | "min" | "max" | "sum" | "value" | "or" | "orValue" | "_[_]" | "_[?_]")
             || matches!(name, "_<_" | "_<=_" | "_>_" | "_>=_" | "_?_:_" | "_!=_");
@@ -366,16 +366,16 @@ fn by_table<'n>(name: &str, receiver: Option<&Ty<'n>>, args: &[&Ty<'n>]) -> Resu
 
 /// Whether cel-go's estimate knows no size of a call's result, which is then the largest there is: any text that
 /// is joined with it, and any search in it, is too costly (`checker/cost.go`).
-fn is_of_unknown_size(name: &str, args: &[&Ty<'_>]) -> bool {
+fn is_of_unknown_size(name: &str, args: &[&Type<'_>]) -> bool {
     match name {
-        "string" => !matches!(args, [Ty::Bytes(_)]),
+        "string" => !matches!(args, [Type::Bytes(_)]),
         "format" => true,
         _ => false,
     }
 }
 
 /// The most units that a call takes by itself.
-pub(super) fn cost_max(name: &str, receiver: Option<&Ty<'_>>, args: &[&Ty<'_>]) -> u64 {
+pub(crate) fn cost_max(name: &str, receiver: Option<&Type<'_>>, args: &[&Type<'_>]) -> u64 {
     let size = |index: usize| args.get(index).map_or(0, |ty| ty.size_max());
     let on = receiver.map_or_else(|| size(0), |ty| ty.size_max());
     let read = |bytes: u64| bytes.div_ceil(READ_DIVISOR).max(1);
@@ -384,11 +384,11 @@ pub(super) fn cost_max(name: &str, receiver: Option<&Ty<'_>>, args: &[&Ty<'_>]) 
         "_&&_" | "_||_" | "_?_:_" | "@not_strictly_false" | "__not_strictly_false__" => 0,
         "_==_" | "_!=_" | "_<_" | "_<=_" | "_>_" | "_>=_" => read(size(0).min(size(1))),
         "_+_" => match args {
-            [Ty::Text(_) | Ty::Bytes(_), _] => read(size(0).saturating_add(size(1))),
+            [Type::Text(_) | Type::Bytes(_), _] => read(size(0).saturating_add(size(1))),
             _ => 1,
         },
         "@in" | "_in_" => match args {
-            [_, Ty::List(..)] => size(1),
+            [_, Type::List(..)] => size(1),
             _ => 1,
         },
         "startsWith" | "endsWith" => read(size(0)),
@@ -398,7 +398,9 @@ pub(super) fn cost_max(name: &str, receiver: Option<&Ty<'_>>, args: &[&Ty<'_>]) 
             let (text, pattern) = if receiver.is_some() { (on, size(0)) } else { (size(0), size(1)) };
             read(text).saturating_mul(pattern / 4 + 1)
         }
-        "isSorted" | "sum" | "max" | "min" | "indexOf" | "lastIndexOf" if matches!(receiver, Some(Ty::List(..))) => on,
+        "isSorted" | "sum" | "max" | "min" | "indexOf" | "lastIndexOf" if matches!(receiver, Some(Type::List(..))) => {
+            on
+        }
         "sets.contains" | "sets.equivalent" | "sets.intersects" => size(0).saturating_mul(size(1)),
         "lowerAscii" | "upperAscii" | "substring" | "trim" | "split" | "replace" | "join" | "format" | "indexOf"
         | "lastIndexOf" | "url" | "isURL" | "quantity" | "isQuantity" | "ip" | "isIP" | "cidr" | "isCIDR"

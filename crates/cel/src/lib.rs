@@ -1,0 +1,70 @@
+//! The Common Expression Language of Kubernetes: types, worst-case costs, bounded evaluation, library.
+//!
+//! ```text
+//!  text ──parse──▶ Expression ──check(types of variables)──▶ result type, worst-case cost │ compiler's errors
+//!                      └───────evaluate(values, limit)─────▶ value, cost                  │ EvalError
+//! ```
+//!
+//! The rules, the costs and the texts are those of kube-apiserver 1.36 (`apiserver/pkg/cel`) and cel-go. Custom
+//! resources, admission policies and selectors of devices share them.
+//!
+//! ```
+//! use listwatch_cel::{Expression, Type, Value};
+//! use serde_json::json;
+//!
+//! let expression = Expression::parse("object.metadata.name.startsWith('web-')")?;
+//! let checked = expression.check([("object", Type::Dyn)])?;
+//! assert_eq!(checked.ty.to_string(), "bool");
+//!
+//! let object = json!({"metadata": {"name": "web-1"}});
+//! let evaluation = expression.evaluate([("object", Value::json(&object, None, false))], 1_000);
+//! assert_eq!(evaluation.result?.as_bool(), Some(true));
+//!
+//! let error = Expression::parse("1 + 'a'")?.check([]).unwrap_err();
+//! let expected = "ERROR: <input>:1:3: found no matching overload for '_+_' applied to '(int, string)'\n | 1 + 'a'\n | ..^";
+//! assert_eq!(error.to_string(), expected);
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+//!
+//! # Typed and untyped objects
+//! A variable of [`Type::Dyn`] is checked when the expression is evaluated. A variable whose type comes from a
+//! [`Schema`] ([`Type::of`]) is checked before, and the schema's `maxItems`, `maxLength` and `maxProperties` bound the
+//! worst-case cost.
+//!
+//! # Costs
+//! A step of an evaluation costs one unit, and reading costs one unit per ten bytes or items. [`Checked::cost`] is the
+//! most that an evaluation can cost. [`Expression::evaluate`] ends with [`EvalError::Limit`] at its limit. Both also
+//! charge fuel (`listwatch_meta::fuel`), so that a request cannot hold a thread.
+//!
+//! # Bounds
+//! Each is a constant of [`limits`] with a doc that says what happens there.
+#![forbid(unsafe_code)]
+
+mod admission;
+mod ast;
+mod check;
+mod device;
+mod eval;
+mod expression;
+pub mod format;
+mod kubernetes;
+mod library;
+pub mod limits;
+pub mod pattern;
+mod quantity;
+mod schema;
+mod semver;
+mod signatures;
+mod types;
+mod value;
+
+pub use admission::{Outcome, check_expression};
+pub use device::check_device_selector;
+pub use eval::EvalError;
+pub use expression::{Checked, CompileError, Evaluation, Expression, Value};
+pub use schema::{Kind, ListType, Schema};
+pub use types::{RESERVED_WORDS, Type, count_max};
+
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct Readme;

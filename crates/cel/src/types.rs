@@ -1,0 +1,348 @@
+//! The types of expressions, and the types that schemas have in expressions.
+//! Rules: apiserver `pkg/cel/common/schemas.go`, `pkg/cel/escaping.go`, Kubernetes 1.36.
+
+use std::fmt;
+use std::rc::Rc;
+
+use crate::format::Format;
+use crate::schema::{Kind, Schema};
+
+/// Bytes that a request may have: what bounds sizes that a schema leaves open.
+const REQUEST_BYTES_MAX: u64 = 3 * 1024 * 1024;
+
+/// The type of a variable or of an expression.
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub enum Type<'n> {
+    /// Any type. It is checked when the expression is evaluated.
+    Dyn,
+    /// `null_type`.
+    Null,
+    /// `bool`.
+    Bool,
+    /// `int`.
+    Int,
+    /// `uint`.
+    Uint,
+    /// `double`.
+    Double,
+    /// `string`, with the most bytes that a value has.
+    Text(u64),
+    /// `bytes`, with the most bytes that a value has.
+    Bytes(u64),
+    /// `google.protobuf.Duration`.
+    Duration,
+    /// `google.protobuf.Timestamp`.
+    Timestamp,
+    /// `list`: the type of its items, and the most items that a value has.
+    List(Rc<Type<'n>>, u64),
+    /// `map`: the types of its keys and values, and the most entries that a value has.
+    Map(Rc<Type<'n>>, Rc<Type<'n>>, u64),
+    /// An object with the fields that a schema declares. With `true` it also has the fields of every resource:
+    /// `apiVersion`, `kind` and `metadata`.
+    Object(&'n dyn Schema, bool),
+    /// The metadata of a resource: `name` and `generateName`.
+    Metadata,
+    /// A device that a selector of `resource.k8s.io` selects.
+    Device,
+    /// `optional_type`.
+    Optional(Rc<Type<'n>>),
+    /// `type`.
+    Type,
+    /// A type of the Kubernetes library, by its name.
+    Named(&'static str),
+}
+
+impl PartialEq for Type<'_> {
+    fn eq(&self, other: &Self) -> bool {
+        match (self, other) {
+            (Type::List(a, _), Type::List(b, _)) => a == b,
+            (Type::Map(a, x, _), Type::Map(b, y, _)) => a == b && x == y,
+            (Type::Optional(a), Type::Optional(b)) => a == b,
+            (Type::Object(a, _), Type::Object(b, _)) => std::ptr::addr_eq(*a, *b),
+            (Type::Named(a), Type::Named(b)) => a == b,
+            _ => std::mem::discriminant(self) == std::mem::discriminant(other),
+        }
+    }
+}
+
+impl fmt::Display for Type<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Type::Dyn => f.write_str("dyn"),
+            Type::Null => f.write_str("null"),
+            Type::Bool => f.write_str("bool"),
+            Type::Int => f.write_str("int"),
+            Type::Uint => f.write_str("uint"),
+            Type::Double => f.write_str("double"),
+            Type::Text(_) => f.write_str("string"),
+            Type::Bytes(_) => f.write_str("bytes"),
+            Type::Duration => f.write_str("duration"),
+            Type::Timestamp => f.write_str("timestamp"),
+            Type::List(item, _) => write!(f, "list({item})"),
+            Type::Map(key, value, _) => write!(f, "map({key}, {value})"),
+            Type::Object(..) | Type::Metadata => f.write_str("object"),
+            Type::Device => f.write_str("kubernetes.DRADevice"),
+            Type::Optional(inner) => write!(f, "optional_type({inner})"),
+            Type::Type => f.write_str("type"),
+            Type::Named(name) => f.write_str(name),
+        }
+    }
+}
+
+impl<'n> Type<'n> {
+    /// The type of the values of a schema. `resource` adds the fields of every resource. Returns `None` where the
+    /// schema does not declare a type, so that expressions cannot see the values.
+    pub fn of(schema: &'n dyn Schema, resource: bool) -> Option<Type<'n>> {
+        if schema.is_int_or_string() {
+            return Some(Type::Dyn);
+        }
+        match schema.kind() {
+            Kind::Any => resource.then_some(Type::Object(schema, true)),
+            Kind::Boolean => Some(Type::Bool),
+            Kind::Integer => Some(Type::Int),
+            Kind::Number => Some(Type::Double),
+            Kind::String => Some(match schema.format() {
+                Format::Byte => Type::Bytes(text_max(schema)),
+                Format::Duration => Type::Duration,
+                Format::Date | Format::DateTime => Type::Timestamp,
+                _ => Type::Text(text_max(schema)),
+            }),
+            Kind::Array => {
+                let items = schema.items()?;
+                let item = Type::of(items, items.is_embedded_resource())?;
+                Some(Type::List(Rc::new(item), items_max(schema)))
+            }
+            Kind::Object => match schema.additional_properties() {
+                Some(more) => {
+                    let value = Type::of(more, more.is_embedded_resource())?;
+                    // Kubernetes takes keys for nothing in its estimates.
+                    Some(Type::Map(Rc::new(Type::Text(0)), Rc::new(value), properties_max(schema)))
+                }
+                None => Some(Type::Object(schema, resource)),
+            },
+        }
+    }
+
+    /// The type of a field that is selected.
+    pub(crate) fn field(&self, name: &str) -> Option<Type<'n>> {
+        match self {
+            Type::Dyn => Some(Type::Dyn),
+            Type::Map(_, value, _) => Some((**value).clone()),
+            Type::Metadata => matches!(name, "name" | "generateName").then_some(Type::Text(253)),
+            Type::Device => crate::device::field(name),
+            Type::Object(schema, resource) => {
+                if *resource && is_resource_field(name) {
+                    return Some(if name == "metadata" { Type::Metadata } else { Type::Text(512) });
+                }
+                let plain = unescape(name);
+                if escape(&plain).as_deref() != Some(name) {
+                    return None;
+                }
+                let property = schema.property(&plain)?;
+                Type::of(property, property.is_embedded_resource())
+            }
+            Type::Optional(inner) => inner.field(name).map(|field| Type::Optional(Rc::new(field))),
+            _ => None,
+        }
+    }
+
+    /// The most units that reading a value of this type takes.
+    pub(crate) fn size_max(&self) -> u64 {
+        match self {
+            Type::Text(max) | Type::Bytes(max) | Type::List(_, max) | Type::Map(_, _, max) => *max,
+            Type::Dyn => REQUEST_BYTES_MAX,
+            Type::Optional(inner) => inner.size_max(),
+            _ => 1,
+        }
+    }
+
+    /// Whether a value of this type can be where `other` is asked for.
+    pub(crate) fn fits(&self, other: &Type<'_>) -> bool {
+        match (self, other) {
+            (Type::Dyn, _) | (_, Type::Dyn) => true,
+            (Type::Null, other) | (other, Type::Null) => other.takes_null(),
+            (Type::List(a, _), Type::List(b, _)) | (Type::Optional(a), Type::Optional(b)) => a.fits(b),
+            (Type::Map(a, x, _), Type::Map(b, y, _)) => a.fits(b) && x.fits(y),
+            (a, b) => a == b,
+        }
+    }
+
+    /// Whether null can be compared with values of this type and stand for them.
+    fn takes_null(&self) -> bool {
+        use Type::{Device, Duration, Metadata, Named, Null, Object, Optional, Timestamp};
+        matches!(self, Null | Object(..) | Metadata | Device | Duration | Timestamp | Optional(_) | Named(_))
+    }
+
+    /// One type for values of both.
+    pub(crate) fn join(self, other: Type<'n>) -> Type<'n> {
+        match (self, other) {
+            (Type::Text(a), Type::Text(b)) => Type::Text(a.max(b)),
+            (Type::Bytes(a), Type::Bytes(b)) => Type::Bytes(a.max(b)),
+            (Type::List(_, 0), list @ Type::List(..)) | (list @ Type::List(..), Type::List(_, 0)) => list,
+            (Type::List(a, x), Type::List(b, y)) => Type::List(Rc::new((*a).clone().join((*b).clone())), x.max(y)),
+            (Type::Optional(a), Type::Optional(b)) => Type::Optional(Rc::new((*a).clone().join((*b).clone()))),
+            (a, b) if a == b => a,
+            _ => Type::Dyn,
+        }
+    }
+
+    /// `optional_type` of this type.
+    pub fn optional(self) -> Type<'n> {
+        Type::Optional(Rc::new(self))
+    }
+}
+
+/// How often values of a schema can be in one request at most.
+pub fn count_max(schema: &dyn Schema) -> u64 {
+    REQUEST_BYTES_MAX / (bytes_min(schema, 0) + 1)
+}
+
+/// The fewest bytes that a value takes in JSON.
+fn bytes_min(schema: &dyn Schema, depth: usize) -> u64 {
+    match schema.kind() {
+        Kind::Boolean => 4,
+        Kind::String | Kind::Array => 2,
+        Kind::Object if depth < 8 => {
+            let fields = schema.required().iter().filter_map(|name| {
+                let property = schema.property(name).filter(|property| !property.has_default())?;
+                Some(name.len() as u64 + 4 + bytes_min(property, depth + 1))
+            });
+            2 + fields.sum::<u64>()
+        }
+        Kind::Object => 2,
+        Kind::Any | Kind::Integer | Kind::Number => 1,
+    }
+}
+
+/// The most bytes of a text.
+fn text_max(schema: &dyn Schema) -> u64 {
+    match (schema.enum_bytes_max(), schema.max_length()) {
+        (Some(longest), _) => longest as u64,
+        // A character takes up to four bytes.
+        (None, Some(length)) => length.saturating_mul(4).min(REQUEST_BYTES_MAX - 2),
+        (None, None) => REQUEST_BYTES_MAX - 2,
+    }
+}
+
+/// The most items of a list.
+fn items_max(schema: &dyn Schema) -> u64 {
+    schema.max_items().unwrap_or_else(|| {
+        let item = schema.items().map_or(1, |items| bytes_min(items, 0));
+        (REQUEST_BYTES_MAX - 2) / (item + 1)
+    })
+}
+
+/// The most entries of a map.
+fn properties_max(schema: &dyn Schema) -> u64 {
+    schema.max_properties().unwrap_or_else(|| {
+        let value = schema.additional_properties().map_or(1, |more| bytes_min(more, 0));
+        (REQUEST_BYTES_MAX - 2) / (value + 6)
+    })
+}
+
+/// Whether every resource has this field whatever its schema says.
+pub(crate) fn is_resource_field(name: &str) -> bool {
+    matches!(name, "apiVersion" | "kind" | "metadata")
+}
+
+/// Words that are no identifiers in CEL (`pkg/cel/escaping.go`).
+pub const RESERVED_WORDS: [&str; 21] = [
+    "true",
+    "false",
+    "null",
+    "in",
+    "as",
+    "break",
+    "const",
+    "continue",
+    "else",
+    "for",
+    "function",
+    "if",
+    "import",
+    "let",
+    "loop",
+    "package",
+    "namespace",
+    "return",
+    "var",
+    "void",
+    "while",
+];
+
+/// The name under which expressions see a property; nothing where they cannot see it.
+pub(crate) fn escape(name: &str) -> Option<String> {
+    if name.is_empty() || name.starts_with(|c: char| c.is_ascii_digit()) {
+        return None;
+    }
+    if RESERVED_WORDS.contains(&name) {
+        return Some(format!("__{name}__"));
+    }
+    let mut out = String::with_capacity(name.len());
+    let mut chars = name.chars().peekable();
+    while let Some(c) = chars.next() {
+        match c {
+            '_' if chars.peek() == Some(&'_') => {
+                chars.next();
+                out.push_str("__underscores__");
+            }
+            '.' => out.push_str("__dot__"),
+            '-' => out.push_str("__dash__"),
+            '/' => out.push_str("__slash__"),
+            c if c.is_ascii_alphanumeric() || c == '_' => out.push(c),
+            _ => return None,
+        }
+    }
+    Some(out)
+}
+
+/// The property behind an escaped name.
+pub(crate) fn unescape(name: &str) -> String {
+    if let Some(word) = name.strip_prefix("__").and_then(|rest| rest.strip_suffix("__"))
+        && RESERVED_WORDS.contains(&word)
+    {
+        return word.to_owned();
+    }
+    let mut out = String::with_capacity(name.len());
+    let mut rest = name;
+    'next: while !rest.is_empty() {
+        for (escaped, plain) in [("__underscores__", "__"), ("__dot__", "."), ("__dash__", "-"), ("__slash__", "/")] {
+            if let Some(after) = rest.strip_prefix(escaped) {
+                out.push_str(plain);
+                rest = after;
+                continue 'next;
+            }
+        }
+        let mut chars = rest.chars();
+        out.extend(chars.next());
+        rest = chars.as_str();
+    }
+    out
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn property_names_are_escaped() {
+        fn check(name: &str, escaped: Option<&str>) {
+            assert_eq!(escape(name).as_deref(), escaped, "{name:?}");
+            if let Some(escaped) = escaped {
+                assert_eq!(unescape(escaped), name);
+            }
+        }
+        check("a", Some("a"));
+        check("a-b", Some("a__dash__b"));
+        check("a.b/c", Some("a__dot__b__slash__c"));
+        check("__a__b", Some("__underscores__a__underscores__b"));
+        check("_a_", Some("_a_"));
+        check("namespace", Some("__namespace__"));
+        check("in", Some("__in__"));
+        check("while", Some("__while__"));
+        check("a b", None);
+        check("1a", None);
+        check("", None);
+    }
+}
