@@ -4,6 +4,9 @@
 //! The tests need an etcd binary; see `crates/storage/tests/etcd.rs`.
 
 #[allow(dead_code, unreachable_pub, reason = "another test's helper, of which this one needs a part")]
+#[path = "../../storage/tests/etcd/raw.rs"]
+mod raw;
+#[allow(dead_code, unreachable_pub, reason = "another test's helper, of which this one needs a part")]
 #[path = "../../storage/tests/etcd/server.rs"]
 mod server;
 mod support;
@@ -98,7 +101,7 @@ async fn etcd_has_one_watch_per_resource_for_any_number_of_clients() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn undecodable_value_is_named_and_never_delivered_as_deleted() {
     let Some((member, store)) = start().await else { return };
-    let mut raw = etcd_client::Client::connect([&member.url], None).await.unwrap();
+    let raw = raw::Raw::connect(&member.url);
     let good = |name: &str| format!(r#"{{"metadata":{{"name":"{name}"}}}}"#);
     for (path, value) in [
         ("a/good", good("good").into_bytes()),
@@ -106,7 +109,7 @@ async fn undecodable_value_is_named_and_never_delivered_as_deleted() {
         ("a/rubbish", b"{\"metadata\":".to_vec()),
         ("b/good", good("good").into_bytes()),
     ] {
-        raw.put(format!("/registry/pods/{path}"), value, None).await.unwrap();
+        raw.put(format!("/registry/pods/{path}"), value).await;
     }
     let cached = Cacher::start(store.clone(), config(quiet()));
     cached.wait_ready().await.unwrap();
@@ -127,8 +130,8 @@ async fn undecodable_value_is_named_and_never_delivered_as_deleted() {
     // watches end with an error, and lists name it.
     let begun = list(&cachers[0].1, &in_b, &[]).await.unwrap().revision;
     let from = format!("rv={begun}");
-    raw.put("/registry/pods/a/protobuf", good("protobuf"), None).await.unwrap();
-    raw.delete("/registry/pods/a/rubbish", None).await.unwrap();
+    raw.put("/registry/pods/a/protobuf", good("protobuf")).await;
+    raw.delete("/registry/pods/a/rubbish").await;
     for (what, cacher) in &cachers {
         let mut watcher = support::watch(cacher, &in_a, &[&from], PATIENCE).await;
         assert_eq!(next(&mut watcher).await, "Added protobuf", "{what}");
@@ -139,7 +142,7 @@ async fn undecodable_value_is_named_and_never_delivered_as_deleted() {
     for (_, cacher) in &cachers {
         watchers.push(support::watch(cacher, &in_a, &[&from], PATIENCE).await);
     }
-    raw.put("/registry/pods/a/good", "k8s\0", None).await.unwrap();
+    raw.put("/registry/pods/a/good", "k8s\0").await;
     for ((what, cacher), watcher) in cachers.iter().zip(&mut watchers) {
         let told = next(watcher).await;
         assert!(told.contains("410"), "{what}: {told}");

@@ -13,6 +13,9 @@ mod gateway;
 mod permissions;
 #[path = "etcd/proxy.rs"]
 mod proxy;
+#[allow(dead_code, reason = "some of it is for the cache's tests")]
+#[path = "etcd/raw.rs"]
+mod raw;
 #[path = "etcd/server.rs"]
 mod server;
 
@@ -38,6 +41,7 @@ use proptest::test_runner::TestRunner;
 use tokio::time::timeout;
 
 use proxy::Proxy;
+use raw::Raw;
 use server::{Etcd, Member};
 
 /// What must come, comes within this time.
@@ -261,13 +265,13 @@ async fn foreign_keys_hide_nothing_and_are_counted() {
     let Some(binary) = binary() else { return };
     let member = Member::start_one(&binary, &[]);
     let store = connect(&[&member.url]).await;
-    let mut raw = etcd_client::Client::connect([&member.url], None).await.unwrap();
+    let raw = Raw::connect(&member.url);
     let start = store.current_revision().await.unwrap();
     let mut watch = store.watch(pods(), start).await.unwrap();
 
     store.create(&pod("a"), "{\"a\":1}".into(), None).await.unwrap();
     for foreign in [&b"/registry/pods//"[..], b"/registry/pods/ns/../x", b"/registry/pods/\xff\xfe"] {
-        raw.put(foreign, "?", None).await.unwrap();
+        raw.put(foreign, "?").await;
     }
     let last = store.create(&pod("z"), "{\"z\":1}".into(), None).await.unwrap();
 
@@ -282,8 +286,8 @@ async fn foreign_keys_hide_nothing_and_are_counted() {
     assert!(store.foreign_keys() >= 6, "each was counted: {}", store.foreign_keys());
 
     // The layout is Kubernetes': what we write is there byte for byte under its full key.
-    let there = raw.get("/registry/pods/ns/a", None).await.unwrap();
-    assert_eq!(there.kvs()[0].value(), b"{\"a\":1}");
+    let there = raw.get("/registry/pods/ns/a").await.expect("it is there");
+    assert_eq!(there.value, b"{\"a\":1}");
 }
 
 #[tokio::test]
@@ -301,12 +305,12 @@ async fn one_lease_is_shared_by_many_keys() {
     while let Some(created) = tasks.join_next().await {
         created.unwrap().unwrap();
     }
-    let mut raw = etcd_client::Client::connect([&member.url], None).await.unwrap();
-    let leases = raw.leases().await.unwrap();
-    assert_eq!(leases.leases().len(), 1, "a hundred keys within the window share one lease");
+    let raw = Raw::connect(&member.url);
+    let leases = raw.leases().await;
+    assert_eq!(leases.len(), 1, "a hundred keys within the window share one lease");
 
     // Somebody revokes it; the next create finds out and takes another.
-    raw.lease_revoke(leases.leases()[0].id()).await.unwrap();
+    raw.lease_revoke(leases[0]).await;
     assert!(list(&store, 0).await.items.is_empty(), "the keys go with their lease");
     store.create(&pod("next"), "{}".into(), Some(Duration::from_secs(3600))).await.unwrap();
 }
@@ -331,14 +335,11 @@ async fn what_happens_at_one_revision_is_ready_together() {
     let member = Member::start_one(&binary, &[]);
     let store = connect(&[&member.url]).await;
     let mut watch = store.watch(pods(), store.current_revision().await.unwrap()).await.unwrap();
-    let mut raw = etcd_client::Client::connect([&member.url], None).await.unwrap();
-    let lease = raw.lease_grant(2, None).await.unwrap().id();
-    let options = etcd_client::PutOptions::new().with_lease(lease);
-    let puts: Vec<_> = (0..KEYS)
-        .map(|n| etcd_client::TxnOp::put(format!("/registry/pods/ns/e{n}"), "{}", Some(options.clone())))
-        .collect();
+    let raw = Raw::connect(&member.url);
+    let lease = raw.lease_grant(2).await;
+    let puts: Vec<_> = (0..KEYS).map(|n| (format!("/registry/pods/ns/e{n}"), b"{}".to_vec())).collect();
     for puts in puts.chunks(100) {
-        raw.txn(etcd_client::Txn::new().and_then(puts)).await.unwrap();
+        raw.put_all(puts.to_vec(), lease).await;
     }
     let (mut puts, mut removed) = (0, None);
     while puts < KEYS || removed.is_none() {
@@ -443,9 +444,8 @@ async fn the_compactors_of_two_servers_agree() {
     let page = stores[1].list(ListQuery { range: pods(), at: Some(first), limit: 0 }).await;
     assert!(matches!(page, Err(ReadError::Compacted { .. })), "{page:?}");
 
-    let mut raw = etcd_client::Client::connect([&member.url], None).await.unwrap();
-    let key = raw.get(COMPACT_KEY, None).await.unwrap();
-    let ticks = key.kvs()[0].version();
+    let raw = Raw::connect(&member.url);
+    let ticks = raw.get(COMPACT_KEY).await.expect("the compactors' key").version;
     let elapsed = begun.elapsed().as_secs_f64();
     assert!(ticks as f64 <= elapsed + 1.0, "{ticks} ticks in {elapsed:.1} s: both servers compacted");
 }
@@ -544,11 +544,9 @@ async fn tls_files_open_the_door_and_their_lack_does_not() {
 async fn a_password_opens_the_door_and_a_lost_token_is_renewed() {
     let Some(binary) = binary() else { return };
     let mut member = Member::start_one(&binary, &[]);
-    let mut raw = etcd_client::Client::connect([&member.url], None).await.unwrap();
-    raw.user_add("root", "secret", None).await.unwrap();
-    raw.role_add("root").await.unwrap();
-    raw.user_grant_role("root", "root").await.unwrap();
-    raw.auth_enable().await.unwrap();
+    let raw = Raw::connect(&member.url);
+    raw.add_user("root", "secret").await;
+    raw.enable_auth().await;
     let mut options = Etcd3Options::new([&*member.url]);
     let refused = Etcd3::connect(options.clone()).await.unwrap_err();
     assert!(matches!(refused, ConnectError::Denied { .. }), "{refused:?}");
@@ -624,12 +622,9 @@ async fn a_watch_cut_in_the_middle_of_responses_misses_nothing() {
         last = store.create(&pod(format!("big{n}")), vec![b'x'; size].into(), None).await.unwrap();
     }
     // Transactions of many keys, large enough that etcd cuts its answer into fragments within them.
-    let mut raw = etcd_client::Client::connect([&member.url], None).await.unwrap();
+    let raw = Raw::connect(&member.url);
     for round in 0..6 {
-        let puts: Vec<_> = (0..20)
-            .map(|n| etcd_client::TxnOp::put(format!("/registry/pods/ns/t{round}-{n}"), vec![b'y'; 60_000], None))
-            .collect();
-        raw.txn(etcd_client::Txn::new().and_then(puts)).await.unwrap();
+        raw.put_all((0..20).map(|n| (format!("/registry/pods/ns/t{round}-{n}"), vec![b'y'; 60_000])), 0).await;
     }
     last = last.max(store.create(&pod("zz-last"), "{}".into(), None).await.unwrap());
     let truth = truth(&member.url, start, last).await;

@@ -10,22 +10,19 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
-use etcd_client::{
-    Channel, Client, ConnectOptions, KvClient, LeaseClient, MaintenanceClient, ResponseHeader, WatchClient,
-};
 use parking_lot::{Mutex, RwLock};
 use tokio::time::Instant;
+use tonic::Status;
 
+use super::client::Client;
 use super::fault::{Cause, Failure};
 use super::options::{Dial, Etcd3Options};
+use super::proto::ResponseHeader;
 use super::version::Version;
 use crate::error::StoreFault;
 
 /// A member that failed is not asked for this long while another one is there.
 pub(super) const PENALTY: Duration = Duration::from_secs(15);
-
-/// gRPC messages may be this large: an answer to a range is as large as the range.
-const MESSAGE_BYTES_MAX: usize = i32::MAX as usize;
 
 /// May a request be sent again when nobody knows whether it was carried out?
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -43,18 +40,16 @@ pub(super) struct Connection {
     /// Tells this connection from an earlier one to the same member.
     serial: u64,
     pub(super) url: String,
-    pub(super) kv: KvClient,
-    pub(super) lease: LeaseClient,
-    pub(super) maintenance: MaintenanceClient,
-    pub(super) watch: WatchClient,
-    /// Holds the token that `watch` sends; a watch cannot renew it by itself.
-    watches: Client,
+    /// Everything but watches.
+    pub(super) calls: Client,
+    /// Watches, with a connection and a token of their own.
+    pub(super) watches: Client,
 }
 
 impl Connection {
     /// Fetches a new token for watches; nothing happens where no user is given.
     pub(super) async fn renew_watch_token(&self) -> Result<(), Failure> {
-        self.watches.refresh_token().await.map_err(|error| Failure::from_client(&self.url, &error))
+        self.watches.renew_token().await.map_err(|status| Failure::from_status(&self.url, &status))
     }
 }
 
@@ -83,19 +78,13 @@ pub(super) struct Endpoints {
     members: Vec<Member>,
     picker: Mutex<Picker>,
     serial: AtomicU64,
-    connect: ConnectOptions,
+    user: Option<(String, String)>,
     request_timeout: Duration,
     dial_timeout: Duration,
 }
 
 impl Endpoints {
     pub(super) fn new(options: &Etcd3Options, dials: Vec<Dial>) -> Self {
-        // With a leader required, a member cut off from the others says so instead of keeping a
-        // watch that hears nothing.
-        let mut connect = ConnectOptions::new().with_require_leader(true).with_auto_token_refresh(true);
-        if let Some((user, password)) = &options.user {
-            connect = connect.with_user(user, password);
-        }
         Endpoints {
             picker: Mutex::new(Picker::new(dials.len())),
             members: dials
@@ -109,7 +98,7 @@ impl Endpoints {
                 })
                 .collect(),
             serial: AtomicU64::new(0),
-            connect,
+            user: options.user.clone(),
             request_timeout: options.request_timeout,
             dial_timeout: options.dial_timeout,
         }
@@ -136,25 +125,16 @@ impl Endpoints {
         }
         let url = &member.dial.url;
         let client = async |endpoint: &tonic::transport::Endpoint| {
-            let channel = Channel::Tonic(endpoint.connect_lazy());
-            let client = Client::from_channel(channel, Some(self.connect.clone()));
+            let client = Client::new(endpoint.connect_lazy(), self.user.as_ref());
             match tokio::time::timeout(self.dial_timeout, client).await {
-                Ok(client) => client.map_err(|error| Failure::from_client(url, &error)),
+                Ok(client) => client.map_err(|status| Failure::from_status(url, &status)),
                 Err(_) => Err(Failure::timeout(url, self.dial_timeout)),
             }
         };
         let calls = client(&member.dial.calls).await?;
         let watches = client(&member.dial.watches).await?;
-        let connection = Arc::new(Connection {
-            index,
-            serial: self.serial.fetch_add(1, Ordering::Relaxed),
-            url: url.clone(),
-            kv: calls.kv_client().max_decoding_message_size(MESSAGE_BYTES_MAX),
-            lease: calls.lease_client(),
-            maintenance: calls.maintenance_client(),
-            watch: watches.watch_client().max_decoding_message_size(MESSAGE_BYTES_MAX),
-            watches,
-        });
+        let serial = self.serial.fetch_add(1, Ordering::Relaxed);
+        let connection = Arc::new(Connection { index, serial, url: url.clone(), calls, watches });
         *member.connection.write() = Some(connection.clone());
         Ok(connection)
     }
@@ -195,7 +175,7 @@ impl Endpoints {
         request: impl Fn(Arc<Connection>) -> Fut,
     ) -> Result<T, Failure>
     where
-        Fut: Future<Output = Result<T, etcd_client::Error>>,
+        Fut: Future<Output = Result<T, Status>>,
     {
         let attempts = self.members.len().max(2);
         let mut tried = Vec::new();
@@ -225,11 +205,11 @@ impl Endpoints {
         request: impl Fn(Arc<Connection>) -> Fut,
     ) -> Result<T, Failure>
     where
-        Fut: Future<Output = Result<T, etcd_client::Error>>,
+        Fut: Future<Output = Result<T, Status>>,
     {
         let connection = self.connection(index).await?;
         match tokio::time::timeout(limit, request(connection.clone())).await {
-            Ok(answer) => answer.map_err(|error| Failure::from_client(&connection.url, &error)),
+            Ok(answer) => answer.map_err(|status| Failure::from_status(&connection.url, &status)),
             Err(_) => {
                 // The connection may be a dead one that does not know it yet.
                 self.handle_dead(&connection);
@@ -241,7 +221,7 @@ impl Endpoints {
     /// A read within the usual time.
     pub(super) async fn read<T, Fut>(&self, request: impl Fn(Arc<Connection>) -> Fut) -> Result<T, Failure>
     where
-        Fut: Future<Output = Result<T, etcd_client::Error>>,
+        Fut: Future<Output = Result<T, Status>>,
     {
         self.call(Verb::Read, self.request_timeout, request).await
     }
@@ -249,7 +229,7 @@ impl Endpoints {
     /// A write within the usual time.
     pub(super) async fn write<T, Fut>(&self, request: impl Fn(Arc<Connection>) -> Fut) -> Result<T, Failure>
     where
-        Fut: Future<Output = Result<T, etcd_client::Error>>,
+        Fut: Future<Output = Result<T, Status>>,
     {
         self.call(Verb::Write, self.request_timeout, request).await
     }
@@ -260,14 +240,13 @@ impl Endpoints {
     /// says nothing about what the user may do with keys, so it is no failure.
     pub(super) async fn learn_version(&self, index: usize, limit: Duration) -> Result<Introduction, Failure> {
         let member = &self.members[index];
-        let status =
-            self.try_call(index, limit, |connection| async move { connection.maintenance.clone().status().await });
+        let status = self.try_call(index, limit, |connection| async move { connection.calls.status().await });
         match status.await {
-            Ok(mut status) => {
-                let version = Version::parse(status.version());
+            Ok(status) => {
+                let version = Version::parse(&status.version);
                 *member.version.write() = version;
                 member.secretive.store(false, Ordering::Relaxed);
-                Ok(Introduction::Version(version, status.take_header()))
+                Ok(Introduction::Version(version, status.header))
             }
             Err(Failure { cause: Cause::Fault(StoreFault::Denied(reason)), .. }) => {
                 *member.version.write() = None;

@@ -76,21 +76,6 @@ impl Failure {
         Failure { cause: Cause::Astray(reason), unsent: false, elsewhere: true }
     }
 
-    /// Reads an error of the client library.
-    pub(super) fn from_client(endpoint: &str, error: &etcd_client::Error) -> Self {
-        match error {
-            etcd_client::Error::GRpcStatus(status) => Self::from_status(endpoint, status),
-            other => {
-                let unsent = matches!(other, etcd_client::Error::TransportError(e) if is_connect_error(e));
-                Failure {
-                    cause: Cause::Fault(StoreFault::Unavailable(format!("etcd at {endpoint}: {}", chain(other)))),
-                    unsent,
-                    elsewhere: true,
-                }
-            }
-        }
-    }
-
     /// Reads a gRPC status.
     pub(super) fn from_status(endpoint: &str, status: &Status) -> Self {
         let unsent = status.source().is_some_and(is_connect_error);

@@ -3,9 +3,9 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use bytes::Bytes;
-use etcd_client::proto::PbKeyValue;
 use listwatch_meta::{Key, KeyRange, Revision};
 
+use super::proto;
 use crate::types::KeyValue;
 
 /// The first keys that are not ours are each named in the log; from then on only every power of
@@ -74,7 +74,7 @@ impl Keyspace {
     }
 
     /// An entry as the store hands it out: the value's bytes are moved, not copied.
-    pub(super) fn entry(&self, kv: PbKeyValue) -> Option<KeyValue> {
+    pub(super) fn entry(&self, kv: proto::KeyValue) -> Option<KeyValue> {
         let key = self.relative(&kv.key)?;
         Some(KeyValue {
             key,

@@ -38,16 +38,8 @@
 //! }
 //! # Ok(()) }
 //! ```
-//!
-//! # Building
-//! `etcd-client` compiles etcd's `.proto` files in its build script and needs `protoc`. In this
-//! repository nothing has to be installed: `.cargo/config.toml` points `PROTOC` at a launcher that
-//! runs the binary which cargo fetched with this crate's build-dependencies. Cargo does not hand
-//! that configuration on to those who depend on this crate with the feature `etcd3`: **have
-//! `protoc` on the PATH** (Debian: `protobuf-compiler` and `libprotobuf-dev`; Homebrew: `protobuf`)
-//! or set `PROTOC` to one, for example to the binary in the `protoc-bin-vendored-*` package that
-//! cargo has fetched for you, or copy `.cargo/config.toml` and `.cargo/protoc` into your workspace.
 
+mod client;
 mod compact;
 mod endpoints;
 mod fault;
@@ -57,6 +49,7 @@ mod lease;
 mod liveness;
 mod options;
 mod pager;
+mod proto;
 mod transfer;
 mod version;
 mod watch;
@@ -69,8 +62,6 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use bytes::Bytes;
-use etcd_client::proto::{PbRangeResponse, PbResponseHeader, PbTxnOpResponse, PbTxnResponse};
-use etcd_client::{Compare, CompareOp, GetOptions, PutOptions, Txn, TxnOp, WatchOptions};
 use listwatch_meta::{Key, KeyRange, Revision};
 use parking_lot::Mutex;
 use tokio::time::Instant;
@@ -81,6 +72,10 @@ use self::history::{Floor, History, Replaced};
 use self::keys::{Keyspace, number, revision};
 use self::lease::{LeaseBook, Place};
 use self::pager::{Page, PageRequest, Pager};
+use self::proto::{
+    Compare, PutRequest, RangeRequest, RangeResponse, RequestOp, ResponseHeader, TxnRequest, TxnResponse,
+    WatchCreateRequest,
+};
 use self::version::Version;
 use self::watch_stream::AbortOnDrop;
 use crate::error::{CreateError, DeleteError, ReadError, StoreFault, UpdateError, WatchError};
@@ -267,21 +262,24 @@ impl Shared {
     /// The store's revision: a linearizable read of a key that never exists, of which only the
     /// header matters.
     async fn current_revision(&self) -> Result<Revision, Failure> {
-        let options = GetOptions::new().with_keys_only().with_limit(1);
-        Ok(self.range(self.keys.never(), options).await?.1)
+        Ok(self.range(self.probe()).await?.1)
+    }
+
+    /// A read that finds nothing, of which only the response's header matters.
+    fn probe(&self) -> RangeRequest {
+        RangeRequest { key: self.keys.never(), keys_only: true, limit: 1, ..RangeRequest::default() }
     }
 
     /// A linearizable read, and the store's revision when it was answered.
-    async fn range(&self, key: Vec<u8>, options: GetOptions) -> Result<(PbRangeResponse, Revision), Failure> {
-        let (key, options) = (&key, &options);
+    async fn range(&self, request: RangeRequest) -> Result<(RangeResponse, Revision), Failure> {
+        let request = &request;
         let mut astray = 0;
         loop {
             let floor = self.history.floor();
-            let request = |connection: Arc<Connection>| async move {
-                let answer = connection.kv.clone().get(key.clone(), Some(options.clone())).await?;
-                Ok::<_, etcd_client::Error>((connection.index, answer.0))
+            let call = |connection: Arc<Connection>| async move {
+                Ok((connection.index, connection.calls.range(request.clone()).await?))
             };
-            let (index, response) = self.endpoints.read(request).await?;
+            let (index, response) = self.endpoints.read(call).await?;
             let failure = match self.check_header(floor, response.header.as_ref())? {
                 Ok(revision) => return Ok((response, revision)),
                 Err(replaced) => Box::pin(self.judge(floor, index, replaced)).await,
@@ -298,7 +296,7 @@ impl Shared {
     fn check_header(
         &self,
         floor: Floor,
-        header: Option<&PbResponseHeader>,
+        header: Option<&ResponseHeader>,
     ) -> Result<Result<Revision, Replaced>, Failure> {
         let header = header.ok_or_else(|| Failure::nonsense("a response without a header"))?;
         let now = revision(header.revision);
@@ -307,7 +305,7 @@ impl Shared {
 
     /// The same for a write. One that another cluster carried out is not acknowledged; one that a
     /// replaced history holds has happened, and the next read finds out the rest.
-    async fn check_write(&self, floor: Floor, index: usize, header: Option<&PbResponseHeader>) -> Result<(), Failure> {
+    async fn check_write(&self, floor: Floor, index: usize, header: Option<&ResponseHeader>) -> Result<(), Failure> {
         match self.check_header(floor, header)? {
             Err(replaced @ Replaced::Cluster { .. }) => Err(Box::pin(self.judge(floor, index, replaced)).await),
             _ => Ok(()),
@@ -320,12 +318,9 @@ impl Shared {
     async fn judge(&self, floor: Floor, suspect: usize, replaced: Replaced) -> Failure {
         tokio::time::sleep(RECONSIDER_AFTER).await;
         for index in 0..self.endpoints.len() {
-            let request = |connection: Arc<Connection>| async move {
-                let options = GetOptions::new().with_keys_only().with_limit(1);
-                connection.kv.clone().get(self.keys.never(), Some(options)).await
-            };
+            let request = |connection: Arc<Connection>| async move { connection.calls.range(self.probe()).await };
             let Ok(answer) = self.endpoints.try_call(index, HEALTH_TIMEOUT, request).await else { continue };
-            if let Ok(Ok(_)) = self.check_header(floor, answer.0.header.as_ref()) {
+            if let Ok(Ok(_)) = self.check_header(floor, answer.header.as_ref()) {
                 self.endpoints.handle_failed(suspect);
                 let failure = Failure::astray(self.endpoints.url(suspect), &replaced);
                 tracing::warn!(?failure, "a member of etcd is not one with the others");
@@ -355,16 +350,15 @@ impl Shared {
         let floor = self.history.floor();
         let (version, cluster) = match self.endpoints.learn_version(index, limit).await? {
             Introduction::Version(version, header) => {
-                (version, header.map(|header| (header.cluster_id(), revision(header.revision()))))
+                (version, header.map(|header| (header.cluster_id, revision(header.revision))))
             }
             Introduction::Denied(reason) => {
                 // The header of any answer names the cluster; this one needs nothing but the prefix,
                 // and no leader.
                 let request = |connection: Arc<Connection>| async move {
-                    let options = GetOptions::new().with_keys_only().with_limit(1).with_serializable();
-                    connection.kv.clone().get(self.keys.never(), Some(options)).await
+                    connection.calls.range(RangeRequest { serializable: true, ..self.probe() }).await
                 };
-                let header = self.endpoints.try_call(index, limit, request).await?.0.header;
+                let header = self.endpoints.try_call(index, limit, request).await?.header;
                 self.endpoints.handle_secretive(index, &reason);
                 (None, header.map(|header| (header.cluster_id, revision(header.revision))))
             }
@@ -389,12 +383,9 @@ impl Shared {
     ) -> Result<Revision, Failure> {
         let floor = self.history.floor();
         let read = async |key: Vec<u8>, at: Revision| {
-            let options = GetOptions::new().with_revision(number(at)).with_keys_only().with_limit(1);
-            let (key, options) = (&key, &options);
-            let request = |connection: Arc<Connection>| async move {
-                connection.kv.clone().get(key.clone(), Some(options.clone())).await
-            };
-            let response = self.endpoints.try_call(index, limit, request).await?.0;
+            let request = &RangeRequest { key, revision: number(at), ..self.probe() };
+            let call = |connection: Arc<Connection>| async move { connection.calls.range(request.clone()).await };
+            let response = self.endpoints.try_call(index, limit, call).await?;
             let now = match self.check_header(floor, response.header.as_ref())? {
                 Ok(now) => now,
                 Err(replaced) => return Err(Box::pin(self.judge(floor, index, replaced)).await),
@@ -417,14 +408,16 @@ impl Shared {
 
     /// One page of a range.
     async fn page(&self, request: &PageRequest, values: Values) -> Result<Page, Failure> {
-        let mut options = GetOptions::new()
-            .with_range(request.end.clone())
-            .with_revision(number(request.at))
-            .with_limit(i64::try_from(request.limit).unwrap_or(0));
-        if values == Values::LeftOut {
-            options = options.with_keys_only();
-        }
-        let (response, revision) = self.range(request.key.clone(), options).await?;
+        let (response, revision) = self
+            .range(RangeRequest {
+                key: request.key.clone(),
+                range_end: request.end.clone(),
+                revision: number(request.at),
+                limit: i64::try_from(request.limit).unwrap_or(0),
+                keys_only: values == Values::LeftOut,
+                ..RangeRequest::default()
+            })
+            .await?;
         let received = response.kvs.len();
         let bytes = response.kvs.iter().map(|kv| kv.key.len() + kv.value.len()).sum();
         let last_key = if response.more { response.kvs.last().map(|kv| kv.key.clone()) } else { None };
@@ -451,12 +444,10 @@ impl Shared {
             Place::Grant { seconds } => i64::try_from(seconds).unwrap_or(i64::MAX),
         };
         // A lease that was granted twice holds nothing and runs out by itself: as safe as a read.
-        let granted = self
-            .endpoints
-            .read(|connection| async move { connection.lease.clone().grant(seconds, None).await })
-            .await?;
-        self.leases.lock().handle_granted(ttl, asked, granted.id());
-        Ok(granted.id())
+        let granted =
+            self.endpoints.read(|connection| async move { connection.calls.lease_grant(seconds).await }).await?;
+        self.leases.lock().handle_granted(ttl, asked, granted.id);
+        Ok(granted.id)
     }
 
     /// `if key is at expected then put value, else get key`; expected 0: there is no key.
@@ -466,7 +457,7 @@ impl Shared {
         expected: i64,
         value: &Bytes,
         ttl: Option<Duration>,
-    ) -> Result<PbTxnResponse, Failure> {
+    ) -> Result<TxnResponse, Failure> {
         let full = self.keys.full(key.as_str());
         let floor = self.history.floor();
         let mut renewed = false;
@@ -478,14 +469,10 @@ impl Shared {
             let result = self
                 .endpoints
                 .write(|connection| {
-                    let txn = Txn::new()
-                        .when([Compare::mod_revision(full.clone(), CompareOp::Equal, expected)])
-                        .and_then([TxnOp::put(full.clone(), &value[..], Some(PutOptions::new().with_lease(lease)))])
-                        .or_else([TxnOp::get(full.clone(), None)]);
-                    async move {
-                        let answer = connection.kv.clone().txn(txn).await?;
-                        Ok::<_, etcd_client::Error>((connection.index, answer.0))
-                    }
+                    let put = PutRequest { key: full.clone(), value: value.to_vec(), lease };
+                    let put = RequestOp::put(put);
+                    let txn = TxnRequest::if_else(Compare::mod_revision(full.clone(), expected), put, full.clone());
+                    async move { Ok((connection.index, connection.calls.txn(txn).await?)) }
                 })
                 .await;
             match result {
@@ -503,20 +490,15 @@ impl Shared {
     }
 
     /// `if key is at expected then delete it, else get it`.
-    async fn delete_if(&self, key: &Key, expected: i64) -> Result<PbTxnResponse, Failure> {
+    async fn delete_if(&self, key: &Key, expected: i64) -> Result<TxnResponse, Failure> {
         let full = self.keys.full(key.as_str());
         let floor = self.history.floor();
         let (index, response) = self
             .endpoints
             .write(|connection| {
-                let txn = Txn::new()
-                    .when([Compare::mod_revision(full.clone(), CompareOp::Equal, expected)])
-                    .and_then([TxnOp::delete(full.clone(), None)])
-                    .or_else([TxnOp::get(full.clone(), None)]);
-                async move {
-                    let answer = connection.kv.clone().txn(txn).await?;
-                    Ok::<_, etcd_client::Error>((connection.index, answer.0))
-                }
+                let delete = RequestOp::delete(full.clone());
+                let txn = TxnRequest::if_else(Compare::mod_revision(full.clone(), expected), delete, full.clone());
+                async move { Ok((connection.index, connection.calls.txn(txn).await?)) }
             })
             .await?;
         self.check_write(floor, index, response.header.as_ref()).await?;
@@ -524,13 +506,13 @@ impl Shared {
     }
 
     /// Reads a transaction: its revision, or what is there instead.
-    fn outcome(&self, response: PbTxnResponse) -> Result<Result<Revision, Option<KeyValue>>, StoreFault> {
+    fn outcome(&self, response: TxnResponse) -> Result<Result<Revision, Option<KeyValue>>, StoreFault> {
         if response.succeeded {
             let revision = header_revision(response.header.map(|header| header.revision));
             return revision.map(Ok).map_err(Failure::into_fault);
         }
         match response.responses.into_iter().next().and_then(|op| op.response) {
-            Some(PbTxnOpResponse::ResponseRange(range)) => {
+            Some(proto::Response::Range(range)) => {
                 Ok(Err(range.kvs.into_iter().next().and_then(|kv| self.keys.entry(kv))))
             }
             _ => Err(Failure::nonsense("a refused transaction without its read").into_fault()),
@@ -550,10 +532,8 @@ impl Shared {
     }
 
     async fn compact(&self, at: Revision) -> Result<(), Failure> {
-        let compacted = self
-            .endpoints
-            .read(|connection| async move { connection.kv.clone().compact(number(at), None).await })
-            .await;
+        let compacted =
+            self.endpoints.read(|connection| async move { connection.calls.compact(number(at)).await }).await;
         match compacted {
             Ok(_) => {
                 self.learn_compacted(at);
@@ -576,13 +556,12 @@ impl Shared {
     /// The oldest revision that etcd holds. etcd tells it only to a watch that begins too early.
     async fn oldest(&self) -> Result<Revision, Failure> {
         const FIRST: i64 = 1;
-        let first = self
-            .endpoints
-            .read(|connection| async move {
-                let options = GetOptions::new().with_revision(FIRST).with_keys_only().with_limit(1);
-                connection.kv.clone().get(self.keys.never(), Some(options)).await
-            })
-            .await;
+        let first =
+            self.endpoints
+                .read(|connection| async move {
+                    connection.calls.range(RangeRequest { revision: FIRST, ..self.probe() }).await
+                })
+                .await;
         match first {
             Ok(_) => return Ok(Revision::new(1)),
             Err(Failure { cause: Cause::Compacted, .. }) => {}
@@ -591,11 +570,11 @@ impl Shared {
         let compacted = self
             .endpoints
             .read(|connection| async move {
-                let options = WatchOptions::new().with_start_revision(FIRST);
-                let mut stream = connection.watch.clone().watch(self.keys.never(), Some(options)).await?;
-                while let Some(response) = stream.message().await? {
-                    if response.compact_revision() > 0 {
-                        return Ok(response.compact_revision());
+                let watch = WatchCreateRequest { key: self.keys.never(), start_revision: FIRST, ..Default::default() };
+                let (_requests, mut responses) = connection.watches.watch(watch).await?;
+                while let Some(response) = responses.message().await? {
+                    if response.compact_revision > 0 {
+                        return Ok(response.compact_revision);
                     }
                 }
                 Ok(FIRST)
@@ -646,14 +625,12 @@ impl Shared {
         let response = self
             .endpoints
             .write(|connection| async move {
-                let txn = Txn::new()
-                    .when([Compare::version(COMPACT_KEY, CompareOp::Equal, round.expected_version)])
-                    .and_then([TxnOp::put(COMPACT_KEY, round.value.to_string(), None)])
-                    .or_else([TxnOp::get(COMPACT_KEY, None)]);
-                connection.kv.clone().txn(txn).await
+                let key: Vec<u8> = COMPACT_KEY.into();
+                let put = PutRequest { key: key.clone(), value: round.value.to_string().into(), lease: 0 };
+                let compare = Compare::version(key.clone(), round.expected_version);
+                connection.calls.txn(TxnRequest::if_else(compare, RequestOp::put(put), key)).await
             })
-            .await?
-            .0;
+            .await?;
         let now = header_revision(response.header.map(|header| header.revision))?;
         if response.succeeded {
             let Some(at) = compactor.handle_won(now) else { return Ok(None) };
@@ -661,7 +638,7 @@ impl Shared {
             return Ok(Some(at));
         }
         let there = match response.responses.into_iter().next().and_then(|op| op.response) {
-            Some(PbTxnOpResponse::ResponseRange(range)) => range.kvs.into_iter().next(),
+            Some(proto::Response::Range(range)) => range.kvs.into_iter().next(),
             _ => None,
         };
         compactor.handle_lost(there.map_or(0, |kv| kv.version), now);
@@ -686,7 +663,8 @@ impl Storage for Etcd3 {
     async fn get(&self, key: &Key) -> Result<(Option<KeyValue>, Revision), ReadError> {
         let shared = &self.shared;
         shared.check_open()?;
-        let read = shared.range(shared.keys.full(key.as_str()), GetOptions::new()).await;
+        let request = RangeRequest { key: shared.keys.full(key.as_str()), ..RangeRequest::default() };
+        let read = shared.range(request).await;
         let (response, revision) = read.map_err(Failure::into_fault)?;
         Ok((response.kvs.into_iter().next().and_then(|kv| shared.keys.entry(kv)), revision))
     }
@@ -766,7 +744,8 @@ impl Storage for Etcd3 {
     async fn health(&self) -> Result<(), StoreFault> {
         let shared = &self.shared;
         shared.check_open()?;
-        let read = shared.range(shared.keys.full("/health"), GetOptions::new().with_keys_only());
+        let request = RangeRequest { key: shared.keys.full("/health"), keys_only: true, ..RangeRequest::default() };
+        let read = shared.range(request);
         match tokio::time::timeout(HEALTH_TIMEOUT, read).await {
             Ok(answer) => answer.map(|_| ()).map_err(Failure::into_fault),
             Err(_) => Err(StoreFault::Unavailable(format!("etcd did not answer within {}s", HEALTH_TIMEOUT.as_secs()))),
@@ -776,16 +755,16 @@ impl Storage for Etcd3 {
     async fn stats(&self) -> Result<StoreStats, StoreFault> {
         let shared = &self.shared;
         shared.check_open()?;
-        let status =
-            shared.endpoints.read(|connection| async move { connection.maintenance.clone().status().await }).await;
+        let status = shared.endpoints.read(|connection| async move { connection.calls.status().await }).await;
         let (description, bytes) = match status {
-            Ok(status) => (format!("etcd {}", status.version()), u64::try_from(status.db_size()).ok()),
+            Ok(status) => (format!("etcd {}", status.version), u64::try_from(status.db_size).ok()),
             // Some versions tell that to the role root only.
             Err(Failure { cause: Cause::Fault(StoreFault::Denied(_)), .. }) => ("etcd".to_owned(), None),
             Err(failure) => return Err(failure.into_fault()),
         };
         let (start, end) = shared.keys.everything();
-        let counted = shared.range(start, GetOptions::new().with_range(end).with_count_only()).await;
+        let request = RangeRequest { key: start, range_end: end, count_only: true, ..RangeRequest::default() };
+        let counted = shared.range(request).await;
         let (counted, revision) = counted.map_err(Failure::into_fault)?;
         Ok(StoreStats {
             description,

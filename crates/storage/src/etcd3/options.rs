@@ -4,8 +4,7 @@ use std::fmt;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use etcd_client::{Certificate, Identity, TlsOptions};
-use tonic::transport::Endpoint;
+use tonic::transport::{Certificate, ClientTlsConfig, Endpoint, Identity};
 
 use super::fault::chain;
 use crate::error::StoreFault;
@@ -106,7 +105,7 @@ impl Etcd3Options {
         Ok(dials)
     }
 
-    fn dial(&self, endpoint: &str, tls: Option<&TlsOptions>) -> Result<Dial, ConnectError> {
+    fn dial(&self, endpoint: &str, tls: Option<&ClientTlsConfig>) -> Result<Dial, ConnectError> {
         let url = match endpoint.split_once("://") {
             Some(("http" | "https", _)) => endpoint.to_owned(),
             Some((scheme, _)) => {
@@ -124,7 +123,7 @@ impl Etcd3Options {
             return Err(ConnectError::Endpoint { endpoint: url, reason });
         }
         if url.starts_with("https://") {
-            let tls = tls.cloned().unwrap_or_else(|| TlsOptions::new().with_enabled_roots());
+            let tls = tls.cloned().unwrap_or_else(|| ClientTlsConfig::new().with_enabled_roots());
             base = base.tls_config(tls).map_err(|error| refuse(&error))?;
         }
         base = base
@@ -142,7 +141,7 @@ impl Etcd3Options {
         })
     }
 
-    fn tls(&self) -> Result<Option<TlsOptions>, ConnectError> {
+    fn tls(&self) -> Result<Option<ClientTlsConfig>, ConnectError> {
         let identity = match (&self.cert_file, &self.key_file) {
             (Some(cert), Some(key)) => {
                 Some(Identity::from_pem(pem(cert, "CERTIFICATE-----")?, pem(key, "PRIVATE KEY-----")?))
@@ -166,8 +165,8 @@ impl Etcd3Options {
             return Ok(None);
         }
         let mut tls = match ca {
-            Some(ca) => TlsOptions::new().ca_certificate(Certificate::from_pem(ca)),
-            None => TlsOptions::new().with_enabled_roots(),
+            Some(ca) => ClientTlsConfig::new().ca_certificate(Certificate::from_pem(ca)),
+            None => ClientTlsConfig::new().with_enabled_roots(),
         };
         if let Some(identity) = identity {
             tls = tls.identity(identity);

@@ -7,12 +7,11 @@ use std::collections::HashMap;
 use std::time::Duration;
 
 use async_trait::async_trait;
-use etcd_client::GetOptions;
-use etcd_client::proto::PbKeyValue;
 use listwatch_meta::Revision;
 use tokio::time::Instant;
 
 use super::keys::number;
+use super::proto::{self, RangeRequest};
 use super::{Etcd3, Failure, Shared};
 use crate::error::ReadError;
 use crate::transfer::{PAGE_BYTES, PAGE_RECORDS_MAX, Record, Records, RecordsError, Source};
@@ -30,10 +29,10 @@ impl Source for Etcd3 {
         let (next, end) = self.shared.keys.everything();
         let (from, to) = (&next, &end);
         let counted = self.shared.endpoints.read(|connection| async move {
-            let options = GetOptions::new().with_range(to.clone()).with_count_only();
-            connection.kv.clone().get(from.clone(), Some(options)).await
+            let (key, range_end) = (from.clone(), to.clone());
+            connection.calls.range(RangeRequest { key, range_end, count_only: true, ..RangeRequest::default() }).await
         });
-        let counted = counted.await.map_err(Failure::into_fault)?.0;
+        let counted = counted.await.map_err(Failure::into_fault)?;
         let at = super::header_revision(counted.header.map(|header| header.revision)).map_err(Failure::into_fault)?;
         let count = u64::try_from(counted.count).unwrap_or(0);
         let (page_records, ends) = (FIRST_PAGE_RECORDS, HashMap::new());
@@ -87,14 +86,17 @@ impl Records for EtcdRecords<'_> {
 }
 
 impl EtcdRecords<'_> {
-    async fn page(&mut self, from: Vec<u8>) -> Result<Vec<PbKeyValue>, Failure> {
+    async fn page(&mut self, from: Vec<u8>) -> Result<Vec<proto::KeyValue>, Failure> {
         let (start, end, at) = (&from, &self.end, number(self.at));
         let limit = i64::try_from(self.page_records).unwrap_or(i64::MAX);
         let response = self.shared.endpoints.read(|connection| async move {
-            let options = GetOptions::new().with_range(end.clone()).with_revision(at).with_limit(limit);
-            connection.kv.clone().get(start.clone(), Some(options)).await
+            let (key, range_end) = (start.clone(), end.clone());
+            connection
+                .calls
+                .range(RangeRequest { key, range_end, revision: at, limit, ..RangeRequest::default() })
+                .await
         });
-        let response = response.await?.0;
+        let response = response.await?;
         let bytes: usize = response.kvs.iter().map(|kv| kv.key.len() + kv.value.len()).sum();
         let average = (bytes / response.kvs.len().max(1)).max(1);
         self.page_records = (PAGE_BYTES / average).clamp(1, PAGE_RECORDS_MAX);
@@ -116,9 +118,9 @@ impl EtcdRecords<'_> {
                 let answer = self
                     .shared
                     .endpoints
-                    .read(|connection| async move { connection.lease.clone().time_to_live(lease, None).await });
+                    .read(|connection| async move { connection.calls.lease_time_to_live(lease).await });
                 // etcd counts down whole seconds, and what it has begun is not over.
-                let seconds = u64::try_from(answer.await?.ttl()).map_or(0, |seconds| seconds + 1);
+                let seconds = u64::try_from(answer.await?.ttl).map_or(0, |seconds| seconds + 1);
                 if self.ends.len() >= LEASES_MAX {
                     self.ends.clear();
                 }

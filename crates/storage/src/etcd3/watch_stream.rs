@@ -26,19 +26,20 @@ use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
 use bytes::Bytes;
-use etcd_client::proto::{PbEvent, PbWatchResponse};
-use etcd_client::{WatchOptions, WatchRequestSender, WatchResponseStream};
 use futures_core::Stream;
 use listwatch_meta::{Key, KeyRange, Revision};
 use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore, mpsc};
 use tokio::task::JoinHandle;
 use tokio::time::Instant;
+use tonic::Streaming;
 
+use super::client::WatchRequests;
 use super::endpoints::Connection;
 use super::fault::{Cause, Failure};
 use super::history::Floor;
 use super::keys::{Keyspace, number, revision};
 use super::liveness::{Duty, Liveness};
+use super::proto::{self, WatchCreateRequest, WatchResponse};
 use super::watch::{Decoded, Effect, End, Response, WatchCore};
 use super::{Shared, version::Version};
 use crate::error::{StoreFault, WatchError};
@@ -334,18 +335,16 @@ impl Driver {
             let (version, now) = tokio::try_join!(version, check)?;
             let begin = first_revision(after, version.is_some_and(Version::keeps_removal_at_compaction));
             let (start, end) = self.shared.keys.full_range(&self.range);
-            let options = WatchOptions::new()
-                .with_range(end)
-                .with_start_revision(begin)
-                .with_prev_key()
-                .with_progress_notify()
-                .with_fragment();
-            let stream = connection
-                .watch
-                .clone()
-                .watch(start, Some(options))
-                .await
-                .map_err(|error| Failure::from_client(&connection.url, &error))?;
+            let create = WatchCreateRequest {
+                key: start,
+                range_end: end,
+                start_revision: begin,
+                prev_kv: true,
+                progress_notify: true,
+                fragment: true,
+            };
+            let stream = connection.watches.watch(create).await;
+            let stream = stream.map_err(|status| Failure::from_status(&connection.url, &status))?;
             Ok((connection, stream, version.is_some_and(Version::answers_progress_truly), now))
         };
         // On the heap, and gone when the watch stands: a watch's task is small for the rest of its life.
@@ -363,11 +362,11 @@ impl Driver {
             }
         })?;
         let (incoming, receiver) = mpsc::channel(INCOMING_RESPONSES);
-        let (sender, stream) = stream.split();
+        let (requests, stream) = stream;
         let reader = Reader {
             shared: self.shared.clone(),
             connection,
-            sender,
+            requests,
             stream,
             live: Liveness::new(Instant::now()),
             watch_id: None,
@@ -415,8 +414,8 @@ fn end_of(failure: Failure) -> End {
 struct Reader {
     shared: Arc<Shared>,
     connection: Arc<Connection>,
-    sender: WatchRequestSender,
-    stream: WatchResponseStream,
+    requests: WatchRequests,
+    stream: Streaming<WatchResponse>,
     live: Liveness,
     /// The id that etcd gave our watch; whatever is created after it is a leftover of a probe.
     watch_id: Option<i64>,
@@ -451,16 +450,16 @@ impl Reader {
                     () = wished(self.wish.as_deref()) => self.live.handle_progress_wanted(),
                     () = &mut timer => {}
                 }
-                if let Some(end) = self.perform_duties().await {
+                if let Some(end) = self.perform_duties() {
                     return Some(end);
                 }
                 timer.as_mut().reset(self.live.poll_timeout());
             };
             let response = match message {
-                Ok(Some(response)) => response.0,
+                Ok(Some(response)) => response,
                 Ok(None) => return Some(End::Lost("etcd closed the stream".to_owned())),
-                Err(error) => {
-                    let failure = Failure::from_client(&self.connection.url, &error);
+                Err(status) => {
+                    let failure = Failure::from_status(&self.connection.url, &status);
                     if failure.elsewhere {
                         self.shared.endpoints.handle_failed(self.connection.index);
                     }
@@ -470,21 +469,21 @@ impl Reader {
             let weight = u32::try_from(weigh(&response).clamp(1, WATCH_BYTES)).unwrap_or(u32::MAX);
             let response = decode(&self.shared.keys, response);
             self.live.handle_heard(Instant::now(), response.is_progress());
-            self.cancel_leftover(&response).await;
+            self.cancel_leftover(&response);
             let permit = self.budget.clone().acquire_many_owned(weight).await.ok()?;
             slot.send(Incoming::Response(response, permit));
         }
     }
 
-    async fn perform_duties(&mut self) -> Option<End> {
+    fn perform_duties(&mut self) -> Option<End> {
         while let Some(duty) = self.live.poll(Instant::now()) {
             let sent = match duty {
                 Duty::SendProbe => {
                     let nothing = self.shared.keys.never();
-                    let options = WatchOptions::new().with_range(nothing.clone());
-                    at_once(self.sender.watch(nothing, Some(options))).await
+                    let (key, range_end) = (nothing.clone(), nothing);
+                    self.requests.create(WatchCreateRequest { key, range_end, ..WatchCreateRequest::default() })
                 }
-                Duty::SendProgressRequest => at_once(self.sender.request_progress()).await,
+                Duty::SendProgressRequest => self.requests.request_progress(),
                 Duty::TellWhatIsKnown => {
                     // Where there is no room the caller has other things to read first.
                     let _ = self.incoming.try_send(Incoming::Unanswered);
@@ -502,14 +501,14 @@ impl Reader {
 
     /// etcd refuses to create what a probe asks for. A server that only speaks etcd's API may
     /// create it; then it is taken away again.
-    async fn cancel_leftover(&mut self, response: &Response) {
+    fn cancel_leftover(&mut self, response: &Response) {
         if !response.created || response.canceled {
             return;
         }
         match self.watch_id {
             None => self.watch_id = Some(response.watch_id),
             Some(ours) if ours != response.watch_id => {
-                at_once(self.sender.cancel(response.watch_id)).await;
+                self.requests.cancel(response.watch_id);
             }
             Some(_) => {}
         }
@@ -524,17 +523,12 @@ async fn wished(wish: Option<&Notify>) {
     }
 }
 
-/// Sends without waiting: a stream whose outgoing side is full answers nobody anyway.
-async fn at_once(send: impl Future<Output = Result<(), etcd_client::Error>>) -> bool {
-    matches!(tokio::time::timeout(Duration::ZERO, send).await, Ok(Ok(())))
-}
-
-fn weigh(response: &PbWatchResponse) -> usize {
-    let kv = |kv: &Option<etcd_client::proto::PbKeyValue>| kv.as_ref().map_or(0, |kv| kv.key.len() + kv.value.len());
+fn weigh(response: &WatchResponse) -> usize {
+    let kv = |kv: &Option<proto::KeyValue>| kv.as_ref().map_or(0, |kv| kv.key.len() + kv.value.len());
     response.events.iter().map(|event| kv(&event.kv) + kv(&event.prev_kv)).sum()
 }
 
-fn decode(keys: &Keyspace, response: PbWatchResponse) -> Response {
+fn decode(keys: &Keyspace, response: WatchResponse) -> Response {
     Response {
         watch_id: response.watch_id,
         revision: revision(response.header.map_or(0, |header| header.revision)),
@@ -547,7 +541,7 @@ fn decode(keys: &Keyspace, response: PbWatchResponse) -> Response {
     }
 }
 
-fn decode_event(keys: &Keyspace, event: PbEvent) -> Decoded {
+fn decode_event(keys: &Keyspace, event: proto::Event) -> Decoded {
     const DELETE: i32 = 1;
     // An event without a key does not occur; its zero revision is behind every watch.
     let Some(kv) = event.kv else { return Decoded::Foreign(Revision::ZERO) };
@@ -572,8 +566,6 @@ fn decode_event(keys: &Keyspace, event: PbEvent) -> Decoded {
 #[cfg(test)]
 mod tests {
     use std::future::poll_fn;
-
-    use etcd_client::proto::PbKeyValue;
 
     use super::*;
 
@@ -647,18 +639,18 @@ mod tests {
         assert_eq!(budget.available_permits(), 1, "bounded: nothing is held for what was handed out");
     }
 
-    fn kv(key: &str, value: &str, created: i64, modified: i64) -> PbKeyValue {
-        PbKeyValue {
+    fn kv(key: &str, value: &str, created: i64, modified: i64) -> proto::KeyValue {
+        proto::KeyValue {
             key: key.into(),
             value: value.into(),
             create_revision: created,
             mod_revision: modified,
-            ..PbKeyValue::default()
+            ..proto::KeyValue::default()
         }
     }
 
-    fn check(r#type: i32, kv: Option<PbKeyValue>, prev_kv: Option<PbKeyValue>, expected: &str) {
-        let decoded = decode_event(&Keyspace::new("/registry"), PbEvent { r#type, kv, prev_kv });
+    fn check(r#type: i32, kv: Option<proto::KeyValue>, prev_kv: Option<proto::KeyValue>, expected: &str) {
+        let decoded = decode_event(&Keyspace::new("/registry"), proto::Event { r#type, kv, prev_kv });
         let text = match decoded {
             Decoded::Event(StoreEvent::Put { current, previous }) => format!("put {current:?}, before {previous:?}"),
             Decoded::Event(StoreEvent::Delete { key, revision, previous }) => {
@@ -701,13 +693,12 @@ mod tests {
 
     #[test]
     fn a_response_weighs_what_its_objects_weigh() {
-        let event = |value: &str, prev: &str| PbEvent {
+        let event = |value: &str, prev: &str| proto::Event {
             r#type: 0,
             kv: Some(kv("k", value, 1, 2)),
             prev_kv: Some(kv("k", prev, 1, 1)),
         };
-        let response =
-            PbWatchResponse { events: vec![event("abc", "de"), event("", "")], ..PbWatchResponse::default() };
+        let response = WatchResponse { events: vec![event("abc", "de"), event("", "")], ..WatchResponse::default() };
         assert_eq!(weigh(&response), 9);
     }
 }

@@ -6,13 +6,13 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
-use etcd_client::{Client, CompactionOptions, PutOptions, TxnOp};
 use listwatch_meta::{Key, KeyRange, Revision};
 use listwatch_storage::etcd3::{ConnectError, DEAD_AFTER, Etcd3, Etcd3Options};
 use listwatch_storage::{ListQuery, ReadError, Storage, StoreEvent, StoreFault, Watch, WatchItem};
 use tokio::time::timeout;
 
 use super::proxy::{Door, Proxy};
+use super::raw::Raw;
 use super::server::{self, Member};
 use super::{
     ELECTION, PATIENCE, SLOW_MACHINE, Writer, assert_same, binary, burst, certainly_create, connect, follow, list,
@@ -216,10 +216,10 @@ async fn leader(members: &[Member], without: Option<usize>) -> usize {
     let deadline = Instant::now() + PATIENCE;
     loop {
         for (index, member) in members.iter().enumerate().filter(|(index, _)| Some(*index) != without) {
-            let status = async { Client::connect([&member.url], None).await?.status().await };
-            if let Ok(Ok(status)) = timeout(Duration::from_secs(1), status).await
-                && status.leader() != 0
-                && status.header().is_some_and(|header| header.member_id() == status.leader())
+            let raw = Raw::connect(&member.url);
+            if let Ok(Ok(status)) = timeout(Duration::from_secs(1), raw.try_status()).await
+                && status.leader != 0
+                && status.header.is_some_and(|header| header.member_id == status.leader)
             {
                 return index;
             }
@@ -254,11 +254,10 @@ async fn a_leader_that_changes_under_writes_costs_no_event() {
         let begun = Instant::now();
         match what {
             "the leader gave its place away" => {
-                let mut raw = Client::connect([&urls[old]], None).await.unwrap();
-                let ids: Vec<u64> = raw.member_list().await.unwrap().members().iter().map(|m| m.id()).collect();
-                let own = raw.status().await.unwrap().leader();
-                let next = ids.into_iter().find(|id| *id != own).expect("three members");
-                raw.move_leader(next).await.unwrap();
+                let raw = Raw::connect(&urls[old]);
+                let own = raw.status().await.leader;
+                let next = raw.members().await.into_iter().find(|id| *id != own).expect("three members");
+                raw.move_leader(next).await;
             }
             "the leader was killed" => members[old].kill(),
             _ => members[old].stop(),
@@ -413,23 +412,21 @@ async fn a_revision_in_many_fragments_is_handed_out_as_one() {
     let Some(binary) = binary() else { return };
     let member = Member::start_one(&binary, &[]);
     let store = connect(&[&member.url]).await;
-    let mut raw = Client::connect([&member.url], None).await.unwrap();
-    let lease = raw.lease_grant(600, None).await.unwrap().id();
+    let raw = Raw::connect(&member.url);
+    let lease = raw.lease_grant(600).await;
     for n in 0..KEYS {
-        let options = PutOptions::new().with_lease(lease);
-        raw.put(format!("/registry/pods/ns/e{n:02}"), vec![b'x'; BYTES], Some(options)).await.unwrap();
+        raw.put_leased(format!("/registry/pods/ns/e{n:02}"), vec![b'x'; BYTES], lease).await;
     }
     let start = store.current_revision().await.unwrap();
     let mut watch = store.watch(pods(), start).await.unwrap();
-    let options = etcd_client::WatchOptions::new().with_prefix().with_prev_key().with_fragment();
-    let options = options.with_start_revision(i64::try_from(start.get()).unwrap() + 1);
-    let mut plain = raw.watch("/registry/pods/", Some(options)).await.unwrap();
+    let after = i64::try_from(start.get()).unwrap() + 1;
+    let mut plain = raw.watch("/registry/pods/", "/registry/pods0", after).await;
 
     // All of them go at one revision: 12 MiB of events, of which etcd takes 1.5 MiB at a time.
-    raw.lease_revoke(lease).await.unwrap();
+    raw.lease_revoke(lease).await;
     let (mut fragments, mut removed) = (0, 0);
     while removed < KEYS {
-        let response = timeout(PATIENCE, plain.message()).await.expect("etcd tells").unwrap().expect("no end").0;
+        let response = timeout(PATIENCE, plain.message()).await.expect("etcd tells").unwrap().expect("no end");
         fragments += usize::from(response.fragment);
         removed += response.events.len();
     }
@@ -494,23 +491,22 @@ async fn a_list_that_is_slower_than_compaction_ends_and_is_true() {
     let Some(binary) = binary() else { return };
     let member = Member::start_one(&binary, &[]);
     let store = connect(&[&member.url]).await;
-    let mut raw = Client::connect([&member.url], None).await.unwrap();
+    let raw = Raw::connect(&member.url);
     for from in (0..OBJECTS).step_by(100) {
-        let puts = (from..from + 100).map(|n| TxnOp::put(format!("/registry/pods/ns/p{n:05}"), "{}", None));
-        raw.txn(etcd_client::Txn::new().and_then(puts.collect::<Vec<_>>())).await.unwrap();
+        let puts = (from..from + 100).map(|n| (format!("/registry/pods/ns/p{n:05}"), b"{}".to_vec()));
+        raw.put_all(puts, 0).await;
     }
     // Each write is followed by a compaction right up to it: every page finds its revision gone.
     let counter = "/registry/pods/ns/counter";
     let task = tokio::spawn({
-        let mut raw = raw.clone();
+        let raw = raw.clone();
         async move {
             let mut written = BTreeMap::new();
             for round in 0.. {
-                let put = raw.put(counter, round.to_string(), None).await.unwrap();
-                let revision = put.header().unwrap().revision();
+                let revision = raw.put(counter, round.to_string()).await;
                 written.insert(revision, round.to_string());
-                raw.compact(revision, None::<CompactionOptions>).await.unwrap();
-                if raw.get("/stop", None).await.unwrap().count() > 0 {
+                raw.compact(revision).await;
+                if raw.get("/stop").await.is_some() {
                     return written;
                 }
             }
@@ -536,7 +532,7 @@ async fn a_list_that_is_slower_than_compaction_ends_and_is_true() {
         pages.push(timeout(PATIENCE, list(&store, 0)).await.expect("a list ends, however often it is overtaken"));
     }
     report("five lists of 15,000 under constant compaction", begun.elapsed());
-    raw.put("/stop", "", None).await.unwrap();
+    raw.put("/stop", "").await;
     let written = task.await.unwrap();
     for page in pages {
         assert_eq!(page.items.len(), OBJECTS + usize::from(page.items[0].key.name() == "counter"));
@@ -565,8 +561,8 @@ async fn progress_is_true_under_writes_and_not_asked_for_where_it_would_not_be()
     let Some(binary) = binary() else { return };
     let member = Member::start_one(&binary, &[]);
     let store = connect(&[&member.url]).await;
-    let mut raw = Client::connect([&member.url], None).await.unwrap();
-    let version = raw.status().await.unwrap().version().to_owned();
+    let raw = Raw::connect(&member.url);
+    let version = raw.status().await.version;
     let promised = promises_progress(&version);
     assert_eq!(store.capabilities().progress_requests, promised, "etcd {version}");
 
@@ -637,9 +633,9 @@ async fn what_a_kube_apiserver_wrote_is_handed_out_byte_for_byte() {
     let store = connect(&[&member.url]).await;
     let range = KeyRange::resource("example.com/widgets");
     let mut watch = store.watch(range.clone(), store.current_revision().await.unwrap()).await.unwrap();
-    let mut raw = Client::connect([&member.url], None).await.unwrap();
+    let raw = Raw::connect(&member.url);
     for (name, value) in values {
-        raw.put(format!("/registry/example.com/widgets/default/{name}"), value, None).await.unwrap();
+        raw.put(format!("/registry/example.com/widgets/default/{name}"), value).await;
     }
     let page = store.list(ListQuery { range, at: None, limit: 0 }).await.unwrap();
     for (item, (name, value)) in page.items.iter().zip(values) {

@@ -5,17 +5,12 @@ use super::*;
 
 /// Turns authentication on; the user `listwatch` may read and write below `/registry/`.
 async fn enable_auth(member: &Member) {
-    let mut raw = etcd_client::Client::connect([&member.url], None).await.unwrap();
-    raw.user_add("root", "secret", None).await.unwrap();
-    raw.role_add("root").await.unwrap();
-    raw.user_grant_role("root", "root").await.unwrap();
-    raw.role_add("listwatch").await.unwrap();
-    let prefix = etcd_client::Permission::read_write("/registry/").with_prefix();
-    raw.role_grant_permission("listwatch", prefix).await.unwrap();
-    raw.role_grant_permission("listwatch", etcd_client::Permission::read_write(COMPACT_KEY)).await.unwrap();
-    raw.user_add("listwatch", "secret", None).await.unwrap();
-    raw.user_grant_role("listwatch", "listwatch").await.unwrap();
-    raw.auth_enable().await.unwrap();
+    let raw = Raw::connect(&member.url);
+    raw.add_user("root", "secret").await;
+    raw.add_user("listwatch", "secret").await;
+    raw.allow("listwatch", "/registry/", "/registry0").await;
+    raw.allow("listwatch", COMPACT_KEY, "").await;
+    raw.enable_auth().await;
 }
 
 fn options_of(user: &str, url: &str) -> Etcd3Options {
