@@ -57,7 +57,6 @@ mod controllers;
 mod crd;
 pub mod discovery;
 mod documents;
-mod facts;
 mod gather;
 mod gc;
 mod gzip;

@@ -466,7 +466,6 @@ fn frame(head: &[u8], object: &[u8]) -> Bytes {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
     use crate::registry::Registry;
 
     #[test]
@@ -479,7 +478,7 @@ mod tests {
             .flat_map(|resource| {
                 [&resource.kind, &resource.list_kind].map(|kind| (resource.api_version(), kind.clone()))
             })
-            .filter(|(api_version, kind)| protobuf::schema::message_of(api_version, kind).is_none())
+            .filter(|(api_version, kind)| listwatch_k8s_types::message_of(api_version, kind).is_none())
             .map(|(api_version, kind)| format!("{api_version} {kind}"))
             .collect();
         assert!(without.is_empty(), "negotiation offers protobuf for all of them: {without:?}");

@@ -1,141 +1,174 @@
-//! How the built-in kinds of Kubernetes merge, from a table of facts: [`Typing::of_built_in`].
+//! How the built-in kinds of Kubernetes merge: [`Typing::of_built_in`], a projection of
+//! [`listwatch_k8s_types`].
 //!
-//! The table (`builtin/types.txt`) says its own origin and form. It is read once, when the first kind
-//! is asked for; all kinds then share one schema.
+//! The projection is made once, when the first kind is asked for. All kinds share one schema.
 
 use std::borrow::Cow;
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, LazyLock};
 
+use listwatch_k8s_types::{self as types, Id, ListType, MapType, Message, Omit, Shape};
 use serde_json::Value;
 
 use crate::typing::{Field, Map, Presence, Relation, Scalar, Schema, SchemaBuilder, Type, TypeId, Typing, Zero};
 
-const TABLE: &str = include_str!("builtin/types.txt");
-
 impl Typing {
-    /// The typing of a built-in kind, as Kubernetes v1.36 has it. `None` for a kind that is not one,
-    /// or not in this version.
+    /// The typing of a built-in kind, as the [release](types::RELEASE) of the table has it. `None` for a kind
+    /// that is not built in, or not in this version.
     pub fn of_built_in(api_version: &str, kind: &str) -> Option<Typing> {
-        static KINDS: LazyLock<HashMap<(&str, &str), Typing>> = LazyLock::new(|| read(TABLE));
-        KINDS.get(&(api_version, kind)).cloned()
+        static KINDS: LazyLock<(Arc<Schema>, Kinds)> = LazyLock::new(project);
+        let (schema, kinds) = &*KINDS;
+        kinds.get(&(api_version, kind)).map(|root| Typing::new(Arc::clone(schema), *root))
     }
 }
 
-/// Reads the table. It is ours and tested whole, so what cannot be read is passed over.
-fn read(table: &'static str) -> HashMap<(&'static str, &'static str), Typing> {
-    let mut reader = Reader { builder: SchemaBuilder::new(), named: HashMap::new(), views: Vec::new() };
-    let lines = || table.lines().filter(|line| !line.is_empty() && !line.starts_with('#'));
-    let mut kinds = Vec::new();
-    for line in lines() {
-        match *line.splitn(4, ' ').collect::<Vec<_>>() {
-            ["kind", api_version, kind, of] => kinds.push((api_version, kind, of)),
-            [name, ..] => {
-                let id = reader.builder.reserve();
-                reader.named.insert(name, id);
+/// The types of the kinds, by `apiVersion` and `kind`.
+type Kinds = HashMap<(&'static str, &'static str), TypeId>;
+
+/// The schema of all kinds that can be applied. Lists and options cannot.
+fn project() -> (Arc<Schema>, Kinds) {
+    let applied = |(api_version, kind, id): &(&str, &str, Id)| {
+        !api_version.is_empty() && !kind.ends_with("List") && id.message().is_object()
+    };
+    let kinds: Vec<_> = types::kinds().filter(applied).collect();
+    let keys = map_keys(kinds.iter().map(|(.., id)| *id));
+    let mut builder = SchemaBuilder::new();
+    let mut scalar = |of| builder.add(Type::scalar(of));
+    let (text, number, flag, any) =
+        (scalar(Scalar::Text), scalar(Scalar::Number), scalar(Scalar::Flag), scalar(Scalar::Any));
+    let mut projection = Projection { builder, keys, structs: HashMap::new(), text, number, flag, any };
+    let kinds = kinds.into_iter().map(|(api_version, kind, id)| ((api_version, kind), projection.object(id, None)));
+    let kinds = kinds.collect();
+    (projection.builder.build(), kinds)
+}
+
+/// Each field that identifies the items of a list, as (message of the items, name).
+fn map_keys(roots: impl Iterator<Item = Id>) -> HashSet<(Id, &'static str)> {
+    let (mut keys, mut seen, mut open) = (HashSet::new(), HashSet::new(), roots.collect::<Vec<_>>());
+    while let Some(id) = open.pop() {
+        if !seen.insert(id) {
+            continue;
+        }
+        for field in id.message().fields() {
+            if let types::Type::Message(of) = field.of() {
+                keys.extend(field.map_keys().map(|key| (of, key)));
+                open.push(of);
             }
-            [] => {}
         }
     }
-    for line in lines().filter(|line| !line.starts_with("kind ")) {
-        let (name, rest) = line.split_once(' ').unwrap_or((line, ""));
-        let (form, fields) = rest.split_once(' ').unwrap_or((rest, ""));
-        let of = if form == "=" {
-            let (id, _) = reader.of(fields);
-            reader.builder.get(id).clone()
-        } else {
-            let fields = fields.split(' ').filter_map(|field| reader.field(field)).collect();
-            Type::map(Map::new(fields, None, form == "{!"))
-        };
-        let id = reader.named[name];
-        reader.builder.define(id, of);
-    }
-    // Types that are another one as one leaf, or part by part, once all of those are there.
-    for (view, of, atomic) in std::mem::take(&mut reader.views) {
-        let of = reader.builder.get(of).clone().with_atomicity(atomic);
-        reader.builder.define(view, of);
-    }
-    let named = reader.named;
-    let schema = reader.builder.build();
-    let typing = |of: &str| Some(Typing::new(Arc::clone(&schema), *named.get(of)?));
-    kinds.into_iter().filter_map(|(api_version, kind, of)| Some(((api_version, kind), typing(of)?))).collect()
+    keys
 }
 
-struct Reader {
+struct Projection {
     builder: SchemaBuilder,
-    named: HashMap<&'static str, TypeId>,
-    /// Types that are views of another: itself, the other, one leaf or not.
-    views: Vec<(TypeId, TypeId, bool)>,
+    keys: HashSet<(Id, &'static str)>,
+    /// The types of messages, each as declared, or as one leaf or part by part where a field says so.
+    structs: HashMap<(Id, Option<MapType>), TypeId>,
+    text: TypeId,
+    number: TypeId,
+    flag: TypeId,
+    any: TypeId,
 }
 
-impl Reader {
-    /// `name:of`, then when it is there, then its default.
-    fn field(&mut self, text: &'static str) -> Option<Field> {
-        let (name, rest) = text.split_once(':')?;
-        let (of, rest) = self.of(rest);
-        let (presence, default) = rest.split_once('=').unwrap_or((rest, ""));
-        let presence = match presence {
-            "?" => Presence::NonZero,
-            "%n" => Presence::Always(Zero::Null),
-            "%o" => Presence::Always(Zero::Struct),
-            "%s" => Presence::Always(Zero::Text),
-            "%0" => Presence::Always(Zero::Number),
-            "%f" => Presence::Always(Zero::Flag),
-            _ => Presence::Plain,
-        };
-        let default: Option<Value> = serde_json::from_str(default).ok();
-        Some(Field { presence, default, ..Field::new(name, of) })
+impl Projection {
+    /// A message as a map with named fields. `of` overrides the map type of the message.
+    fn object(&mut self, id: Id, of: Option<MapType>) -> TypeId {
+        if let Some(known) = self.structs.get(&(id, of)) {
+            return *known;
+        }
+        let made = self.builder.reserve();
+        self.structs.insert((id, of), made);
+        let message = id.message();
+        let mut fields: Vec<Field> = message.members().iter().map(|field| self.field(id, field)).collect();
+        if message.is_object() {
+            let named = |name| Field { presence: Presence::NonZero, ..Field::new(name, self.text) };
+            fields.extend(["apiVersion", "kind"].map(named));
+        }
+        let is_atomic = of.or(message.map_type()) == Some(MapType::Atomic);
+        let rest = fields.is_empty().then_some(Schema::DEDUCED);
+        self.builder.define(made, Type::map(Map::new(fields, rest, is_atomic)));
+        made
     }
 
-    /// A type at the beginning of a text, and what follows it.
-    fn of(&mut self, text: &'static str) -> (TypeId, &'static str) {
-        let (first, rest) = text.split_at(usize::from(!text.is_empty()));
-        let scalar = match first {
-            "s" => Scalar::Text,
-            "n" => Scalar::Number,
-            "b" => Scalar::Flag,
-            "u" => Scalar::Any,
-            "*" => return (Schema::UNTYPED, rest),
-            "@" => return self.named_type(rest),
-            "L" => return self.list(Relation::Atomic, rest),
-            "S" => return self.list(Relation::Set, rest),
-            "K" => {
-                let (keys, rest) = rest.trim_start_matches('(').split_once(')').unwrap_or_default();
-                return self.list(Relation::Keyed(keys.split(',').map(Cow::Borrowed).collect()), rest);
+    fn field(&mut self, id: Id, field: &'static types::Field) -> Field {
+        let one = self.value(id.message(), field);
+        let of = match (field.shape(), field.list_type()) {
+            (Shape::Repeated, of) => {
+                let relation = match of {
+                    Some(ListType::Map) => Relation::Keyed(field.map_keys().map(Cow::Borrowed).collect()),
+                    Some(ListType::Set) => Relation::Set,
+                    Some(ListType::Atomic) | None => Relation::Atomic,
+                };
+                self.builder.add(Type::list(relation, one))
             }
-            "M" => {
-                let (atomic, rest) = rest.strip_prefix('!').map_or((false, rest), |rest| (true, rest));
-                let (members, rest) = self.of(rest);
-                return (self.builder.add(Type::map(Map::new(Vec::new(), Some(members), atomic))), rest);
+            (Shape::Map, _) => {
+                let is_atomic = field.map_type() == Some(MapType::Atomic);
+                self.builder.add(Type::map(Map::new(Vec::new(), Some(one), is_atomic)))
             }
-            _ => return (Schema::DEDUCED, rest),
+            _ => one,
         };
-        (self.builder.add(Type::scalar(scalar)), rest)
+        // A default counts where a key of an item is absent, and nowhere else.
+        let is_key = self.keys.contains(&(id, field.name()));
+        let default: Option<Value> =
+            field.default_json().filter(|_| is_key).and_then(|json| serde_json::from_str(json).ok());
+        Field { presence: presence(field), default, ..Field::new(field.name(), of) }
     }
 
-    fn list(&mut self, relation: Relation, rest: &'static str) -> (TypeId, &'static str) {
-        let (items, rest) = self.of(rest);
-        (self.builder.add(Type::list(relation, items)), rest)
+    /// The type of a field's value, of each item or of each member.
+    fn value(&mut self, message: &Message, field: &'static types::Field) -> TypeId {
+        match field.of() {
+            types::Type::String | types::Type::Bytes => self.text,
+            types::Type::Bool => self.flag,
+            types::Type::Int32 | types::Type::Int64 | types::Type::Double => self.number,
+            types::Type::Time | types::Type::MicroTime | types::Type::Quantity => self.any,
+            types::Type::Message(of) => {
+                let is_struct = matches!(field.shape(), Shape::One | Shape::Pointer);
+                self.object(of, field.map_type().filter(|_| is_struct))
+            }
+            types::Type::Strings => {
+                let text = self.text;
+                self.builder.add(Type::list(Relation::Atomic, text))
+            }
+            // `metav1.FieldsV1`, which is a map, and `runtime.RawExtension`, which can be anything.
+            types::Type::Raw if message.name() == Id::MetaManagedFieldsEntry.message().name() => {
+                self.builder.add(Type::map(Map::new(Vec::new(), Some(Schema::DEDUCED), false)))
+            }
+            types::Type::Raw if message.package() != Id::ExtensionJSONSchemaProps.message().package() => {
+                Schema::UNTYPED
+            }
+            // OpenAPI gives these no type.
+            types::Type::Raw
+            | types::Type::IntOrString
+            | types::Type::PropsOrBool(_)
+            | types::Type::PropsOrArray(_)
+            | types::Type::PropsOrStrings(_) => Schema::DEDUCED,
+        }
     }
+}
 
-    fn named_type(&mut self, text: &'static str) -> (TypeId, &'static str) {
-        let end = text.find(|char: char| !char.is_ascii_alphanumeric() && char != '.').unwrap_or(text.len());
-        let (name, rest) = text.split_at(end);
-        let of = self.named.get(name).copied().unwrap_or(Schema::DEDUCED);
-        let atomic = match rest.as_bytes().first() {
-            Some(b'!') => true,
-            Some(b'+') => false,
-            _ => return (of, rest),
-        };
-        let view = self.builder.reserve();
-        self.views.push((view, of, atomic));
-        (view, &rest[1..])
+/// When Go prints a field.
+fn presence(field: &types::Field) -> Presence {
+    match (field.shape(), field.of(), field.omit()) {
+        (Shape::One, types::Type::Time | types::Type::MicroTime, Omit::Zero) => Presence::NonZero,
+        (Shape::One, types::Type::Time | types::Type::MicroTime | types::Type::Raw, _) => Presence::Always(Zero::Null),
+        (Shape::One, types::Type::Message(_), _) => Presence::Always(Zero::Struct),
+        (Shape::One, types::Type::IntOrString, _) => Presence::Always(Zero::Number),
+        (Shape::One, types::Type::Quantity, _) => Presence::Always(Zero::Text),
+        (Shape::Pointer, _, Omit::Empty | Omit::Zero) => Presence::Plain,
+        (_, _, Omit::Empty | Omit::Zero) => Presence::NonZero,
+        (Shape::One, types::Type::String, Omit::Never) => Presence::Always(Zero::Text),
+        (Shape::One, types::Type::Bool, Omit::Never) => Presence::Always(Zero::Flag),
+        (Shape::One, types::Type::Int32 | types::Type::Int64 | types::Type::Double, Omit::Never) => {
+            Presence::Always(Zero::Number)
+        }
+        (_, _, Omit::Never) => Presence::Always(Zero::Null),
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::typing::List;
 
     /// The type at a path of names; `[]` stands for the items of a list.
     fn at<'a>(typing: &'a Typing, path: &str) -> &'a Type {
@@ -209,26 +242,36 @@ mod tests {
         assert_eq!(presence("v1", "Pod", "spec.containers.[]", "name"), Presence::Always(Zero::Text));
     }
 
+    /// Walks all types once, and fails with each disagreement between the types and what apply needs of them.
     #[test]
-    fn every_line_of_the_table_is_read() {
-        let kinds = read(TABLE);
-        assert_eq!(kinds.len(), TABLE.lines().filter(|line| line.starts_with("kind ")).count());
-        let schema = kinds.values().next().unwrap().clone();
-        // A type that nothing defines fits nothing; whatever is reachable is defined.
-        let mut open: Vec<TypeId> = kinds.values().map(Typing::root).collect();
-        let mut seen = std::collections::HashSet::new();
-        while let Some(id) = open.pop() {
+    fn list_keys_are_scalar_fields_of_the_items() {
+        let (schema, kinds) = project();
+        let mut open: Vec<(String, TypeId)> = kinds.iter().map(|((_, kind), id)| (kind.to_string(), *id)).collect();
+        let mut seen = HashSet::new();
+        let mut disagreements = Vec::new();
+        while let Some((path, id)) = open.pop() {
             if !seen.insert(id) {
                 continue;
             }
-            let of = schema.schema().get(id);
-            assert!(of.scalar.is_some() || of.list.is_some() || of.map.is_some(), "{id:?} is not defined");
-            open.extend(of.list.iter().map(|list| list.items));
-            open.extend(of.map.iter().flat_map(|map| map.fields().iter().map(|field| field.of).chain(map.rest())));
+            let of = schema.get(id);
+            if of.scalar.is_none() && of.list.is_none() && of.map.is_none() {
+                disagreements.push(format!("{path} fits nothing"));
+            }
+            if let Some(List { relation: Relation::Keyed(keys), items }) = &of.list {
+                let item = schema.get(*items).map.as_ref();
+                for key in keys {
+                    let field = item.and_then(|item| item.field(key));
+                    if field.is_none_or(|field| schema.get(field.of).scalar.is_none()) {
+                        disagreements.push(format!("{path}: the items have no scalar {key}"));
+                    }
+                }
+            }
+            let items = of.list.iter().map(|list| ("[]", list.items));
+            let fields = of.map.iter().flat_map(|map| map.fields().iter().map(|field| (&*field.name, field.of)));
+            let rest = of.map.iter().filter_map(|map| map.rest().map(|rest| ("*", rest)));
+            open.extend(items.chain(fields).chain(rest).map(|(step, id)| (format!("{path}.{step}"), id)));
         }
-        assert!(seen.len() > 2000, "{} types", seen.len());
-        assert!(
-            TABLE.lines().all(|line| !line.contains("= ") || line.starts_with('#') || line.split(' ').count() == 3)
-        );
+        assert!(disagreements.is_empty(), "lists merge by fields that exist:\n  {}", disagreements.join("\n  "));
+        assert!(seen.len() > 800, "{} types", seen.len());
     }
 }

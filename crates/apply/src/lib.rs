@@ -1,9 +1,10 @@
 //! Server-side apply without a server: who owns which field of an object, and what comes of it when
 //! several write. Pure functions over JSON trees; no I/O, no clock.
 //!
-//! [`Typing`] says how the values of a kind merge. It is read from a table for the built-in kinds
-//! ([`Typing::of_built_in`]), made from an OpenAPI schema ([`Typing::of_custom_resource`]), built by hand ([`typing::SchemaBuilder`]), or deduced from the
-//! values themselves ([`Typing::deduced`]).
+//! [`Typing`] says how the values of a kind merge. For the built-in kinds it is a projection of
+//! [`listwatch_k8s_types`] ([`Typing::of_built_in`]). Others are made from an OpenAPI schema
+//! ([`Typing::of_custom_resource`]), built by hand ([`typing::SchemaBuilder`]), or deduced from the values
+//! themselves ([`Typing::deduced`]).
 //!
 //! [`Kind`] is a kind with its typing. [`Kind::update`] keeps account of any write, [`Kind::apply`]
 //! merges what a client applies into what is there, or says who else owns what it would change. Both

@@ -7,10 +7,9 @@ mod random;
 use std::path::Path;
 
 use bytes::Bytes;
+use listwatch_k8s_types as types;
 use listwatch_meta::{Change, Key, Object, ObjectShape, Revision, Status};
-use listwatch_wire::protobuf::{
-    self, DecodeError, EncodeError, Envelope, ListBody, MAGIC, Malformed, WatchMessage, schema,
-};
+use listwatch_wire::protobuf::{self, DecodeError, EncodeError, Envelope, ListBody, MAGIC, Malformed, WatchMessage};
 use listwatch_wire::{Bookmark, EventKind, LengthFrames, ListMeta};
 use proptest::prelude::*;
 use random::Tape;
@@ -85,10 +84,9 @@ fn objects_of_every_kind_become_what_go_makes_of_them() {
         assert_eq!(decoded(&unhex(body)), json, "{api_version} {kind}");
         let again = columns.get(4).unwrap_or(&body);
         assert_eq!(hex(&encoded(api_version, kind, json)), *again, "{api_version} {kind}: {json}");
-        kinds.insert(schema::message_of(api_version, kind).map(|id| id.message().name()));
+        kinds.insert(types::message_of(api_version, kind).map(|id| id.message().name()));
     }
-    for (api_version, kind, id) in schema::kinds().filter(|(api_version, ..)| *api_version != "apidiscovery.k8s.io/v2")
-    {
+    for (api_version, kind, id) in types::kinds().filter(|(api_version, ..)| *api_version != "apidiscovery.k8s.io/v2") {
         assert!(kinds.contains(&Some(id.message().name())), "{api_version} {kind} was tried");
     }
 }
@@ -581,10 +579,10 @@ proptest! {
 
     #[test]
     fn random_objects_are_the_same_behind_protobuf(
-        kind in 0..schema::kinds().count(),
+        kind in 0..types::kinds().count(),
         tape in prop::collection::vec(any::<u8>(), 0..600),
     ) {
-        let (api_version, kind, id) = schema::kinds().nth(kind).expect("a kind");
+        let (api_version, kind, id) = types::kinds().nth(kind).expect("a kind");
         let api_version = if api_version.is_empty() { "apps/v1" } else { api_version };
         let json = random::object(api_version, kind, id, &mut Tape::new(&tape));
         let body = encoded(api_version, kind, &json);
@@ -597,10 +595,10 @@ proptest! {
 
     #[test]
     fn random_bytes_never_panic_and_give_json_or_an_error(
-        kind in 0..schema::kinds().count(),
+        kind in 0..types::kinds().count(),
         raw in prop::collection::vec(any::<u8>(), 0..200),
     ) {
-        let (api_version, kind, _) = schema::kinds().nth(kind).expect("a kind");
+        let (api_version, kind, _) = types::kinds().nth(kind).expect("a kind");
         let api_version = if api_version.is_empty() { "v1" } else { api_version };
         survives(&envelope(api_version, kind, &raw))?;
         survives(&raw)?;

@@ -41,21 +41,20 @@ pub(super) fn of_field(of: &str, name: &str) -> Option<&'static str> {
 mod tests {
     use std::collections::HashSet;
 
-    use listwatch_wire::protobuf::schema;
+    use listwatch_k8s_types::{self as types, Id, Type};
 
     use super::*;
-    use crate::facts;
 
     #[test]
     fn a_description_is_of_something_and_is_a_sentence() {
         let (mut types, mut fields) = (HashSet::new(), HashSet::new());
-        let mut open: Vec<schema::Id> = schema::kinds().map(|(_, _, id)| id).collect();
+        let mut open: Vec<Id> = types::kinds().map(|(_, _, id)| id).collect();
         while let Some(id) = open.pop() {
             let name = id.message().name();
-            for field in facts::members(id) {
+            for field in id.message().members() {
                 fields.insert(format!("{name}.{}", field.name()));
                 fields.insert(format!(".{}", field.name()));
-                if let schema::Type::Message(of) | schema::Type::PropsOrArray(of) = field.of()
+                if let Type::Message(of) | Type::PropsOrArray(of) = field.of()
                     && types.insert(of as usize)
                 {
                     open.push(of);

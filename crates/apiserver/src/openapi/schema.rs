@@ -1,16 +1,15 @@
 //! The models of one document, and their schemas in either version of OpenAPI.
 //!
-//! A built-in type's schema is made from two tables: its fields ([`listwatch_wire::protobuf::schema`])
-//! and what OpenAPI says of them ([`crate::facts`]). Only what a document's kinds lead to is in it.
+//! A built-in type's schema is made from [`listwatch_k8s_types`]. A document has only the models that its
+//! kinds lead to.
 
 use std::collections::{BTreeMap, HashSet};
 
-use listwatch_wire::protobuf::schema::{self as fields, Field, Id, Shape, Type};
+use listwatch_k8s_types::{self as types, Field, Id, Shape, Type};
 use serde_json::{Map, Value, json};
 
 use super::paths::Kind;
 use super::{descriptions, spec3};
-use crate::facts::{self, FieldFacts};
 use crate::registry::Resource;
 
 const META: &str = "io.k8s.apimachinery.pkg.apis.meta.v1";
@@ -140,7 +139,7 @@ impl Models {
         if self.seen.insert(id as u16) {
             self.open.push(id);
         }
-        facts::of(id).model()
+        id.message().model()
     }
 
     /// Adds the model of patch bodies and tells its name.
@@ -152,7 +151,7 @@ impl Models {
     pub(super) fn finish(mut self) -> BTreeMap<String, Value> {
         while let Some(id) = self.open.pop() {
             let schema = self.message_schema(id);
-            self.made.insert(facts::of(id).model(), schema);
+            self.made.insert(id.message().model(), schema);
         }
         self.made
     }
@@ -193,25 +192,24 @@ impl Models {
     }
 
     fn message_schema(&mut self, id: Id) -> Value {
-        let facts = facts::of(id);
-        let name = id.message().name();
+        let message = id.message();
+        let name = message.name();
         let mut schema = Map::new();
         if let Some(text) = descriptions::of_type(name) {
             schema.insert("description".to_owned(), json!(text));
         }
         schema.insert("type".to_owned(), json!("object"));
         let (mut properties, mut required) = (Map::new(), Vec::new());
-        if facts.is_object() {
+        if message.is_object() {
             for name in ["apiVersion", "kind"] {
                 properties.insert(name.to_owned(), type_meta(name));
             }
         }
-        for field in facts::members(id) {
-            let own = facts.field(field.name());
-            if own.required {
+        for field in message.members() {
+            if field.is_required() {
                 required.push(field.name());
             }
-            let mut property = self.property(id, field, &own);
+            let mut property = self.property(id, field);
             if let Some(text) = descriptions::of_field(name, field.name()) {
                 property.insert("description".to_owned(), json!(text));
             }
@@ -223,8 +221,8 @@ impl Models {
         if !required.is_empty() {
             schema.insert("required".to_owned(), json!(required));
         }
-        if let Some(map_type) = facts.map_type() {
-            schema.insert("x-kubernetes-map-type".to_owned(), json!(map_type));
+        if let Some(map_type) = message.map_type() {
+            schema.insert("x-kubernetes-map-type".to_owned(), json!(map_type.as_str()));
         }
         let kinds = self.kinds(id);
         if !kinds.is_empty() {
@@ -236,7 +234,7 @@ impl Models {
     /// The kinds that a type is.
     fn kinds(&self, id: Id) -> Vec<Value> {
         let mut kinds = Vec::new();
-        for (api_version, kind, _) in fields::kinds().filter(|(_, _, of)| *of == id) {
+        for (api_version, kind, _) in types::kinds().filter(|(_, _, of)| *of == id) {
             let value = |group: &str, version: &str| json!({"group": group, "kind": kind, "version": version});
             match api_version.split_once('/') {
                 Some((group, version)) => kinds.push(value(group, version)),
@@ -249,33 +247,26 @@ impl Models {
         kinds
     }
 
-    fn property(&mut self, id: Id, field: &Field, own: &FieldFacts) -> Map<String, Value> {
+    fn property(&mut self, id: Id, field: &Field) -> Map<String, Value> {
         let mut value = self.value(id, field.of());
-        if let Some(values) = own.each() {
-            value.insert("enum".to_owned(), values.collect());
-        }
+        insert_values(&mut value, field.item_values());
         let mut property = match field.shape() {
             Shape::Repeated => object(json!({"type": "array", "items": value})),
             Shape::Map => object(json!({"type": "object", "additionalProperties": value})),
             Shape::One | Shape::Pointer | Shape::Inline => value,
         };
-        if let Some(format) = own.format {
-            property.insert("format".to_owned(), json!(format));
-        }
-        if let Some(values) = own.values() {
-            property.insert("enum".to_owned(), values.collect());
-        }
-        let default = own.default_json(field).filter(|_| self.version == Version::Three);
+        insert_values(&mut property, field.values());
+        let default = field.default_json().filter(|_| self.version == Version::Three);
         if let Some(default) = default.and_then(|default| serde_json::from_str(default).ok()) {
             property.insert("default".to_owned(), default);
         }
-        let keys: Vec<&str> = own.keys().collect();
+        let keys: Vec<&str> = field.map_keys().collect();
         let extensions = [
             ("list-map-keys", (!keys.is_empty()).then(|| json!(keys))),
-            ("list-type", own.list_type.map(|of| json!(of))),
-            ("map-type", own.map_type.map(|of| json!(of))),
-            ("patch-merge-key", own.merge_key.map(|of| json!(of))),
-            ("patch-strategy", own.strategy().map(|of| json!(of))),
+            ("list-type", field.list_type().map(|of| json!(of.as_str()))),
+            ("map-type", field.map_type().map(|of| json!(of.as_str()))),
+            ("patch-merge-key", field.merge_key().map(|of| json!(of))),
+            ("patch-strategy", field.patch_strategy().text().map(|of| json!(of))),
         ];
         for (name, value) in extensions {
             if let Some(value) = value {
@@ -317,7 +308,7 @@ impl Models {
             Type::Raw if matches!(id, Id::MetaManagedFieldsEntry) => {
                 self.special(meta("FieldsV1"), json!({"type": "object"}))
             }
-            Type::Raw if facts::of(id).package() == EXTENSIONS => self.special(format!("{EXTENSIONS}.JSON"), json!({})),
+            Type::Raw if id.message().package() == EXTENSIONS => self.special(format!("{EXTENSIONS}.JSON"), json!({})),
             Type::Raw => self.special(RAW_EXTENSION.to_owned(), json!({"type": "object"})),
             Type::PropsOrArray(_) => self.special(format!("{EXTENSIONS}.JSONSchemaPropsOrArray"), json!({})),
             Type::PropsOrBool(_) => self.special(format!("{EXTENSIONS}.JSONSchemaPropsOrBool"), json!({})),
@@ -352,8 +343,16 @@ impl Models {
 /// The message of a built-in kind.
 pub(super) fn message(group: &str, version: &str, kind: &str) -> Option<Id> {
     match group {
-        "" => fields::message_of(version, kind),
-        group => fields::message_of(&format!("{group}/{version}"), kind),
+        "" => types::message_of(version, kind),
+        group => types::message_of(&format!("{group}/{version}"), kind),
+    }
+}
+
+/// Adds an `enum` if there are values.
+fn insert_values(schema: &mut Map<String, Value>, values: impl Iterator<Item = &'static str>) {
+    let values: Vec<Value> = values.map(Value::from).collect();
+    if !values.is_empty() {
+        schema.insert("enum".to_owned(), Value::Array(values));
     }
 }
 

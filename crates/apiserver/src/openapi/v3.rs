@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use listwatch_wire::protobuf::schema::Id;
+use listwatch_k8s_types::Id;
 use serde_json::{Map, Value, json};
 
 use super::paths::{self, Body, Model, Operation, PARAMETERS, Path};

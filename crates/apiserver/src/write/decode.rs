@@ -5,6 +5,7 @@
 //!
 //! Texts: `pkg/endpoints/handlers/{create,update,rest}.go`, apimachinery `runtime` errors.
 
+use listwatch_k8s_types::{Id, message_of};
 use listwatch_meta::{FieldError, Status};
 use listwatch_validation::object_meta;
 use listwatch_wire::media_type::{Encoding, Served, negotiate_body};
@@ -54,8 +55,8 @@ impl<'a> Expected<'a> {
     }
 
     /// The type of a built-in kind.
-    fn message(&self) -> Option<protobuf::schema::Id> {
-        if self.custom { None } else { protobuf::schema::message_of(&self.api_version(), self.kind) }
+    fn message(&self) -> Option<Id> {
+        if self.custom { None } else { message_of(&self.api_version(), self.kind) }
     }
 
     /// Whether [`fit`] may change an object of this kind.

@@ -136,7 +136,7 @@ pub(super) async fn write(
             let account = ScaleAccount::of(resource, &tree, &replicas_path);
             let mut live = view(resource, &tree)?;
             let mut scale = live.clone();
-            let at = merge_keys::of_kind(SCALE.group, SCALE.kind);
+            let at = merge_keys::of_kind(SCALE.group, SCALE.version, SCALE.kind);
             warnings = patcher.apply(&mut scale, Body { registry: target.registry, expected: SCALE, at })?;
             check_name(metadata(&scale), target.name)?;
             account.show(&mut live);

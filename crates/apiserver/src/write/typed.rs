@@ -1,20 +1,19 @@
 //! Objects of built-in kinds as Go's decoder leaves them: the fields of their types and no others, amounts
 //! in one spelling, and nothing that Go would not write out again. One walk ([`fit`]) does it all.
 //!
-//! What is known of the types is the table by which protobuf is read
-//! ([`listwatch_wire::protobuf::schema`]), so what is kept here is what protobuf could say. Texts are
+//! The types are those of the table by which protobuf is read ([`listwatch_k8s_types`]), so this walk keeps
+//! exactly what protobuf can represent. Texts are
 //! those of `encoding/json` and `sigs.k8s.io/json`, whose strict decoder names unknown fields. Types that
 //! Go has a name of its own for (`v1.RestartPolicy`) are called by what they are made of.
 
+use listwatch_k8s_types::{Field, Id, Message, Omit, Shape, Type};
+use listwatch_meta::go::{self, Words};
 use listwatch_meta::status::{FIELD_ERROR_BYTES_MAX, cut};
-use listwatch_wire::protobuf::schema::{Field, Id, Message, Omit, Shape, Type};
+use listwatch_validation::quantities;
 use serde_json::{Map, Number, Value};
 
 use super::decode::Expected;
 use super::place::{Place, Step};
-use crate::facts;
-use listwatch_meta::go::{self, Words};
-use listwatch_validation::quantities;
 
 /// So many unknown fields are named; `sigs.k8s.io/json` stops there, too. All of them go.
 const NAMED_MAX: usize = 100;
@@ -42,7 +41,7 @@ pub(super) fn has_unknown(object: &Map<String, Value>, id: Id) -> bool {
 }
 
 fn is_unknown(id: Id, name: &str, value: &Value) -> bool {
-    let Some(field) = find(id.message(), name) else { return !is_type_meta(id, name) };
+    let Some(field) = id.message().field(name) else { return !is_type_meta(id, name) };
     let Some(inner) = inner(field.of()) else { return false };
     let below = |value: &Value| match value {
         Value::Object(members) => members.iter().any(|(name, value)| is_unknown(inner, name, value)),
@@ -57,7 +56,7 @@ fn is_unknown(id: Id, name: &str, value: &Value) -> bool {
 
 /// `apiVersion` and `kind`, of types that have them.
 fn is_type_meta(id: Id, name: &str) -> bool {
-    matches!(name, "apiVersion" | "kind") && facts::of(id).is_object()
+    matches!(name, "apiVersion" | "kind") && id.message().is_object()
 }
 
 /// The type whose fields a value of a type, its items or its members have.
@@ -66,18 +65,6 @@ fn inner(of: Type) -> Option<Id> {
         Type::Message(of) | Type::PropsOrArray(of) | Type::PropsOrBool(of) | Type::PropsOrStrings(of) => Some(of),
         _ => None,
     }
-}
-
-/// The field of a message, or of one that is embedded in it.
-fn find(message: &'static Message, name: &str) -> Option<&'static Field> {
-    let own = message.fields().iter().find(|field| field.shape() != Shape::Inline && field.name() == name);
-    own.or_else(|| {
-        let mut embedded = message.fields().iter().filter(|field| field.shape() == Shape::Inline);
-        embedded.find_map(|field| match field.of() {
-            Type::Message(id) => find(id.message(), name),
-            _ => None,
-        })
-    })
 }
 
 /// A walk through an object.
@@ -95,7 +82,7 @@ impl Walk<'_> {
     fn member(&mut self, id: Id, name: &str, value: &mut Value, parent: Option<&Place<'_>>) -> bool {
         let message = id.message();
         let place = Place { parent, step: Step::Field(name) };
-        let Some(field) = find(message, name) else {
+        let Some(field) = message.field(name) else {
             let known = is_type_meta(id, name);
             if !known && self.unknown.len() < NAMED_MAX {
                 self.unknown.push(cut(place, FIELD_ERROR_BYTES_MAX));
@@ -289,7 +276,7 @@ fn is_zero(of: Type, value: &Value) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use listwatch_wire::protobuf::schema::message_of;
+    use listwatch_k8s_types::message_of;
     use serde_json::json;
 
     use super::*;

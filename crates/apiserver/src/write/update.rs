@@ -427,7 +427,7 @@ pub(super) async fn patch(target: &Target<'_>, request: &WriteRequest<'_>) -> Re
     };
     let target = &Target { dry_run: options.dry_run, told, ..*target };
     let key = resource.key(request.namespace, target.name)?;
-    let at = merge_keys::of_kind(&resource.group, &resource.kind);
+    let at = merge_keys::of_kind(&resource.group, &resource.version, &resource.kind);
     let mut patcher = Patcher::new(patch_type, request, options.field_validation)?;
     let mut warnings = Vec::new();
     let make = |base: Option<Base<'_>>| {

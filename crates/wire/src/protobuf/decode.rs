@@ -10,8 +10,8 @@ use std::ops::Range;
 
 use super::error::{DecodeError, Malformed};
 use super::reader::{Place, Reader, Wire};
-use super::schema::{Field, Id, Message, Omit, Shape, Type};
 use super::{DEPTH_MAX, Envelope, MAGIC, forms, json_limit_bytes};
+use listwatch_k8s_types::{Field, Id, Message, Omit, Shape, Type};
 
 /// Writes the object inside an envelope as JSON.
 pub(super) fn object(body: &[u8], envelope: &Envelope<'_>, id: Id) -> Result<Vec<u8>, DecodeError> {

@@ -15,7 +15,7 @@ use serde_json::value::RawValue;
 
 use super::error::EncodeError;
 use super::forms;
-use super::schema::{Field, INLINE_DEPTH_MAX, Id, Message, Shape, Type};
+use listwatch_k8s_types::{Field, INLINE_DEPTH_MAX, Id, Message, Shape, Type};
 
 /// Writes the message of a JSON object.
 pub(super) fn object(id: Id, json: &[u8]) -> Result<Vec<u8>, EncodeError> {
@@ -276,9 +276,9 @@ fn find_member(message: &Message, name: &str, expected: &mut usize, level: usize
     let (before, after) = fields.split_at((*expected).min(fields.len()));
     if let Some(at) = after
         .iter()
-        .position(|field| field.is_called(name))
+        .position(|field| field.is_named(name))
         .map(|at| at + before.len())
-        .or_else(|| before.iter().position(|field| field.is_called(name)))
+        .or_else(|| before.iter().position(|field| field.is_named(name)))
     {
         *expected = at + 1;
         return Some((&fields[at], u32::from(fields[at].number()) << shift));

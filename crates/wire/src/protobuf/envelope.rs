@@ -14,7 +14,7 @@ use super::decode::whole;
 use super::encode::{WIRE_BYTES, push_tag, push_varint, varint_bytes};
 use super::error::DecodeError;
 use super::reader::{Place, Reader, Wire};
-use super::schema::{self, Id};
+use listwatch_k8s_types::{self as types, Id};
 
 /// What a body in Kubernetes' protobuf begins with.
 pub const MAGIC: &[u8] = b"k8s\0";
@@ -128,7 +128,7 @@ impl<'a> Envelope<'a> {
         if self.api_version.is_empty() {
             return Err(DecodeError::MissingVersion);
         }
-        schema::message_of(&self.api_version, &self.kind).ok_or_else(|| DecodeError::UnknownKind {
+        types::message_of(&self.api_version, &self.kind).ok_or_else(|| DecodeError::UnknownKind {
             api_version: self.api_version.to_string(),
             kind: self.kind.to_string(),
         })

@@ -16,8 +16,8 @@ use super::EncodeError;
 use super::encodable;
 use super::encode::{Encoder, push_varint, varint_bytes};
 use super::envelope::{Envelope, TAIL, field_bytes, head, push_head};
-use super::schema::{Id, Shape, Type};
 use crate::list::{CHUNK_BYTES, ListMeta};
+use listwatch_k8s_types::{Id, Shape, Type};
 
 /// What stands behind the last item of a list.
 pub const LIST_TAIL: &[u8] = TAIL;

@@ -26,8 +26,7 @@
 //! `Content-Type` comes from [`crate::media_type::Negotiated::content_type`].
 //!
 //! Inside this project an object is its JSON. What protobuf needs beyond it is a table of facts
-//! ([`schema`]), generated from Kubernetes' public type definitions by `cargo xtask codegen`; there
-//! is no type, no reflection and no tree in between.
+//! ([`listwatch_k8s_types`]); there is no type, no reflection and no tree in between.
 //!
 //! The outcome is that of Go, whose rules differ from those of other protobuf libraries: values that
 //! are no pointers are always written, even if zero; `kind` and `apiVersion` travel in the envelope
@@ -46,6 +45,8 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 
+use listwatch_k8s_types::{Id, message_of};
+
 mod decode;
 mod encode;
 mod envelope;
@@ -53,9 +54,6 @@ mod error;
 pub(crate) mod forms;
 mod list;
 mod reader;
-pub mod schema;
-#[rustfmt::skip]
-mod table;
 mod watch;
 
 pub use envelope::{Envelope, MAGIC};
@@ -64,7 +62,6 @@ pub use list::{
     LIST_KEPT_BYTES, LIST_TAIL, ListBody, MEASURE_STEP_BYTES, encode_list, item_bytes, list_head, push_item,
     push_item_head,
 };
-pub use table::RELEASE;
 pub use watch::{WatchMessage, bookmark_frame, error_frame, event_frame, message_of_frame, status, watch_frame};
 
 /// The media type.
@@ -110,9 +107,9 @@ pub fn encode(api_version: &str, kind: &str, json: &[u8]) -> Result<Vec<u8>, Enc
     Ok(body)
 }
 
-fn encodable(api_version: &str, kind: &str) -> Result<schema::Id, EncodeError> {
+fn encodable(api_version: &str, kind: &str) -> Result<Id, EncodeError> {
     let unknown = || EncodeError::UnknownKind { api_version: api_version.to_owned(), kind: kind.to_owned() };
-    schema::message_of(api_version, kind).ok_or_else(unknown)
+    message_of(api_version, kind).ok_or_else(unknown)
 }
 
 /// Reads a body: the envelope, and inside it an object of a built-in kind.

@@ -4,9 +4,10 @@
 use std::fmt::Debug;
 
 use bytes::Bytes;
+use listwatch_k8s_types as types;
 use listwatch_meta::{ContinueToken, FieldSelector, LabelSelector, ListOptions, ObjectShape};
 use listwatch_wire::media_type::{Purpose, Served, negotiate, negotiate_body, negotiate_patch};
-use listwatch_wire::protobuf::{self, schema};
+use listwatch_wire::protobuf;
 use listwatch_wire::query::{Query, WriteOptions};
 use listwatch_wire::websocket::{self, Role};
 use listwatch_wire::{Encoding, Frames, JsonEvents, ListDecoder, WatchEvent, cbor};
@@ -246,9 +247,9 @@ pub(crate) fn media_types(data: &[u8]) {
 
 /// An envelope around any bytes, as an object of any kind.
 pub(crate) fn protobuf(mut data: &[u8]) {
-    let (kinds, pages) = (schema::kinds().count(), schema::kinds().count().div_ceil(256));
+    let (kinds, pages) = (types::kinds().count(), types::kinds().count().div_ceil(256));
     let kind = choose(&mut data, 256) + 256 * choose(&mut data, pages);
-    let (api_version, kind, _) = schema::kinds().nth(kind % kinds).expect("a kind");
+    let (api_version, kind, _) = types::kinds().nth(kind % kinds).expect("a kind");
     let api_version = if api_version.is_empty() { "v1" } else { api_version };
     let mut names = Vec::new();
     push_field(&mut names, 1, api_version.as_bytes());

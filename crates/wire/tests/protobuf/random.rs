@@ -1,7 +1,7 @@
 //! Random objects of every kind, as Go would print them, from a tape of bytes: a shorter tape, or one
 //! with more zeros, is a smaller object, so proptest shrinks them well.
 
-use listwatch_wire::protobuf::schema::{Field, Id, Omit, Shape, Type};
+use listwatch_k8s_types::{Field, Id, Omit, Shape, Type};
 
 /// Choices that run out: an empty tape chooses 0 for ever.
 pub(crate) struct Tape<'a> {

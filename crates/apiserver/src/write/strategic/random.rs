@@ -446,7 +446,7 @@ proptest! {
     fn a_strategic_merge_does_what_the_model_does(pod in any_pod(), patch in any_patch()) {
         let members = |value: &Value| value.as_object().unwrap().clone();
         let mut merged = members(&pod);
-        let verdict = super::merge(&mut merged, members(&patch), of_kind("", "Pod"));
+        let verdict = super::merge(&mut merged, members(&patch), of_kind("", "v1", "Pod"));
         let expected = object_after(Object(POD), &members(&pod), &members(&patch));
         prop_assert_eq!(verdict.map(|()| merged).map_err(drop), expected, "{} patched with {}", pod, patch);
     }

@@ -13,12 +13,12 @@ fn apply(at: At, original: &Value, patch: Value) -> Result<Value> {
 }
 
 fn check(kind: (&str, &str), original: Value, patch: Value, expected: Value) {
-    let patched = apply(of_kind(kind.0, kind.1), &original, patch.clone()).unwrap();
+    let patched = apply(of_kind(kind.0, "v1", kind.1), &original, patch.clone()).unwrap();
     assert_eq!(patched.to_string(), expected.to_string(), "{original} patched with {patch}");
 }
 
 fn check_error(original: Value, patch: Value, expected: StrategicError) {
-    assert_eq!(apply(of_kind("", "Pod"), &original, patch), Err(expected));
+    assert_eq!(apply(of_kind("", "v1", "Pod"), &original, patch), Err(expected));
 }
 
 const POD: (&str, &str) = ("", "Pod");
@@ -485,7 +485,7 @@ fn large_lists_merge_in_linear_time() {
     let containers: Vec<Value> = (0..100_000).map(|n| json!({"name": n.to_string()})).collect();
     let order = containers.clone();
     let patched = apply(
-        of_kind("", "Pod"),
+        of_kind("", "v1", "Pod"),
         &pod(json!(containers)),
         json!({"spec": {"$setElementOrder/containers": order, "containers": [{"name": "99999", "image": "x"}]}}),
     );
@@ -562,14 +562,14 @@ mod properties {
 
         #[test]
         fn a_patch_applied_twice_does_no_more(live in containers("live"), patch in containers("new")) {
-            let pods = of_kind("", "Pod");
+            let pods = of_kind("", "v1", "Pod");
             let once = apply(pods, &pod(&live), pod(&patch)).unwrap();
             prop_assert_eq!(apply(pods, &once, pod(&patch)), Ok(once));
         }
 
         #[test]
         fn keyed_lists_lose_nothing_and_keep_both_orders(live in containers("live"), patch in containers("new")) {
-            let patched = apply(of_kind("", "Pod"), &pod(&live), pod(&patch)).unwrap();
+            let patched = apply(of_kind("", "v1", "Pod"), &pod(&live), pod(&patch)).unwrap();
             let list = patched["spec"]["containers"].as_array().unwrap();
             prop_assert_eq!(model(list, &[]), model(&live, &patch));
             prop_assert_eq!(list.len(), model(&live, &patch).len(), "an item stands twice");
@@ -587,7 +587,7 @@ mod properties {
             // An order of nothing is refused.
             prop_assume!(!live.is_empty());
             let patch = json!({"spec": {"$setElementOrder/containers": order}});
-            let patched = apply(of_kind("", "Pod"), &pod(&live), patch).unwrap();
+            let patched = apply(of_kind("", "v1", "Pod"), &pod(&live), patch).unwrap();
             let list = patched["spec"]["containers"].as_array().unwrap();
             let known: Vec<&str> = names(&order).into_iter().filter(|n| names(&live).contains(n)).collect();
             let found: Vec<&str> = names(list).into_iter().filter(|n| known.contains(n)).collect();

@@ -1,0 +1,416 @@
+//! Kubernetes' built-in types as data: one generated table of messages and fields.
+//!
+//! | fact of a field | who reads it |
+//! |---|---|
+//! | JSON name, field number, [`Shape`], [`Type`], [`Omit`] | protobuf ↔ JSON, strict decoding, OpenAPI, server-side apply |
+//! | [required](Field::is_required), [values](Field::values), [default](Field::default_json) | OpenAPI, strict decoding |
+//! | [list type](Field::list_type), [map keys](Field::map_keys), [map type](Field::map_type) | OpenAPI, server-side apply |
+//! | [patch strategy](Field::patch_strategy), [merge key](Field::merge_key) | OpenAPI, strategic merge patch |
+//!
+//! `cargo xtask codegen` makes the table from Kubernetes' published sources; the README of this crate
+//! names them. Only types that a served kind leads to are in the table.
+//!
+//! The generated rows are for people and for the compiler only. They are packed while the crate is
+//! compiled: 14 bytes a field, names in one string, no pointer that the loader has to relocate, and
+//! nothing to parse or to allocate at start-up. The table is shared, read-only memory, of which a
+//! process touches only the pages that it reads.
+//!
+//! ```
+//! use listwatch_k8s_types::{Id, ListType, message_of};
+//!
+//! let pod = message_of("v1", "Pod").ok_or("no such kind")?.message();
+//! assert_eq!(pod.model(), "io.k8s.api.core.v1.Pod");
+//! let ports = Id::CoreContainer.message().field("ports").ok_or("no such field")?;
+//! assert_eq!((ports.number(), ports.list_type()), (6, Some(ListType::Map)));
+//! assert_eq!(ports.map_keys().collect::<Vec<_>>(), ["containerPort", "protocol"]);
+//! # Ok::<(), &str>(())
+//! ```
+
+mod pack;
+#[rustfmt::skip]
+mod table;
+#[cfg(test)]
+mod tests;
+
+pub use table::{Id, RELEASE};
+
+use pack::{Constraints, MESSAGES};
+
+/// How often a field occurs, and how its absence is represented.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[repr(u8)]
+pub enum Shape {
+    /// Once. Go writes it to protobuf even if it is zero.
+    One,
+    /// Once or absent: a pointer in Go.
+    Pointer,
+    /// Once, and its members are members of the object around it: an embedded struct in Go.
+    Inline,
+    /// A list.
+    Repeated,
+    /// A map with strings as keys.
+    Map,
+}
+
+/// When Go's JSON omits a member.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[repr(u8)]
+pub enum Omit {
+    /// Never. An absent pointer, list or map is `null`.
+    Never,
+    /// `omitempty`: `false`, `0`, `""`, an absent pointer, an empty list or map; never a struct.
+    Empty,
+    /// `omitzero`: as `Empty`, and a struct that is zero.
+    Zero,
+}
+
+/// What a field holds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Type {
+    /// UTF-8 text.
+    String,
+    /// `true` or `false`.
+    Bool,
+    /// A 32-bit integer, as a varint.
+    Int32,
+    /// A 64-bit integer, as a varint.
+    Int64,
+    /// A double, eight bytes.
+    Double,
+    /// Bytes; base64 in JSON.
+    Bytes,
+    /// Another message.
+    Message(Id),
+    /// `metav1.Time`: seconds; RFC 3339 in JSON, `null` for none.
+    Time,
+    /// `metav1.MicroTime`: seconds and microseconds; RFC 3339 with six digits in JSON.
+    MicroTime,
+    /// `resource.Quantity`: a message around text; a string (or number) in JSON.
+    Quantity,
+    /// `intstr.IntOrString`: a tagged union; a number or a string in JSON.
+    IntOrString,
+    /// `runtime.RawExtension`, `metav1.FieldsV1`, `apiextensions.JSON`: a message around JSON text.
+    Raw,
+    /// A named list of strings: a message around `repeated string`, so that maps can hold it.
+    Strings,
+    /// `apiextensions.JSONSchemaPropsOrBool`: a schema or a boolean.
+    PropsOrBool(Id),
+    /// `apiextensions.JSONSchemaPropsOrArray`: a schema or a list of schemas.
+    PropsOrArray(Id),
+    /// `apiextensions.JSONSchemaPropsOrStringArray`: a schema or a list of strings.
+    PropsOrStrings(Id),
+}
+
+/// `x-kubernetes-list-type`: how the items of a list relate.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[repr(u8)]
+pub enum ListType {
+    /// The list is one value.
+    Atomic,
+    /// The items are scalars, each of which occurs once.
+    Set,
+    /// The items are objects, identified by the fields of [`Field::map_keys`].
+    Map,
+}
+
+impl ListType {
+    /// The value of the OpenAPI extension.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            ListType::Atomic => "atomic",
+            ListType::Set => "set",
+            ListType::Map => "map",
+        }
+    }
+}
+
+/// `x-kubernetes-map-type`: how the members of a map or struct relate.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[repr(u8)]
+pub enum MapType {
+    /// The map is one value.
+    Atomic,
+    /// Each member is a value of its own.
+    Granular,
+}
+
+impl MapType {
+    /// The value of the OpenAPI extension.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            MapType::Atomic => "atomic",
+            MapType::Granular => "granular",
+        }
+    }
+}
+
+/// `x-kubernetes-patch-strategy`: how a strategic merge patch treats a field. Without a strategy an
+/// object merges field by field and a list is replaced.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct PatchStrategy {
+    /// The items of the list merge: by [`Field::merge_key`], or as a set if there is no key.
+    pub merge: bool,
+    /// The value is replaced as a whole.
+    pub replace: bool,
+    /// A client names the members that stay.
+    pub retain_keys: bool,
+}
+
+impl PatchStrategy {
+    /// The value of the OpenAPI extension; `None` if there is no strategy.
+    pub fn text(self) -> Option<String> {
+        let names = [(self.merge, "merge"), (self.replace, "replace"), (self.retain_keys, "retainKeys")];
+        let names: Vec<&str> = names.iter().filter(|(is_set, _)| *is_set).map(|(_, name)| *name).collect();
+        (!names.is_empty()).then(|| names.join(","))
+    }
+}
+
+/// How deeply embedded structs may embed others. Kubernetes has two levels.
+pub const INLINE_DEPTH_MAX: usize = 3;
+
+/// A position in the string of all names. The longest name has fewer than 256 bytes.
+#[derive(Clone, Copy, Debug)]
+struct Name {
+    at: u16,
+    len: u8,
+}
+
+impl Name {
+    #[inline]
+    fn get(self) -> &'static str {
+        pack::NAMES.get(usize::from(self.at)..usize::from(self.at) + usize::from(self.len)).unwrap_or_default()
+    }
+}
+
+/// A field of a message.
+#[derive(Clone, Copy, Debug)]
+pub struct Field {
+    name: Name,
+    number: u8,
+    shape: Shape,
+    omit: Omit,
+    of: Type,
+    /// Bits of [`pack`]: required, list type, map type, patch strategy.
+    marks: u8,
+    /// Index of the field's [`Constraints`]; index 0 has none.
+    constraints: u16,
+}
+
+impl Field {
+    /// The JSON name; empty for an inline message.
+    #[inline]
+    pub fn name(&self) -> &'static str {
+        self.name.get()
+    }
+
+    /// Whether `name` is the JSON name. An inline message has none.
+    #[inline]
+    pub fn is_named(&self, name: &str) -> bool {
+        usize::from(self.name.len) == name.len() && self.name.get() == name && !name.is_empty()
+    }
+
+    /// The field number in protobuf; Kubernetes has none above 255.
+    #[inline]
+    pub fn number(&self) -> u8 {
+        self.number
+    }
+
+    /// How often it occurs.
+    #[inline]
+    pub fn shape(&self) -> Shape {
+        self.shape
+    }
+
+    /// When JSON omits it.
+    #[inline]
+    pub fn omit(&self) -> Omit {
+        self.omit
+    }
+
+    /// What the field, each item or each value of a map holds.
+    #[inline]
+    pub fn of(&self) -> Type {
+        self.of
+    }
+
+    /// Whether each object must have it.
+    pub fn is_required(&self) -> bool {
+        self.marks & pack::REQUIRED != 0
+    }
+
+    /// `x-kubernetes-list-type`.
+    pub fn list_type(&self) -> Option<ListType> {
+        match self.marks & pack::LIST_BITS {
+            pack::LIST_ATOMIC => Some(ListType::Atomic),
+            pack::LIST_SET => Some(ListType::Set),
+            pack::LIST_MAP => Some(ListType::Map),
+            _ => None,
+        }
+    }
+
+    /// `x-kubernetes-list-map-keys`: the fields that identify an item of a list of type `map`.
+    pub fn map_keys(&self) -> impl Iterator<Item = &'static str> + use<> {
+        split(self.constraints().map_keys.get())
+    }
+
+    /// `x-kubernetes-map-type` of this field. [`Message::map_type`] is that of the field's type.
+    pub fn map_type(&self) -> Option<MapType> {
+        match self.marks & pack::MAP_BITS {
+            pack::MAP_ATOMIC => Some(MapType::Atomic),
+            pack::MAP_GRANULAR => Some(MapType::Granular),
+            _ => None,
+        }
+    }
+
+    /// `x-kubernetes-patch-strategy`.
+    pub fn patch_strategy(&self) -> PatchStrategy {
+        PatchStrategy {
+            merge: self.marks & pack::PATCH_MERGE != 0,
+            replace: self.marks & pack::PATCH_REPLACE != 0,
+            retain_keys: self.marks & pack::PATCH_RETAIN_KEYS != 0,
+        }
+    }
+
+    /// `x-kubernetes-patch-merge-key`.
+    pub fn merge_key(&self) -> Option<&'static str> {
+        Some(self.constraints().merge_key.get()).filter(|key| !key.is_empty())
+    }
+
+    /// The permitted values, sorted; none if the field is no enumeration.
+    pub fn values(&self) -> impl Iterator<Item = &'static str> + use<> {
+        split(self.constraints().values.get())
+    }
+
+    /// The permitted values of items, sorted; none if the items are no enumeration.
+    pub fn item_values(&self) -> impl Iterator<Item = &'static str> + use<> {
+        split(self.constraints().item_values.get())
+    }
+
+    /// The default as JSON. A field that Go writes even if it is zero has its zero as the default.
+    pub fn default_json(&self) -> Option<&'static str> {
+        let default = self.constraints().default.get();
+        if !default.is_empty() {
+            return Some(default);
+        }
+        match (self.shape, self.of, self.omit) {
+            (Shape::One, Type::Message(_), _) => Some("{}"),
+            (Shape::One, Type::String, Omit::Never) => Some("\"\""),
+            (Shape::One, Type::Bool, Omit::Never) => Some("false"),
+            (Shape::One, Type::Int32 | Type::Int64 | Type::Double, Omit::Never) => Some("0"),
+            _ => None,
+        }
+    }
+
+    fn constraints(&self) -> &'static Constraints {
+        pack::constraints(self.constraints)
+    }
+}
+
+/// The parts of a text that are separated by `|`; none of an empty text. A part may be empty.
+fn split(text: &'static str) -> impl Iterator<Item = &'static str> {
+    text.split('|').take(if text.is_empty() { 0 } else { usize::MAX })
+}
+
+/// A message of the table.
+#[derive(Clone, Copy, Debug)]
+pub struct Message {
+    name: Name,
+    first: u16,
+    len: u8,
+    /// Index of the package, and bits of [`pack`].
+    marks: u8,
+}
+
+impl Message {
+    /// Its name without its package, e.g. `PodSpec`.
+    #[inline]
+    pub fn name(&self) -> &'static str {
+        self.name.get()
+    }
+
+    /// Its OpenAPI package, e.g. `io.k8s.api.core.v1`.
+    pub fn package(&self) -> &'static str {
+        table::PACKAGES.get(usize::from(self.marks & pack::PACKAGE_BITS)).copied().unwrap_or_default()
+    }
+
+    /// Its OpenAPI name, e.g. `io.k8s.api.core.v1.Pod`.
+    pub fn model(&self) -> String {
+        format!("{}.{}", self.package(), self.name())
+    }
+
+    /// Whether it has `apiVersion` and `kind`.
+    pub fn is_object(&self) -> bool {
+        self.marks & pack::OBJECT != 0
+    }
+
+    /// `x-kubernetes-map-type` of the type.
+    pub fn map_type(&self) -> Option<MapType> {
+        (self.marks & pack::ATOMIC != 0).then_some(MapType::Atomic)
+    }
+
+    /// Its fields in the order in which Go prints them in JSON.
+    #[inline]
+    pub fn fields(&self) -> &'static [Field] {
+        pack::FIELDS.get(usize::from(self.first)..usize::from(self.first) + usize::from(self.len)).unwrap_or_default()
+    }
+
+    /// Indexes of [`Message::fields`] by ascending number, the order in which Go writes protobuf.
+    #[inline]
+    pub fn by_number(&self) -> &'static [u8] {
+        pack::BY_NUMBER
+            .get(usize::from(self.first)..usize::from(self.first) + usize::from(self.len))
+            .unwrap_or_default()
+    }
+
+    /// Its members in JSON: its fields, with those of inline messages in their place.
+    pub fn members(&self) -> Vec<&'static Field> {
+        let mut members = Vec::with_capacity(self.fields().len());
+        self.push_members(&mut members);
+        members
+    }
+
+    fn push_members(&self, members: &mut Vec<&'static Field>) {
+        for field in self.fields() {
+            match (field.shape, field.of) {
+                (Shape::Inline, Type::Message(inline)) => inline.message().push_members(members),
+                _ => members.push(field),
+            }
+        }
+    }
+
+    /// The member with this JSON name, its own or of an inline message.
+    pub fn field(&self, name: &str) -> Option<&'static Field> {
+        self.fields().iter().find_map(|field| match (field.shape, field.of) {
+            (Shape::Inline, Type::Message(inline)) => inline.message().field(name),
+            _ => field.is_named(name).then_some(field),
+        })
+    }
+}
+
+impl Id {
+    /// The row of the message.
+    #[inline]
+    pub fn message(self) -> &'static Message {
+        // The rows are in the order of the identifiers; `pack` does not compile otherwise.
+        &MESSAGES[self as usize]
+    }
+}
+
+/// The message of a kind, by the `apiVersion` and `kind` of an object. Options such as
+/// `DeleteOptions` belong to each group and version.
+#[inline]
+pub fn message_of(api_version: &str, kind: &str) -> Option<Id> {
+    let find = |api_version: &str| {
+        let place = table::KINDS.binary_search_by(|row| (row.api_version, row.kind).cmp(&(api_version, kind)));
+        place.ok().map(|place| table::KINDS[place].message)
+    };
+    // The older name of the same types.
+    let api_version = if api_version == "meta.k8s.io/v1beta1" { "meta.k8s.io/v1" } else { api_version };
+    find(api_version).or_else(|| find(""))
+}
+
+/// Each kind of the table, as (`apiVersion`, `kind`, message), sorted. An empty `apiVersion` stands
+/// for each group and version.
+pub fn kinds() -> impl Iterator<Item = (&'static str, &'static str, Id)> {
+    table::KINDS.iter().map(|row| (row.api_version, row.kind, row.message))
+}
