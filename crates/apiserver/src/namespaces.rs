@@ -376,7 +376,8 @@ async fn remove_content(backend: &Backend, namespace: &str) -> Result<Findings, 
     let registry = backend.registry();
     let mut findings = Findings::default();
     // A kind whose definition cannot be read is not served, and its objects would stay behind.
-    if let Some(why) = backend.problems().get(crd::DEFINITIONS) {
+    let unreadable = crd::unreadable(backend, ReadAt::MostRecent).await;
+    if let Some(why) = unreadable.unwrap_or_else(|status| Some(status.message)) {
         findings.failures.push(format!("customresourcedefinitions.apiextensions.k8s.io: {why}"));
         findings.unreadable = Some(why);
         return Ok(findings);

@@ -453,6 +453,44 @@ async fn an_unreadable_definition_is_served_on_and_told_of() {
     assert_eq!(world.get(&item).await.0, 200);
 }
 
+#[tokio::test]
+async fn unreadable_definition_does_not_stop_the_others() {
+    let storage = MemoryStorage::new();
+    let world = World::over(storage.clone()).await;
+    let prefix = "/apiextensions.k8s.io/customresourcedefinitions";
+    // One that could never be read, and one that was served before.
+    let never = Key::from_path(&format!("{prefix}/nevers.example.com")).expect("a key");
+    let created = storage.create(&never, "k8s\0".into(), None).await.expect("created");
+    world.define(&definition()).await;
+    assert_eq!(world.post(WIDGETS, &widget("a")).await.0, 201);
+    let path = format!("{prefix}/widgets.example.com");
+    let value = overwrite(&storage, &path, "k8s\0".into()).await;
+    let check = "/readyz/controllers-sync";
+    let named = |body: &Value, name: &str| body.to_string().contains(name);
+    world.until(check, |body| named(body, "nevers.example.com") && named(body, "(and 1 more)")).await;
+
+    let second = |plural: &str, kind: &str| {
+        let mut second = definition();
+        second["metadata"]["name"] = json!(format!("{plural}.example.com"));
+        second["spec"]["names"] = json!({"plural": plural, "singular": plural, "kind": kind});
+        second
+    };
+    let begun = std::time::Instant::now();
+    world.define(&second("gears", "Gear")).await;
+    assert!(begun.elapsed() < Duration::from_secs(2), "nobody waits for a definition that cannot be read");
+    let gear = json!({"apiVersion": "example.com/v1", "kind": "Gear", "metadata": {"name": "a"}});
+    assert_eq!(world.post("/apis/example.com/v1/namespaces/default/gears", &gear).await.0, 201);
+    assert_eq!(world.get(&format!("{WIDGETS}/a")).await.0, 200, "a definition that cannot be read is not gone");
+    // They go while it is unreadable, and come back with it.
+    world.delete(&format!("{CRDS}/gears.example.com")).await;
+    world.gone(&format!("{CRDS}/gears.example.com")).await;
+    overwrite(&storage, &path, value).await;
+    world.until(check, |body| named(body, "nevers.example.com") && !named(body, "(and 1 more)")).await;
+    storage.delete(&never, created).await.expect("deleted");
+    world.until(check, |body| body == "ok").await;
+    assert_eq!(world.get(&format!("{WIDGETS}/a")).await.0, 200);
+}
+
 #[tokio::test(start_paused = true)]
 async fn who_deletes_a_definition_can_watch_its_end() {
     let world = World::new().await;

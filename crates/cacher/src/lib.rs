@@ -119,7 +119,7 @@ pub use delivery::{Delivered, Delivery, EncodingId};
 pub use error::ReadError;
 pub use filter::Scope;
 pub use handle::{Cacher, List, ResourceConfig};
-pub use limits::Limits;
+pub use limits::{Limits, UNDECODABLE_KEYS_MAX};
 pub use snapshot::ListItems;
 pub use stats::{CacherStats, WatcherStats};
 pub use stream::Watcher;

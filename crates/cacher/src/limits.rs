@@ -144,7 +144,7 @@ pub(crate) const RETRY_MAX: Duration = Duration::from_secs(5);
 
 /// Keys that [`ReadError::Undecodable`](crate::ReadError::Undecodable) and the statistics list at
 /// most.
-pub(crate) const UNDECODABLE_KEYS_MAX: usize = 100;
+pub const UNDECODABLE_KEYS_MAX: usize = 100;
 
 /// Undecodable values of one resource that are logged by key.
 pub(crate) const UNDECODABLE_LOGGED_MAX: usize = 10;

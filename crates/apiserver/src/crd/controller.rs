@@ -1,21 +1,21 @@
-//! The loop that keeps the registry as the definitions are, and writes what it came to into their
-//! status: a thin shell around [`Catalog`].
+//! The loop that keeps the registry in step with the stored definitions and writes their status: a thin shell
+//! around [`Catalog`].
 
 use std::collections::{BTreeSet, HashSet, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::FutureExt as _;
-use listwatch_cacher::{Cacher, Delivery, Scope, Watcher};
+use listwatch_cacher::{Cacher, Delivery, List, ReadError, Scope, UNDECODABLE_KEYS_MAX, Watcher};
 use listwatch_meta::status::reason;
 use listwatch_meta::{
-    Change, FieldSelector, LabelSelector, ListRequest, ReadAt, Revision, Status, WatchFrom, WatchRequest,
+    Change, FieldSelector, Key, LabelSelector, ListRequest, ReadAt, Revision, Status, WatchFrom, WatchRequest,
 };
 use parking_lot::Mutex;
 use serde_json::{Map, Value};
 use tokio::sync::watch;
 use tokio::task::JoinSet;
-use tokio::time::Instant;
+use tokio::time::{Instant, MissedTickBehavior};
 
 use super::catalog::{Catalog, Reserved, StatusWork, Work};
 use super::status::{set_accepted, set_condition};
@@ -31,6 +31,8 @@ pub(crate) const NAME: &str = "definitions";
 const WATCH_TIME: Duration = Duration::from_secs(3600);
 /// A definition whose objects cannot all be read is worked on again after this time.
 const RETRY_UNREADABLE: Duration = Duration::from_secs(10);
+/// Definitions that cannot be read are looked for each time that this has passed.
+const REPORT_UNREADABLE: Duration = Duration::from_secs(5);
 /// After a failed watch, or a status that could not be written, the next attempt begins so much later.
 const RETRY: Duration = Duration::from_secs(1);
 /// After a job that panicked, the next one for the same definition begins so much later.
@@ -118,28 +120,69 @@ pub(crate) async fn load(backend: &Backend) -> Result<(), Status> {
 
 async fn load_once(backend: &Backend) -> Result<(), Status> {
     let Some(definitions) = resource(backend) else { return Ok(()) };
-    // Out of the cache that the watch will read from, so that each definition is kept once.
+    // From the cache that the watch will read from, so that each definition is kept once.
     let cacher = backend.cacher(&definitions);
     tokio::time::timeout(LOAD_MAX, cacher.wait_ready())
         .await
         .map_err(|_| Status::timeout("the store did not list the definitions"))?
         .map_err(|error| error.status(definitions.gr()))?;
+    relist(backend, &cacher, &definitions).await?;
+    install(backend);
+    Ok(())
+}
+
+async fn list(cacher: &Cacher, definitions: &Resource, at: ReadAt) -> Result<List, Status> {
     let everything = ListRequest {
-        at: ReadAt::MostRecent,
+        at,
         limit: None,
         resume: None,
         labels: LabelSelector::default(),
         fields: FieldSelector::default(),
         shard: None,
     };
-    let list = cacher.list(&Scope::All, &everything).await.map_err(|error| error.status(definitions.gr()))?;
+    cacher.list(&Scope::All, &everything).await.map_err(|error| error.status(definitions.gr()))
+}
+
+/// Brings the catalog to the state of the store, and returns the revision of that state. A definition that
+/// cannot be read stays as it was known last.
+async fn relist(backend: &Backend, cacher: &Cacher, definitions: &Resource) -> Result<Revision, Status> {
+    let List { revision, items, undecodable, .. } = list(cacher, definitions, ReadAt::MostRecent).await?;
+    let mut there: HashSet<String> = undecodable.iter().map(|key| key.name().to_owned()).collect();
+    // Behind that many, a definition that is missing from the list may be unreadable.
+    let complete = undecodable.len() < UNDECODABLE_KEYS_MAX;
     let mut catalog = backend.definitions().catalog.lock();
-    list.items.for_each(|object| catalog.handle(Change::Added, &object));
+    for object in items {
+        there.insert(object.name().to_owned());
+        catalog.handle(Change::Added, &object);
+    }
+    if complete {
+        catalog.retain(|name| there.contains(name));
+    }
     drop(catalog);
-    let unreadable = list.undecodable.first().map(|key| format!("the definition at {key} cannot be read"));
-    backend.problems().set(NAME, unreadable);
-    install(backend);
-    Ok(())
+    backend.problems().set(NAME, unreadable_problem(definitions, undecodable));
+    Ok(revision)
+}
+
+/// Why not all definitions that are stored are served; `None` when all of them can be read.
+///
+/// # Errors
+/// The failure of the store.
+pub(crate) async fn unreadable(backend: &Backend, at: ReadAt) -> Result<Option<String>, Status> {
+    let Some(definitions) = resource(backend) else { return Ok(None) };
+    let list = list(&backend.cacher(&definitions), &definitions, at).await?;
+    Ok(unreadable_problem(&definitions, list.undecodable))
+}
+
+fn unreadable_problem(definitions: &Resource, keys: Vec<Key>) -> Option<String> {
+    (!keys.is_empty()).then(|| ReadError::Undecodable { keys }.status(definitions.gr()).message)
+}
+
+/// Reports the definitions that cannot be read.
+async fn report_unreadable(backend: &Backend) {
+    match unreadable(backend, ReadAt::Any).await {
+        Ok(problem) => backend.problems().set(NAME, problem),
+        Err(status) => tracing::debug!(%status, "cannot list definitions"),
+    }
 }
 
 /// Brings the registry up to date with the catalog, and tells who waits for that.
@@ -157,20 +200,27 @@ fn install(backend: &Backend) -> Vec<Work> {
 }
 
 /// Follows the definitions, for as long as it is polled.
+///
+/// The watch shows every definition that can be read, and ends when one of them becomes unreadable. The
+/// list that follows names that one and has all others. A definition that could never be read shows only in
+/// lists, so the loop makes one every [`REPORT_UNREADABLE`].
 pub(crate) async fn run(backend: Arc<Backend>) {
     let Some(resource) = resource(&backend) else { return };
-    let cacher = backend.cacher(&resource);
-    let mut jobs = Jobs { backend: Arc::clone(&backend), resource, running: JoinSet::new(), state: State::default() };
+    let running = JoinSet::new();
+    let mut jobs =
+        Jobs { backend: Arc::clone(&backend), resource: Arc::clone(&resource), running, state: State::default() };
+    let mut report = tokio::time::interval(REPORT_UNREADABLE);
+    report.set_missed_tick_behavior(MissedTickBehavior::Delay);
     loop {
-        let mut watcher = match follow(&cacher).await {
+        let mut watcher = match follow(&backend, &resource).await {
             Ok(watcher) => watcher,
-            Err(why) => {
-                tracing::warn!(%why, "cannot watch definitions");
+            Err(status) => {
+                tracing::warn!(%status, "cannot watch definitions");
                 tokio::time::sleep(RETRY).await;
                 continue;
             }
         };
-        let mut initial = Some(HashSet::new());
+        jobs.add(install(&backend));
         loop {
             tokio::select! {
                 delivery = watcher.next() => {
@@ -180,7 +230,7 @@ pub(crate) async fn run(backend: Arc<Backend>) {
                     let mut taken = 0;
                     while let Some(delivery) = next.take() {
                         match delivery {
-                            Some(delivery) => ended = take(&backend, delivery, &mut initial).is_err(),
+                            Some(delivery) => ended = take(&backend, delivery).is_err(),
                             None => ended = true,
                         }
                         taken += 1;
@@ -194,52 +244,45 @@ pub(crate) async fn run(backend: Arc<Backend>) {
                         tokio::time::sleep(RETRY).await;
                         break;
                     }
+                    // An event may have been the repair.
+                    if backend.problems().get(NAME).is_some() {
+                        report_unreadable(&backend).await;
+                    }
                 }
                 Some(name) = jobs.next() => jobs.finish(&name),
+                _ = report.tick() => report_unreadable(&backend).await,
             }
         }
     }
 }
 
-/// Takes in one delivery. `initial` collects what a watch began with, until its end.
-fn take(backend: &Backend, delivery: Delivery, initial: &mut Option<HashSet<String>>) -> Result<(), ()> {
-    let mut catalog = backend.definitions().catalog.lock();
+/// Takes in one delivery.
+fn take(backend: &Backend, delivery: Delivery) -> Result<(), ()> {
     match delivery {
-        Delivery::Event(event) => {
-            if let Some(initial) = initial {
-                initial.insert(event.object().name().to_owned());
-            }
-            catalog.handle(event.change(), event.object());
-        }
-        Delivery::Bookmark { initial_events_end: true, .. } => {
-            if let Some(there) = initial.take() {
-                catalog.retain(|name| there.contains(name));
-            }
-            backend.problems().set(NAME, None);
-        }
+        Delivery::Event(event) => backend.definitions().catalog.lock().handle(event.change(), event.object()),
         Delivery::Bookmark { .. } => {}
         Delivery::Error(status) => {
             tracing::warn!(%status, "the watch of definitions ended");
-            // What is known stays as it is: a definition that cannot be read is not gone.
-            if status.reason == reason::STORAGE_READ_ERROR {
-                backend.problems().set(NAME, Some(status.message));
-            }
             return Err(());
         }
     }
     Ok(())
 }
 
-async fn follow(cacher: &Cacher) -> Result<Watcher, String> {
+/// Lists the definitions into the catalog, and watches them from there on.
+async fn follow(backend: &Backend, definitions: &Resource) -> Result<Watcher, Status> {
+    let cacher = backend.cacher(definitions);
+    let revision = relist(backend, &cacher, definitions).await?;
     let request = WatchRequest {
-        from: WatchFrom::InitialEvents { at: ReadAt::MostRecent, mark_end: true },
+        from: WatchFrom::After(revision),
         bookmarks: true,
         timeout_seconds: None,
         labels: LabelSelector::default(),
         fields: FieldSelector::default(),
         shard: None,
     };
-    cacher.watch(&Scope::All, &request, Instant::now() + WATCH_TIME).await.map_err(|error| error.to_string())
+    let watcher = cacher.watch(&Scope::All, &request, Instant::now() + WATCH_TIME).await;
+    watcher.map_err(|error| error.status(definitions.gr()))
 }
 
 /// What is being done about definitions, one job for each at most.

@@ -31,7 +31,7 @@ mod status;
 pub(crate) mod strategy;
 pub(crate) mod validation;
 
-pub(crate) use self::controller::{Definitions, NAME as DEFINITIONS, load, run};
+pub(crate) use self::controller::{Definitions, load, run, unreadable};
 pub(crate) use self::kind::{Creating, CustomKind, Form};
 pub(crate) use self::schema::FitError;
 

@@ -246,10 +246,7 @@ pub(crate) async fn write(backend: &Arc<Backend>, request: WriteRequest<'_>) -> 
         && let WriteBody::Object(object) = &written.body
     {
         // What was defined is served when its author hears that it was stored.
-        // While one of them cannot be read, none is taken in, and nobody waits for that.
-        if backend.problems().get(crate::crd::DEFINITIONS).is_none() {
-            backend.definitions().has_settled(object.name(), object.revision()).await;
-        }
+        backend.definitions().has_settled(object.name(), object.revision()).await;
     }
     Ok(written)
 }
