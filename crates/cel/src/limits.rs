@@ -23,6 +23,6 @@ pub const PATTERN_BYTES_MAX: usize = 1 << 20;
 pub const PATTERN_CACHE_BYTES_MAX: usize = 1 << 18;
 
 /// Units of fuel (`listwatch_meta::fuel`, 50 ns each) that a search for a regular expression may take in the worst
-/// case, which is states × bytes. A search that might take more is not begun, since it cannot be interrupted: the
-/// request is answered as one whose time is up. An expression of 128 states (most are) may search 4 MiB.
+/// case. A search that might take more is not begun, since it cannot be interrupted: the request is answered as one
+/// whose time is up. An expression of 100 states may search 5 MB, one with a small deterministic automaton any value.
 pub const PATTERN_MATCH_UNITS_MAX: u64 = 100_000_000;
