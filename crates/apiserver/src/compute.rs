@@ -14,6 +14,9 @@
 //! it waits for the store. When the request's deadline passes or its client goes, the computation notices within
 //! a slice of fuel and ends.
 //!
+//! The user is the one who authenticated, not the one who is impersonated: a user who may impersonate could
+//! otherwise take any number of turns.
+//!
 //! Decision: `docs/decisions/0008-compute-pool.md`.
 
 use std::collections::{HashMap, VecDeque};
@@ -59,6 +62,8 @@ pub(crate) const QUEUE_PER_USER_MAX: usize = 50;
 #[derive(Debug)]
 pub(crate) struct Compute {
     slots: Arc<Slots>,
+    /// Bodies may be CBOR.
+    cbor: bool,
 }
 
 /// Why a request is not computed.
@@ -87,13 +92,14 @@ pub(crate) fn timed_out() -> Status {
 }
 
 impl Compute {
-    /// A pool for this machine.
-    pub(crate) fn new() -> Self {
+    /// A pool for this machine; `cbor` says whether bodies may be CBOR.
+    pub(crate) fn new(cbor: bool) -> Self {
         let processors = std::thread::available_parallelism().map_or(1, usize::from);
-        Compute::with_slots((processors / 2).max(SLOTS_MIN))
+        Compute { cbor, ..Compute::with_slots((processors / 2).max(SLOTS_MIN)) }
     }
 
-    /// Carries out a write: on the spot where it is cheap, else on the compute slots.
+    /// Carries out a write: on the spot where it is cheap, else on the compute slots, in the turn of the user who
+    /// authenticated (`requester`).
     ///
     /// # Errors
     /// The [`Status`] the client is told; a 504 when fuel or time is used up, a 429 when too many wait.
@@ -101,19 +107,21 @@ impl Compute {
         &self,
         backend: &Arc<Backend>,
         request: WriteRequest<'_>,
+        requester: &str,
         deadline: Instant,
     ) -> Result<WriteResponse, Status> {
         if request.has_one_effect() {
-            if let Some(written) = inline(write::write(backend, request.clone())).await {
+            let work = async { write::write(backend, read(request.clone(), self.cbor)?).await };
+            if let Some(written) = inline(work).await {
                 return written;
             }
         } else if request.body.len() <= INLINE_BODY_BYTES_MAX {
-            return write::write(backend, request).await;
+            return write::write(backend, read(request, self.cbor)?).await;
         }
-        let (backend, owned) = (Arc::clone(backend), request.to_owned());
-        let work = async move { write::write(&backend, owned.request()).await };
+        let (backend, owned, cbor) = (Arc::clone(backend), request.to_owned(), self.cbor);
+        let work = async move { write::write(&backend, read(owned.request(), cbor)?).await };
         // Boxed: few writes go this way, and the future of each is moved about.
-        Box::pin(self.run(&request.user.username, deadline, work)).await?
+        Box::pin(self.run(requester, deadline, work)).await?
     }
 
     /// Answers a review, as [`Compute::write`] carries out a write.
@@ -124,23 +132,28 @@ impl Compute {
         &self,
         shared: &Arc<Shared>,
         request: WriteRequest<'_>,
+        requester: &str,
         deadline: Instant,
     ) -> Result<WriteResponse, Status> {
-        if let Some(answer) = inline(write::review(&shared.backend, &shared.auth, request.user, &request)).await {
+        let work = async {
+            let request = read(request.clone(), self.cbor)?;
+            write::review(&shared.backend, &shared.auth, request.user, &request).await
+        };
+        if let Some(answer) = inline(work).await {
             return answer;
         }
-        let (shared, owned) = (Arc::clone(shared), request.to_owned());
+        let (shared, owned, cbor) = (Arc::clone(shared), request.to_owned(), self.cbor);
         let work = async move {
-            let request = owned.request();
+            let request = read(owned.request(), cbor)?;
             write::review(&shared.backend, &shared.auth, request.user, &request).await
         };
         // Boxed: few writes go this way, and the future of each is moved about.
-        Box::pin(self.run(&request.user.username, deadline, work)).await?
+        Box::pin(self.run(requester, deadline, work)).await?
     }
 
     fn with_slots(slots: usize) -> Self {
         let state = Mutex::new(SlotsState { free: slots, ..SlotsState::default() });
-        Compute { slots: Arc::new(Slots { state, per_user_max: slots.saturating_sub(1).max(1) }) }
+        Compute { slots: Arc::new(Slots { state, per_user_max: slots.saturating_sub(1).max(1) }), cbor: false }
     }
 
     /// Runs a future on the compute slots, in the turn of its user.
@@ -188,6 +201,11 @@ impl Compute {
             }
         }
     }
+}
+
+/// The request with a body that a write reads.
+fn read(request: WriteRequest<'_>, cbor: bool) -> Result<WriteRequest<'_>, Status> {
+    if cbor { write::cbor::to_json(request) } else { Ok(request) }
 }
 
 /// Runs a future on the spot with [`INLINE_UNITS_MAX`]; `None` when it was cut short before it had an effect.
@@ -246,11 +264,49 @@ struct SlotsState {
     free: usize,
     /// Slots that are held, by user.
     held: HashMap<String, usize>,
-    /// Who waits, by user.
-    waiting: HashMap<String, VecDeque<oneshot::Sender<Slot>>>,
-    /// The users who wait, in the order of their turns.
+    /// The requests that wait, by user. No queue is empty.
+    waiting: HashMap<String, VecDeque<Waiter>>,
+    /// The users of `waiting`, in the order of their turns.
     turns: VecDeque<String>,
+    /// Requests that wait.
     count: usize,
+    /// The number of the next waiter.
+    next: u64,
+}
+
+/// A request that waits for a slot.
+#[derive(Debug)]
+struct Waiter {
+    number: u64,
+    sender: oneshot::Sender<Slot>,
+}
+
+/// Takes a waiter out of the queue when its request is gone.
+struct Waiting<'a> {
+    slots: &'a Slots,
+    user: &'a str,
+    number: u64,
+}
+
+impl Drop for Waiting<'_> {
+    fn drop(&mut self) {
+        // The waiter holds no slot: whoever takes a waiter out of the queue gives it one.
+        drop(self.slots.state.lock().remove(self.user, self.number));
+    }
+}
+
+impl SlotsState {
+    fn remove(&mut self, user: &str, number: u64) -> Option<Waiter> {
+        let queue = self.waiting.get_mut(user)?;
+        let position = queue.iter().position(|waiter| waiter.number == number)?;
+        let waiter = queue.remove(position);
+        self.count -= 1;
+        if queue.is_empty() {
+            self.waiting.remove(user);
+            self.turns.retain(|waits| waits != user);
+        }
+        waiter
+    }
 }
 
 /// Whether a request has computed before.
@@ -271,7 +327,7 @@ struct Slot {
 
 impl Slots {
     async fn take(self: &Arc<Self>, user: &str, turn: Turn) -> Result<Slot, NotComputed> {
-        let waiter = {
+        let (waiting, granted) = {
             let mut state = self.state.lock();
             let held = state.held.get(user).copied().unwrap_or(0);
             if state.free > 0 && held < self.per_user_max {
@@ -284,25 +340,29 @@ impl Slots {
             if full && turn == Turn::First {
                 return Err(NotComputed::Overloaded);
             }
-            let (sender, waiter) = oneshot::channel();
+            let (sender, granted) = oneshot::channel();
+            let number = state.next;
+            state.next += 1;
             if of_user == 0 {
                 state.turns.push_back(user.to_owned());
             }
             let queue = state.waiting.entry(user.to_owned()).or_default();
             match turn {
-                Turn::First => queue.push_back(sender),
-                Turn::Again => queue.push_front(sender),
+                Turn::First => queue.push_back(Waiter { number, sender }),
+                Turn::Again => queue.push_front(Waiter { number, sender }),
             }
             state.count += 1;
-            waiter
+            (Waiting { slots: self, user, number }, granted)
         };
         // A sender is dropped only with the pool.
-        waiter.await.map_err(|_| NotComputed::Exhausted)
+        let slot = granted.await.map_err(|_| NotComputed::Exhausted);
+        drop(waiting);
+        slot
     }
 
     /// Takes a slot back from a user, and gives it to the next one who may have it; else it becomes free.
     fn pass_on(&self, from: &str) -> Option<(String, oneshot::Sender<Slot>)> {
-        let SlotsState { free, held, waiting, turns, count } = &mut *self.state.lock();
+        let SlotsState { free, held, waiting, turns, count, .. } = &mut *self.state.lock();
         match held.get_mut(from) {
             Some(slots) if *slots > 1 => *slots -= 1,
             _ => {
@@ -322,7 +382,7 @@ impl Slots {
             } else {
                 turns.push_back(user.clone());
             }
-            if let Some(next) = next {
+            if let Some(Waiter { sender: next, .. }) = next {
                 *count -= 1;
                 *held.entry(user.clone()).or_default() += 1;
                 return Some((user, next));
@@ -436,6 +496,15 @@ mod tests {
         let mut again = Box::pin(slots.take("a", Turn::Again));
         assert!(poll_once(again.as_mut()).is_pending(), "a request that has computed before is never refused");
         assert!(poll_once(Box::pin(slots.take("b", Turn::First)).as_mut()).is_pending());
+
+        // Requests that are gone make room at once.
+        full.truncate(1);
+        let mut next = Box::pin(slots.take("a", Turn::First));
+        assert!(poll_once(next.as_mut()).is_pending(), "a waiter that was dropped still counts");
+        assert_eq!(slots.state.lock().count, 3);
+        drop((full, again, next));
+        let state = slots.state.lock();
+        assert_eq!((state.count, state.waiting.len(), state.turns.len()), (0, 0, 0));
     }
 
     #[tokio::test]

@@ -354,7 +354,7 @@ impl Builder {
             bodies: BodyBudget::new(BODIES_BYTES_MAX),
             store_health,
             http2_streams_max: self.http2_streams_max,
-            compute: compute::Compute::new(),
+            compute: compute::Compute::new(self.cbor),
             metrics: Metrics::default(),
             websockets: Arc::new(Semaphore::new(websocket::WEBSOCKETS_MAX)),
             cbor: self.cbor,

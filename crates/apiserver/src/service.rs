@@ -26,8 +26,6 @@ use http::request::Parts;
 use http::{HeaderMap, Method, Request, Response, StatusCode, Version};
 use hyper::upgrade::OnUpgrade;
 use listwatch_meta::Status;
-use listwatch_wire::cbor;
-use listwatch_wire::media_type;
 use listwatch_wire::query::{Extra, Query};
 use tokio::sync::OwnedSemaphorePermit;
 use tokio::time::Instant;
@@ -203,9 +201,9 @@ impl ApiService {
             return response;
         }
         let open = matches!(routed, Ok(Route::Health { .. } | Route::Version));
-        let user = match (user, impersonation::user(&parts.headers)) {
-            (Some(user), Ok(None)) => user,
-            (Some(_), Ok(Some(impersonated))) => Cow::Owned(impersonated),
+        let (user, impersonator) = match (user, impersonation::user(&parts.headers)) {
+            (Some(user), Ok(None)) => (user, None),
+            (Some(user), Ok(Some(impersonated))) => (Cow::Owned(impersonated), Some(user)),
             (Some(_), Err(status)) => return asker.status(&status),
             // Some routes need no authentication. Impersonation always does.
             (None, impersonated) => {
@@ -226,13 +224,15 @@ impl ApiService {
         {
             return asker.status(&refusal);
         }
+        let requester = impersonator.as_ref().unwrap_or(&user).username.as_str();
+        let users = Users { user: &user, requester };
         match routed {
             Ok(Route::Unstored(route)) => {
                 let begun = Instant::now();
                 let labels = labels(&route, &parts.headers, &query);
                 let answered = match route.verb {
                     Verb::Write(_) => {
-                        Box::pin(self.review(&route, &user, &parts.headers, &query, &asker, upload)).await
+                        Box::pin(self.review(&route, users, &parts.headers, &query, &asker, upload)).await
                     }
                     _ => components::answer(&self.shared, &route, &query, &asker).await,
                 };
@@ -248,7 +248,7 @@ impl ApiService {
                 let mut response = if websocket::is_asked(parts) && route.is_watch() {
                     Box::pin(self.websocket(&route, parts, &query, &asker)).await
                 } else {
-                    self.resource(route, &user, &parts.headers, &query, &asker, upload).await
+                    self.resource(route, users, &parts.headers, &query, &asker, upload).await
                 };
                 add_warnings(response.headers_mut(), deprecation.as_slice());
                 self.count(&labels, &response, begun);
@@ -332,7 +332,7 @@ impl ApiService {
     async fn resource<B>(
         &self,
         route: ResourceRoute<'_>,
-        user: &User,
+        users: Users<'_>,
         headers: &HeaderMap,
         query: &Query<'_>,
         asker: &Asker,
@@ -375,9 +375,9 @@ impl ApiService {
                 Verb::Connect => connect::answer(&self.shared, &route, query).await,
                 Verb::Write(verb) => {
                     let body = received.as_ref().map(|received| received.bytes.clone()).unwrap_or_default();
-                    room = self.room_for(&body).await;
+                    room = self.room_for(header(headers, &CONTENT_TYPE), &body).await;
                     // Boxed, so that a read does not move the future of a write.
-                    Box::pin(self.write(verb, &route, user, headers, query, asker, body, deadline)).await
+                    Box::pin(self.write(verb, &route, users, headers, query, asker, body, deadline)).await
                 }
             }
         };
@@ -393,7 +393,7 @@ impl ApiService {
         &self,
         verb: write::WriteVerb,
         route: &ResourceRoute<'_>,
-        user: &User,
+        users: Users<'_>,
         headers: &HeaderMap,
         query: &Query<'_>,
         asker: &Asker,
@@ -401,10 +401,6 @@ impl ApiService {
         deadline: Instant,
     ) -> Result<Response<Body>, Status> {
         let content_type = header(headers, &CONTENT_TYPE);
-        let (content_type, body) = match self.shared.cbor {
-            true => from_cbor(content_type, body)?,
-            false => (content_type, body),
-        };
         let request = WriteRequest {
             verb,
             resource: &route.resource,
@@ -413,12 +409,13 @@ impl ApiService {
             subresource: route.subresource,
             query,
             content_type,
-            user,
+            user: users.user,
             user_agent: header(headers, &USER_AGENT),
             body,
         };
         let view = ObjectView::negotiate(asker, &route.resource)?;
-        let written = self.shared.compute.write(&self.shared.backend, request, deadline.into_std()).await?;
+        let (compute, backend) = (&self.shared.compute, &self.shared.backend);
+        let written = compute.write(backend, request, users.requester, deadline.into_std()).await?;
         respond::written(written, &route.resource, &view)
     }
 
@@ -426,7 +423,7 @@ impl ApiService {
     async fn review<B>(
         &self,
         route: &ResourceRoute<'_>,
-        user: &User,
+        users: Users<'_>,
         headers: &HeaderMap,
         query: &Query<'_>,
         asker: &Asker,
@@ -441,12 +438,8 @@ impl ApiService {
         let received = in_time(deadline, pin!(upload.collect(&self.shared.bodies))).await?;
         let Some(seat) = self.shared.writes.take(Instant::now) else { return Ok(too_many_requests()) };
         let body = received.bytes.clone();
-        let room = in_time(deadline, pin!(async { Ok(self.room_for(&body).await) })).await?;
         let content_type = header(headers, &CONTENT_TYPE);
-        let (content_type, body) = match self.shared.cbor {
-            true => from_cbor(content_type, body)?,
-            false => (content_type, body),
-        };
+        let room = in_time(deadline, pin!(async { Ok(self.room_for(content_type, &body).await) })).await?;
         let request = WriteRequest {
             verb: write::WriteVerb::Create,
             resource: &route.resource,
@@ -455,12 +448,12 @@ impl ApiService {
             subresource: None,
             query,
             content_type,
-            user,
+            user: users.user,
             user_agent: header(headers, &USER_AGENT),
             body,
         };
         let view = ObjectView::plain(asker)?;
-        let review = self.shared.compute.review(&self.shared, request, deadline.into_std());
+        let review = self.shared.compute.review(&self.shared, request, users.requester, deadline.into_std());
         let answer = in_time(deadline, pin!(review)).await?;
         let mut response = respond::written(answer, &route.resource, &view)?;
         let hold = held(seat, deadline, room, response.body());
@@ -469,8 +462,9 @@ impl ApiService {
     }
 
     /// Waits until there is room for what becomes of a large body. A small one needs none.
-    async fn room_for(&self, body: &Bytes) -> Option<OwnedSemaphorePermit> {
-        let bytes = write::document_bytes_max(body.len());
+    async fn room_for(&self, content_type: Option<&str>, body: &Bytes) -> Option<OwnedSemaphorePermit> {
+        let content_type = content_type.filter(|_| self.shared.cbor);
+        let bytes = write::cbor::parsed_bytes_max(content_type, body.len());
         // A small write, such as a lease, never waits behind large ones. The seats bound what small ones take
         // together: 200 times 1.6 MiB.
         if body.len() <= SMALL_BODY_BYTES_MAX {
@@ -510,6 +504,15 @@ impl ApiService {
     }
 }
 
+/// The users of a request.
+#[derive(Clone, Copy)]
+struct Users<'a> {
+    /// The user on whose behalf the request acts.
+    user: &'a User,
+    /// The name of the user who authenticated, who may impersonate `user`.
+    requester: &'a str,
+}
+
 /// The outcome, or a 504 at the deadline.
 ///
 /// Takes the work by reference: an `async fn` would hold it twice, as its argument and inside the timeout.
@@ -526,18 +529,6 @@ fn held(seat: Seat, deadline: Instant, room: Option<OwnedSemaphorePermit>, body:
     let bytes = usize::try_from(http_body::Body::size_hint(body).lower()).unwrap_or(usize::MAX);
     let room = room.and_then(|mut room| room.split(bytes.min(room.num_permits())));
     Hold::new(seat, deadline, room)
-}
-
-/// A body in CBOR as the same in JSON, with the media type that it has then.
-fn from_cbor(content_type: Option<&str>, body: Bytes) -> Result<(Option<&str>, Bytes), Status> {
-    let bare = content_type.unwrap_or_default().split(';').next().unwrap_or_default().trim();
-    let json = match bare {
-        media_type::CBOR => "application/json",
-        "application/apply-patch+cbor" => "application/apply-patch+yaml",
-        _ => return Ok((content_type, body)),
-    };
-    let decoded = cbor::decode(&body).map_err(|error| Status::bad_request(format!("error decoding CBOR: {error}")))?;
-    Ok((Some(json), decoded.into()))
 }
 
 /// The group and plural of the custom resource that a request may be for. The groups of definitions

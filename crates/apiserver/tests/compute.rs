@@ -230,3 +230,28 @@ async fn hostile_bodies_are_answered_within_their_timeout() {
         );
     }
 }
+
+#[tokio::test]
+async fn impersonated_names_share_the_turns_of_the_user_who_authenticated() {
+    const REQUESTS: usize = 190;
+    let world = Arc::new(World::new().await);
+    let body = Bytes::from(expensive("x").replace(r#""name":"x""#, r#""generateName":"x-""#));
+    let mut requests = tokio::task::JoinSet::new();
+    for number in 0..REQUESTS {
+        let request = Request::post(format!("{WIDGETS}?timeout=2s")).header("content-type", "application/json");
+        let request = request.header("impersonate-user", format!("user-{number}"));
+        let request = request.header("impersonate-group", "system:masters").body(Full::new(body.clone()));
+        let (world, request) = (Arc::clone(&world), request.expect("a request"));
+        requests.spawn(async move { world.server.service().handle(request).await.status().as_u16() });
+    }
+    let codes = requests.join_all().await;
+    assert!(codes.iter().all(|code| [201, 429, 504].contains(code)), "{codes:?}");
+    // 50 wait, and at most half of the processors compute for one user.
+    let refused = codes.iter().filter(|code| **code == 429).count();
+    let processors = std::thread::available_parallelism().map_or(1, usize::from);
+    assert!(
+        refused >= REQUESTS.saturating_sub(50 + processors + codes.iter().filter(|code| **code == 201).count()),
+        "{codes:?}"
+    );
+    assert!(refused > 0, "each impersonated name has turns of its own");
+}

@@ -20,6 +20,7 @@
 
 mod admission;
 mod binding;
+pub(crate) mod cbor;
 mod create;
 mod decode;
 mod defaults;
