@@ -130,9 +130,9 @@ mod tests {
     fn check(spec: Value, expected: &[&str]) {
         let mut resource = Resource::clone(crate::registry::Registry::builtin().find("", "v1", "pods").unwrap());
         resource.subresources = vec![Subresource::Scale {
-            spec_replicas: "spec.replicas".to_owned(),
-            status_replicas: "status.replicas".to_owned(),
-            selector: Some("status.selector".to_owned()),
+            spec_replicas: "spec.replicas".into(),
+            status_replicas: "status.replicas".into(),
+            selector: Some("status.selector".into()),
         }];
         let Value::Object(object) = json!({"spec": spec, "status": {"selector": 7}}) else { unreachable!("an object") };
         let found: Vec<String> =

@@ -45,6 +45,7 @@ pub(crate) fn of(definition: &Definition, accepted: &Names, kind: &Arc<CustomKin
                     ttl_seconds: None,
                 },
                 custom: true,
+                builtin: None,
                 printer_columns: version.additional_printer_columns.iter().cloned().map(PrinterColumn::from).collect(),
                 schema: None,
                 merging: std::sync::OnceLock::new(),
@@ -69,9 +70,9 @@ fn labels_of(version: &Version) -> BTreeSet<&str> {
 fn subresources(version: &Version) -> Vec<Subresource> {
     let path = |path: &str| path.trim_start_matches('.').to_owned();
     let scale = version.subresources.scale.as_ref().map(|scale| Subresource::Scale {
-        spec_replicas: path(&scale.spec_replicas_path),
-        status_replicas: path(&scale.status_replicas_path),
-        selector: scale.label_selector_path.as_deref().filter(|text| !text.is_empty()).map(path),
+        spec_replicas: path(&scale.spec_replicas_path).into(),
+        status_replicas: path(&scale.status_replicas_path).into(),
+        selector: scale.label_selector_path.as_deref().filter(|text| !text.is_empty()).map(|text| path(text).into()),
     });
     // In the order in which kube-apiserver's handler of custom resources lists them.
     version.subresources.status.map(|_| Subresource::Status).into_iter().chain(scale).collect()

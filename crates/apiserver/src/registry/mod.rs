@@ -5,13 +5,13 @@
 //! swapped when a definition comes or goes, so a request sees one registry from start to end.
 
 mod builtin;
-mod subresource;
 
 use std::borrow::Cow;
 use std::sync::{Arc, OnceLock};
 
 use bytes::Bytes;
-use listwatch_apply::Kind;
+use listwatch_apply as apply;
+use listwatch_kinds::{Kind, ResourceWrites, WriteScope};
 use listwatch_meta::{GroupResource, Key, KeyRange, Object, ObjectShape, status};
 use serde_json::{Map, Value};
 
@@ -22,7 +22,7 @@ use crate::versions::Conversion;
 
 pub use listwatch_validation::names::NameRule;
 
-pub use self::subresource::{ForeignKind, Subresource, Way};
+pub use listwatch_kinds::{ForeignKind, Subresource, Way};
 
 /// One served resource: a kind in a group and version.
 #[derive(Debug, Clone)]
@@ -57,6 +57,8 @@ pub struct Resource {
     pub strategy: Strategy,
     /// True for resources of a CustomResourceDefinition.
     pub custom: bool,
+    /// The description of a built-in kind; `None` for custom resources.
+    pub(crate) builtin: Option<&'static Kind>,
     /// The columns of Table views besides `Name`, for resources that bring their own
     /// (`additionalPrinterColumns`); empty for built-ins, whose columns are code.
     pub printer_columns: Vec<PrinterColumn>,
@@ -76,7 +78,7 @@ pub struct Resource {
     /// The version in which objects are stored, if that is served and another one.
     pub(crate) storage_version: Option<String>,
     /// How objects merge, once one was written.
-    pub(crate) merging: OnceLock<Kind>,
+    pub(crate) merging: OnceLock<apply::Kind>,
 }
 
 /// A column of a Table view that is read from the object by a path
@@ -239,11 +241,19 @@ impl Resource {
     /// Are objects of this kind stored? Those of a few built-in kinds are answered and forgotten: reviews,
     /// bindings, the states of components.
     pub fn is_stored(&self) -> bool {
-        let forgotten = match self.group.as_str() {
-            "" => matches!(self.plural.as_str(), "bindings" | "componentstatuses"),
-            group => matches!(group, "authentication.k8s.io" | "authorization.k8s.io"),
-        };
-        self.custom || !forgotten
+        self.builtin.is_none_or(|kind| kind.stored)
+    }
+
+    /// What writes to the resource and to its subresources can change.
+    pub(crate) fn writes(&self) -> ResourceWrites {
+        self.builtin.map_or_else(
+            || ResourceWrites {
+                has_status: self.subresource("status").is_some(),
+                keeps_spec: false,
+                status: WriteScope::STATUS_ONLY,
+            },
+            Kind::writes,
+        )
     }
 
     /// May a whole collection be deleted by one request?

@@ -11,7 +11,7 @@
 //!
 //! A column shows the first value found. Recursive descent, slices and unions are refused.
 
-use super::view::Json;
+use listwatch_kinds::table::Json;
 
 /// A parsed path.
 #[derive(Clone, Debug, PartialEq)]

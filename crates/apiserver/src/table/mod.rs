@@ -17,14 +17,11 @@
 //! Status objects (errors, results of deletes) are never shown as Tables; the caller sends them as
 //! they are.
 
-mod age;
 mod column;
 mod jsonpath;
 pub mod partial;
-mod printers;
 #[cfg(test)]
 mod tests;
-mod view;
 
 use std::borrow::Cow;
 use std::sync::Arc;
@@ -33,12 +30,11 @@ use bytes::{BufMut, Bytes, BytesMut};
 use listwatch_meta::Status;
 use time::OffsetDateTime;
 
-pub use self::age::human_duration;
-pub use self::column::Column;
 use self::jsonpath::JsonPath;
-use self::printers::{Printed, Printer};
-use self::view::Json;
 use crate::registry::Resource;
+use listwatch_kinds::printers::{self, Printed, Printer};
+use listwatch_kinds::table::Json;
+pub use listwatch_kinds::table::{Cell, Column, human_duration};
 
 /// What a row carries besides its cells (`?includeObject=`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -137,51 +133,6 @@ impl ListMeta {
     }
 }
 
-/// One cell of a row.
-#[derive(Debug, Clone, PartialEq)]
-pub enum Cell {
-    /// A string.
-    Text(String),
-    /// A whole number.
-    Integer(i64),
-    /// Any number.
-    Number(f64),
-    /// A boolean.
-    Bool(bool),
-    /// Nothing: the object has no such value.
-    Null,
-}
-
-impl From<String> for Cell {
-    fn from(text: String) -> Self {
-        Cell::Text(text)
-    }
-}
-
-impl From<&str> for Cell {
-    fn from(text: &str) -> Self {
-        Cell::Text(text.to_owned())
-    }
-}
-
-impl From<i64> for Cell {
-    fn from(number: i64) -> Self {
-        Cell::Integer(number)
-    }
-}
-
-impl From<usize> for Cell {
-    fn from(number: usize) -> Self {
-        Cell::Integer(i64::try_from(number).unwrap_or(i64::MAX))
-    }
-}
-
-impl From<bool> for Cell {
-    fn from(flag: bool) -> Self {
-        Cell::Bool(flag)
-    }
-}
-
 /// The columns of a resource's Table, as a client gets them. Columns with a priority above 0 are
 /// always sent; kubectl shows them with `-o wide`.
 pub fn columns(resource: &Resource) -> Vec<Column> {
@@ -217,8 +168,7 @@ struct PathColumn {
 impl Cells {
     fn of(resource: &Resource) -> Self {
         if !resource.custom {
-            let stored = resource.stored();
-            return Cells::Printer(printers::find(&stored.group, &stored.plural));
+            return Cells::Printer(resource.builtin.map_or(&printers::DEFAULT, |kind| kind.printer));
         }
         let paths = column::custom(resource)
             .iter()

@@ -7,7 +7,7 @@ use listwatch_wire::protobuf;
 use proptest::prelude::*;
 use serde_json::{Map, Value, json};
 
-use super::{autoscaling, events};
+use super::SECOND_VERSIONS;
 use crate::{ApiServer, Controllers};
 
 const OLD_EVENTS: &str = "/api/v1/namespaces/default/events";
@@ -516,7 +516,7 @@ fn annotations_that_say_nothing_are_passed_over() {
             old["spec"]["targetCPUUtilizationPercentage"] = wanted;
         }
         let Value::Object(old) = old else { unreachable!() };
-        Value::Object((autoscaling::V1.keep)(old))
+        Value::Object((SECOND_VERSIONS[1].keep)(old))
     };
     let metrics = |text: &str| {
         kept(json!({"autoscaling.alpha.kubernetes.io/metrics": text}), json!(50))["spec"]["metrics"].clone()
@@ -688,7 +688,7 @@ proptest! {
     /// second version shows of that is what it showed.
     #[test]
     fn nothing_is_lost_between_versions(event in stored_event(), scaler in stored_scaler()) {
-        for (version, stored) in [(&events::V1, event), (&autoscaling::V1, scaler)] {
+        for (version, stored) in [(SECOND_VERSIONS[0], event), (SECOND_VERSIONS[1], scaler)] {
             let shown = version.shown(stored.as_object().unwrap().clone());
             let kept = version.kept(shown.clone());
             prop_assert_eq!(Value::Object(kept.clone()), stored);

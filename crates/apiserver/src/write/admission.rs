@@ -8,9 +8,9 @@ use listwatch_meta::{Change, GroupResource, Status};
 use serde_json::{Map, Value, json};
 
 use super::store;
-use super::x509::CertificateRequest;
 use crate::backend::{Backend, CreatingIn};
 use crate::registry::{Registry, Resource};
+use listwatch_kinds::certificate_request::CertificateRequest;
 use listwatch_validation::object_meta as meta;
 
 const NAMESPACES: GroupResource<'_> = GroupResource { group: "", resource: "namespaces" };
@@ -248,7 +248,9 @@ mod tests {
             assert_eq!(check(request.clone(), client), Err((403, text)));
             assert_eq!(check(request, "example.com/signer"), Ok(()));
         }
-        let valid = |organization: &str| json!(BASE64.encode(super::super::x509::tests::request(organization)));
+        let valid = |organization: &str| {
+            json!(BASE64.encode(listwatch_kinds::certificate_request::testing::request(organization)))
+        };
         assert_eq!(check(valid("dev"), client), Ok(()));
         assert_eq!(check(valid("system:masters"), client).unwrap_err().0, 403);
     }

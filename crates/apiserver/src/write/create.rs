@@ -6,15 +6,15 @@ use serde_json::Value;
 
 use super::admission::{NoPriority, PriorityClass};
 use super::decode::{Expected, cannot_handle, decode};
-use super::kinds::Making;
 use super::options::Options;
 use super::ownership::{self, Sent};
 use super::store;
-use super::{Clock, WriteBody, WriteRequest, WriteResponse, admission, prepare, services};
+use super::{Clock, WriteBody, WriteRequest, WriteResponse, admission, new_uid, prepare, services};
 use crate::backend::Backend;
 use crate::compute;
 use crate::crd::strategy;
 use crate::registry::Resource;
+use listwatch_kinds::CreateContext;
 use listwatch_validation::names;
 use listwatch_validation::object_meta as meta;
 use listwatch_validation::{metadata, metadata_mut};
@@ -85,8 +85,8 @@ pub(super) async fn create(
         }
         // Only a colliding generated name comes back here, so the copy is as rare as that.
         let mut attempt = if attempts == 0 { std::mem::take(&mut object) } else { object.clone() };
-        let (uid, now) = (clock.uid(), clock.now());
-        prepare::create(resource, &mut attempt, Making { uid: &uid, now: &now, user: request.user })?;
+        let (uid, now) = (new_uid(clock), clock.now());
+        prepare::create(resource, &mut attempt, CreateContext { uid: &uid, now: &now, user: request.user })?;
         admission::signer_may_be_asked(resource, &attempt)?;
         if version_given {
             return Err(Status::unknown("resourceVersion should not be set on objects to be created"));

@@ -23,12 +23,10 @@ mod binding;
 pub(crate) mod cbor;
 mod create;
 mod decode;
-mod defaults;
 mod delete;
 mod document;
 mod evict;
 mod json_patch;
-mod kinds;
 mod merge_keys;
 mod options;
 mod ownership;
@@ -37,7 +35,6 @@ mod place;
 mod prepare;
 mod reviews;
 pub(crate) mod scale;
-mod scope;
 mod services;
 mod store;
 mod strategic;
@@ -46,8 +43,6 @@ mod token;
 mod typed;
 mod unenforced;
 mod update;
-mod validate;
-mod x509;
 mod yaml_reader;
 
 use std::sync::Arc;
@@ -56,11 +51,10 @@ use bytes::Bytes;
 use listwatch_cacher::ReadError;
 use listwatch_meta::{Key, KeyRange, Object, Revision, Status};
 use listwatch_storage::{Decision, KeyValue, ListQuery};
+pub(crate) use listwatch_validation::clock::{Clock, parse_timestamp, timestamp};
 use listwatch_wire::list::ListMeta;
 use listwatch_wire::query::Query;
 use serde_json::{Map, Value};
-use time::OffsetDateTime;
-use time::format_description::well_known::Rfc3339;
 
 use crate::auth::User;
 use crate::backend::Backend;
@@ -193,44 +187,9 @@ pub(crate) enum WriteBody {
     Status(Box<Status>),
 }
 
-/// Where times and ids come from; a test gives its own.
-#[derive(Debug, Default)]
-pub(crate) struct Clock {
-    fixed: Option<OffsetDateTime>,
-}
-
-impl Clock {
-    /// A clock that stands still and gives ids that are all the same.
-    #[cfg(test)]
-    pub(crate) fn fixed(time: OffsetDateTime) -> Self {
-        Clock { fixed: Some(time) }
-    }
-
-    pub(crate) fn time(&self) -> OffsetDateTime {
-        self.fixed.unwrap_or_else(OffsetDateTime::now_utc)
-    }
-
-    /// Now, as objects carry it.
-    pub(crate) fn now(&self) -> String {
-        timestamp(self.time())
-    }
-
-    /// A new uid: a random UUID.
-    fn uid(&self) -> String {
-        if self.fixed.is_some() { uuid::Uuid::nil().to_string() } else { uuid::Uuid::new_v4().to_string() }
-    }
-}
-
-/// A time as objects carry it: whole seconds, UTC.
-fn timestamp(time: OffsetDateTime) -> String {
-    let time = time.to_offset(time::UtcOffset::UTC).truncate_to_second();
-    // Years beyond 9999 cannot be written so, and clocks do not go there.
-    time.format(&Rfc3339).unwrap_or_default()
-}
-
-/// The time that an object carries; `None` when it carries none.
-pub(crate) fn parse_timestamp(text: &str) -> Option<OffsetDateTime> {
-    OffsetDateTime::parse(text, &Rfc3339).ok()
+/// A new uid: a random UUID; always the same where the clock is fixed.
+fn new_uid(clock: &Clock) -> String {
+    if clock.is_fixed() { uuid::Uuid::nil().to_string() } else { uuid::Uuid::new_v4().to_string() }
 }
 
 /// Carries out a write.

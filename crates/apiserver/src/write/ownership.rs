@@ -19,11 +19,10 @@ use time::OffsetDateTime;
 
 use super::decode::{self, Expected, Unfit};
 use super::document::Document;
-use super::kinds::namespaces;
 use super::options::{FIELD_MANAGER_BYTES_MAX, FieldValidation, Options};
 use super::store::{self, OBJECT_DEPTH_MAX, is_deeper};
 use super::update::{Account, Base, Target, Told, check_name, not_convertible};
-use super::{Clock, WriteRequest, WriteResponse, create, prepare, scope};
+use super::{Clock, WriteRequest, WriteResponse, create};
 use crate::registry::{Registry, Resource, Subresource};
 use crate::versions;
 use listwatch_meta::go::Words;
@@ -137,16 +136,15 @@ struct Write<'a> {
 
 impl Write<'_> {
     fn account(&self, old: Option<&Value>, new: &mut Map<String, Value>, sent: &Sent) {
-        if prepare::is_namespace(self.resource) {
-            // A default of its kind, and so its writer's.
-            namespaces::name_label(new);
+        if let Some(kind) = self.resource.builtin {
+            (kind.late_defaults)(new);
         }
         let absent = sent.absent.iter();
         let subresource = self.subresource.map_or("", Subresource::name);
         // What a patch left alone is what is kept.
         let sent = metadata_mut(new).shift_remove(MANAGED_FIELDS).filter(|sent| !sent.is_string());
         let object = Value::Object(std::mem::take(new));
-        let mut reset = scope::reset_fields(self.resource, self.subresource, &object);
+        let mut reset = self.resource.writes().reset_fields(self.subresource, &object);
         absent.for_each(|name| reset.insert(&Path::of_fields(&["spec", name]).0));
         let by = Writer { manager: self.manager, subresource, now: self.now, reset: &reset };
         let before = || old.map(|old| kept(as_map(old))).unwrap_or_default();
@@ -393,7 +391,7 @@ pub(super) async fn apply(
     let described = kind.described(&config.value);
     let told = Told::Applied(&described);
     let target = &Target { dry_run: options.dry_run, account: Account::Kept, told, ..*target };
-    let reset = scope::reset_fields(resource, target.subresource, &config.value);
+    let reset = resource.writes().reset_fields(target.subresource, &config.value);
     let subresource = target.subresource.map_or("", Subresource::name);
     let by = Writer { manager: target.manager, subresource, now: target.clock.time(), reset: &reset };
     let key = resource.key(request.namespace, target.name)?;

@@ -8,8 +8,9 @@
 use listwatch_meta::{FieldError, Status};
 use serde_json::{Map, Value};
 
-use super::kinds::{self, Making, Part};
-use super::{Clock, defaults, scope, validate};
+use listwatch_kinds::{CreateContext, UpdateContext, defaults};
+
+use super::Clock;
 use crate::crd::{objects, strategy, validation};
 use crate::registry::{Resource, Subresource};
 use listwatch_validation::Errors;
@@ -44,9 +45,9 @@ pub(super) fn complete(resource: &Resource, object: &mut Map<String, Value>) -> 
     if !FREE_FORM.contains(&resource.kind.as_str()) {
         defaults::drop_nulls(object);
     }
-    (kinds::of(&resource.group, &resource.kind).decode)(object)?;
-    if let Some(defaults) = defaults::of(&resource.group, &resource.kind) {
-        defaults::apply(defaults, object);
+    if let Some(kind) = resource.builtin {
+        (kind.normalize)(object)?;
+        defaults::apply(kind.defaults, object);
     }
     Ok(())
 }
@@ -66,13 +67,17 @@ pub(super) fn keep(resource: &Resource, object: &mut Map<String, Value>) -> Resu
 ///
 /// # Errors
 /// 422 naming each field that is not valid.
-pub(super) fn create(asked: &Resource, object: &mut Map<String, Value>, making: Making<'_>) -> Result<(), Status> {
+pub(super) fn create(
+    asked: &Resource,
+    object: &mut Map<String, Value>,
+    context: CreateContext<'_>,
+) -> Result<(), Status> {
     let resource = asked.stored();
-    meta::begin(metadata_mut(object), making.uid.to_owned(), making.now.to_owned());
+    meta::begin(metadata_mut(object), context.uid.to_owned(), context.now.to_owned());
     if has_status(resource) {
         if resource.custom {
             object.shift_remove("status");
-        } else if let Some(status) = defaults::initial_status(&resource.group, &resource.kind) {
+        } else if let Some(status) = resource.builtin.and_then(|kind| (kind.initial_status)()) {
             object.shift_remove("status");
             object.insert("status".to_owned(), status);
         }
@@ -80,8 +85,8 @@ pub(super) fn create(asked: &Resource, object: &mut Map<String, Value>, making: 
     if resource.strategy.generation {
         meta::raise_generation(metadata_mut(object));
     }
-    if !resource.custom {
-        (kinds::of(&resource.group, &resource.kind).create)(object, making);
+    if let Some(kind) = resource.builtin {
+        (kind.prepare_for_create)(object, context);
     }
     if strategy::is_definition(resource) {
         strategy::create(object);
@@ -90,10 +95,10 @@ pub(super) fn create(asked: &Resource, object: &mut Map<String, Value>, making: 
     meta::validate(metadata(object), rules(asked), &mut errors);
     if strategy::is_definition(resource) {
         errors.extend(validation::create(object));
-    } else if !resource.custom {
-        validate::validate(&resource.group, &resource.kind, object, None, &mut errors);
-        if asked.conversion.is_some() {
-            validate::validate_by_second_version(&resource.group, &resource.kind, object, None, &mut errors);
+    } else if let Some(kind) = resource.builtin {
+        (kind.validate)(object, None, &mut errors);
+        if let Some(conversion) = &asked.conversion {
+            (conversion.version.validate)(object, None, &mut errors);
         }
     }
     errors.extend(objects::create(resource, object));
@@ -113,11 +118,10 @@ pub(super) fn update(
     clock: &Clock,
 ) -> Result<(), Status> {
     let resource = asked.stored();
-    scope::keep_the_rest(resource, subresource, new, old);
-    let part = Part { subresource, clock };
-    let steps = (!resource.custom).then(|| kinds::of(&resource.group, &resource.kind));
-    if let Some(steps) = steps {
-        (steps.update)(new, old, part);
+    resource.writes().reset_unwritable_fields(subresource, new, old);
+    let context = UpdateContext { subresource, now: clock.time() };
+    if let Some(kind) = resource.builtin {
+        (kind.prepare_for_update)(new, old, context);
     }
     if subresource.is_none() && strategy::is_definition(resource) {
         strategy::update(new);
@@ -131,21 +135,21 @@ pub(super) fn update(
     let mut errors = Errors::default();
     meta::validate(metadata(new), rules(resource), &mut errors);
     meta::validate_update(metadata(new), metadata(old), &mut errors);
-    if let Some(steps) = steps {
+    if let Some(kind) = resource.builtin {
         let whole = matches!(subresource, None | Some(Subresource::EphemeralContainers | Subresource::Resize));
         // An object that is let go is not held up by what it is, as long as that stays.
         if whole && !(same && meta::is_set(metadata(old), "deletionTimestamp")) {
-            validate::validate(&resource.group, &resource.kind, new, Some(old), &mut errors);
+            (kind.validate)(new, Some(old), &mut errors);
         }
         if subresource.is_none() {
-            validate::validate_update(&resource.group, &resource.kind, new, old, &mut errors);
+            (kind.validate_update)(new, old, &mut errors);
         }
         if subresource == Some(&Subresource::Status) {
-            validate::validate_status(&resource.group, &resource.kind, new, old, &mut errors);
+            (kind.validate_status)(new, Some(old), &mut errors);
         }
-        (steps.judge)(new, old, part, &mut errors);
-        if subresource.is_none() && asked.conversion.is_some() {
-            validate::validate_by_second_version(&resource.group, &resource.kind, new, Some(old), &mut errors);
+        (kind.validate_transition)(new, old, context, &mut errors);
+        if let (None, Some(conversion)) = (subresource, &asked.conversion) {
+            (conversion.version.validate)(new, Some(old), &mut errors);
         }
     }
     if strategy::is_definition(resource) {
@@ -189,7 +193,7 @@ fn same_annotations(resource: &Resource, new: &Map<String, Value>, old: &Map<Str
     fn annotations(object: &Map<String, Value>) -> Option<&Map<String, Value>> {
         metadata(object).get("annotations")?.as_object().filter(|all| !all.is_empty())
     }
-    resource.kind != "Deployment" || resource.group != "apps" || annotations(new) == annotations(old)
+    !resource.builtin.is_some_and(|kind| kind.generation_counts_annotations) || annotations(new) == annotations(old)
 }
 
 /// Does an update leave alone what `metadata.generation` counts?

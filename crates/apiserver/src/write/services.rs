@@ -319,7 +319,7 @@ impl Wanted {
 }
 
 /// Why a node port that was chosen cannot be had.
-pub(super) const PORT_TAKEN: &str = "provided port is already allocated";
+use listwatch_kinds::PORT_TAKEN;
 
 /// The answer about a chosen port for health checks, which kube-apiserver gives as its own failure.
 fn no_health_check_port(port: u16, why: &str) -> Status {
@@ -337,7 +337,7 @@ fn address_claim(registry: &Registry, address: Ipv4Addr, owner: &Wanted, clock: 
         "apiVersion": resource.api_version(),
         "metadata": {
             "name": address.to_string(),
-            "uid": clock.uid(),
+            "uid": super::new_uid(clock),
             "creationTimestamp": clock.now(),
             "labels": {
                 "ipaddress.kubernetes.io/ip-family": "IPv4",

@@ -9,7 +9,7 @@ use super::binding::{Posted, body};
 use super::decode::Expected;
 use super::store;
 use super::update::Target;
-use super::{WriteBody, WriteRequest, WriteResponse, timestamp};
+use super::{WriteBody, WriteRequest, WriteResponse, new_uid, timestamp};
 use crate::tokens::{About, Claims, ISSUER, Named, username};
 use listwatch_meta::go::Words;
 use listwatch_validation::metadata;
@@ -85,7 +85,7 @@ pub(super) async fn issue(target: &Target<'_>, request: &WriteRequest<'_>) -> Re
         exp: issued.saturating_add(seconds),
         iat: issued,
         iss: ISSUER.to_owned(),
-        jti: target.clock.uid(),
+        jti: new_uid(target.clock),
         about,
         nbf: issued,
         sub: username(namespace, target.name),

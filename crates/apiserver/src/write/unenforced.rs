@@ -1,85 +1,12 @@
 //! Kinds that this server stores and does not enforce, and the warning that a client gets who writes one.
 //!
 //! kube-apiserver acts on these objects in its admission, authorization and flow control. Whoever implements
-//! one of them here removes its row from [`UNENFORCED`].
+//! one of them here clears [`Kind::unenforced`] in the kind's file.
 
+use listwatch_kinds::{Kind, UnenforcedPart};
 use serde_json::Value;
 
 use super::{WriteBody, WriteRequest, WriteVerb};
-
-/// One kind without effect.
-struct Unenforced {
-    group: &'static str,
-    kind: &'static str,
-    /// Which objects of the kind would have an effect in kube-apiserver.
-    concerns: Concerns,
-    /// What does not happen, behind `… is stored and has no effect on this server: `.
-    consequence: &'static str,
-}
-
-/// Which objects of a kind a row is about.
-enum Concerns {
-    /// All of them.
-    All,
-    /// Those with a value at this JSON pointer.
-    Field(&'static str),
-    /// Those with a label whose key begins with this.
-    Label(&'static str),
-    /// Those with this annotation set to `true`.
-    Annotation(&'static str),
-}
-
-const fn row(group: &'static str, kind: &'static str, concerns: Concerns, consequence: &'static str) -> Unenforced {
-    Unenforced { group, kind, concerns, consequence }
-}
-
-/// The groups that most rows are in.
-const ADMISSION: &str = "admissionregistration.k8s.io";
-const FLOW_CONTROL: &str = "flowcontrol.apiserver.k8s.io";
-const RBAC: &str = "rbac.authorization.k8s.io";
-
-const UNENFORCED: &[Unenforced] = &[
-    row("", "LimitRange", Concerns::All, "it neither sets nor limits resources of pods"),
-    row(
-        "",
-        "Namespace",
-        Concerns::Label("pod-security.kubernetes.io/"),
-        "pods are not checked against the Pod Security Standards",
-    ),
-    row("", "ResourceQuota", Concerns::All, "the namespace may exceed it"),
-    row(ADMISSION, "MutatingAdmissionPolicy", Concerns::All, "it changes no object"),
-    row(ADMISSION, "MutatingAdmissionPolicyBinding", Concerns::All, "its policy changes no object"),
-    row(ADMISSION, "MutatingWebhookConfiguration", Concerns::All, "its webhooks are not called"),
-    row(ADMISSION, "ValidatingAdmissionPolicy", Concerns::All, "it rejects no request"),
-    row(ADMISSION, "ValidatingAdmissionPolicyBinding", Concerns::All, "its policy rejects no request"),
-    row(ADMISSION, "ValidatingWebhookConfiguration", Concerns::All, "its webhooks are not called"),
-    row(
-        "apiregistration.k8s.io",
-        "APIService",
-        Concerns::Field("/spec/service"),
-        "requests are not passed to its service",
-    ),
-    row(FLOW_CONTROL, "FlowSchema", Concerns::All, "it classifies no request"),
-    row(FLOW_CONTROL, "PriorityLevelConfiguration", Concerns::All, "it limits no request"),
-    row(
-        "networking.k8s.io",
-        "IngressClass",
-        Concerns::Annotation("ingressclass.kubernetes.io/is-default-class"),
-        "ingresses without a class do not get it as their default",
-    ),
-    row("networking.k8s.io", "ServiceCIDR", Concerns::All, "cluster IPs are not allocated from it"),
-    row("node.k8s.io", "RuntimeClass", Concerns::All, "its overhead and scheduling are not added to pods"),
-    row(RBAC, "ClusterRole", Concerns::All, "it grants no permission"),
-    row(RBAC, "ClusterRoleBinding", Concerns::All, "it grants no permission"),
-    row(RBAC, "Role", Concerns::All, "it grants no permission"),
-    row(RBAC, "RoleBinding", Concerns::All, "it grants no permission"),
-    row(
-        "storage.k8s.io",
-        "StorageClass",
-        Concerns::Annotation("storageclass.kubernetes.io/is-default-class"),
-        "claims without a class do not get it as their default",
-    ),
-];
 
 /// The warning for a write that stored an object without effect.
 pub(super) fn warning(request: &WriteRequest<'_>, body: &WriteBody) -> Option<String> {
@@ -88,46 +15,44 @@ pub(super) fn warning(request: &WriteRequest<'_>, body: &WriteBody) -> Option<St
     if !stores || request.subresource.is_some() || resource.custom {
         return None;
     }
-    let row = UNENFORCED.iter().find(|row| row.kind == resource.kind && row.group == resource.group)?;
+    let kind = resource.builtin?;
+    let unenforced = kind.unenforced?;
     let json = match body {
         WriteBody::Object(object) => object.json_slice(),
         WriteBody::Json(json) => json,
         WriteBody::Status(_) | WriteBody::List(..) => return None,
     };
-    row.concerns
-        .object(json)
-        .then(|| format!("{} is stored and has no effect on this server: {}", row.subject(), row.consequence))
+    has_part(json, unenforced.part).then(|| {
+        let subject = subject(kind, unenforced.part);
+        format!("{subject} is stored and has no effect on this server: {}", unenforced.consequence)
+    })
 }
 
-impl Unenforced {
-    /// The object, or the part of it, that has no effect.
-    fn subject(&self) -> String {
-        let kind = self.kind;
-        match self.concerns {
-            Concerns::All => kind.to_owned(),
-            Concerns::Field(pointer) => format!("{} of {kind}", pointer.trim_start_matches('/').replace('/', ".")),
-            Concerns::Label(prefix) => format!("label {prefix}* of {kind}"),
-            Concerns::Annotation(key) => format!("annotation {key} of {kind}"),
-        }
+/// The name of the part that has no effect.
+fn subject(kind: &Kind, part: UnenforcedPart) -> String {
+    let kind = kind.kind;
+    match part {
+        UnenforcedPart::Object => kind.to_owned(),
+        UnenforcedPart::Field(pointer) => format!("{} of {kind}", pointer.trim_start_matches('/').replace('/', ".")),
+        UnenforcedPart::Label(prefix) => format!("label {prefix}* of {kind}"),
+        UnenforcedPart::Annotation(key) => format!("annotation {key} of {kind}"),
     }
 }
 
-impl Concerns {
-    /// Whether an object, in JSON, is one of those.
-    fn object(&self, json: &[u8]) -> bool {
-        if let Concerns::All = self {
-            return true;
+/// Whether an object, in JSON, has the part.
+fn has_part(json: &[u8], part: UnenforcedPart) -> bool {
+    if let UnenforcedPart::Object = part {
+        return true;
+    }
+    let object: Value = serde_json::from_slice(json).unwrap_or_default();
+    match part {
+        UnenforcedPart::Object => true,
+        UnenforcedPart::Field(pointer) => object.pointer(pointer).is_some_and(|value| !value.is_null()),
+        UnenforcedPart::Label(prefix) => {
+            let labels = object["metadata"]["labels"].as_object();
+            labels.is_some_and(|labels| labels.keys().any(|key| key.starts_with(prefix)))
         }
-        let object: Value = serde_json::from_slice(json).unwrap_or_default();
-        match self {
-            Concerns::All => true,
-            Concerns::Field(pointer) => object.pointer(pointer).is_some_and(|value| !value.is_null()),
-            Concerns::Label(prefix) => {
-                let labels = object["metadata"]["labels"].as_object();
-                labels.is_some_and(|labels| labels.keys().any(|key| key.starts_with(prefix)))
-            }
-            Concerns::Annotation(key) => object["metadata"]["annotations"][*key] == "true",
-        }
+        UnenforcedPart::Annotation(key) => object["metadata"]["annotations"][key] == "true",
     }
 }
 
@@ -140,23 +65,12 @@ mod tests {
 
     use super::*;
     use crate::ApiServer;
-    use crate::registry::Registry;
 
     #[test]
-    fn each_row_names_a_served_kind_once() {
-        let registry = Registry::builtin();
-        for (at, row) in UNENFORCED.iter().enumerate() {
-            let is_row = |kind: &str, group: &str| kind == row.kind && group == row.group;
-            assert!(registry.resources().iter().any(|r| is_row(&r.kind, &r.group)), "{} is not served", row.kind);
-            assert!(!UNENFORCED[..at].iter().any(|other| is_row(other.kind, other.group)), "{} is twice", row.kind);
-        }
-    }
-
-    #[test]
-    fn row_concerns_the_objects_that_ask_for_an_effect() {
+    fn unenforced_part_is_found_in_objects_that_have_it() {
         let concerned = |kind: &str, object: Value| {
-            let row = UNENFORCED.iter().find(|row| row.kind == kind).unwrap();
-            row.concerns.object(object.to_string().as_bytes())
+            let kind = listwatch_kinds::KINDS.iter().find(|found| found.kind == kind).unwrap();
+            has_part(object.to_string().as_bytes(), kind.unenforced.unwrap().part)
         };
         assert!(concerned("Role", json!({})));
         assert!(concerned("APIService", json!({"spec": {"service": {"name": "a"}}})));

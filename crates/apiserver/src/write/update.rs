@@ -9,18 +9,18 @@ use serde_json::{Map, Value};
 
 use super::admission::{NoPriority, PriorityClass};
 use super::decode::{self, Expected, KindProblem, Unfit, decode};
-use super::kinds::Making;
 use super::merge_keys::{self, At};
 use super::options::{FieldValidation, Options};
 use super::ownership::{self, Sent};
 use super::patch::ParsedPatch;
 use super::services::{self, Grant, Unfilled, Wanted};
 use super::store::{self, Done, Faulted};
-use super::{Clock, WriteRequest, WriteResponse, admission, create, prepare};
+use super::{Clock, WriteRequest, WriteResponse, admission, create, new_uid, prepare};
 use crate::auth::User;
 use crate::backend::Backend;
 use crate::crd::strategy;
 use crate::registry::{Registry, Resource, Subresource};
+use listwatch_kinds::CreateContext;
 use listwatch_meta::go::{self, Words};
 use listwatch_validation::object_meta as meta;
 use listwatch_validation::{metadata, metadata_mut};
@@ -199,8 +199,8 @@ impl Target<'_> {
                     }
                     self.keep(&mut object)?;
                     admission::set_priority(resource, &mut object, self.name, class.as_ref())?;
-                    let (uid, now) = (self.clock.uid(), self.clock.now());
-                    prepare::create(resource, &mut object, Making { uid: &uid, now: &now, user: self.user })?;
+                    let (uid, now) = (new_uid(self.clock), self.clock.now());
+                    prepare::create(resource, &mut object, CreateContext { uid: &uid, now: &now, user: self.user })?;
                     admission::signer_may_be_asked(resource, &object)?;
                     grant.fill(resource, &mut object, None)?;
                     resource.to_stored(&mut object);

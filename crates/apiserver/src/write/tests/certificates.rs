@@ -5,7 +5,7 @@ use base64::engine::general_purpose::STANDARD as BASE64;
 use serde_json::{Value, json};
 
 use super::*;
-use crate::write::x509::tests::{certificate, request, request_with};
+use listwatch_kinds::certificate_request::testing::{certificate, request, request_with};
 
 const REQUESTS: &str = "/apis/certificates.k8s.io/v1/certificatesigningrequests";
 const APPROVAL: &str = "PUT /apis/certificates.k8s.io/v1/certificatesigningrequests/r/approval";

@@ -1,0 +1,19 @@
+//! `ValidatingWebhookConfiguration (admissionregistration.k8s.io/v1)`: validatingwebhookconfigurations.
+
+use crate::{Kind, Unenforced, UnenforcedPart};
+
+pub(crate) static KIND: Kind = Kind {
+    unconditional_update: false,
+    generation: true,
+    categories: &["api-extensions"],
+    defaults: &crate::defaults::table::VALIDATING_WEBHOOKS,
+    validate: crate::validate::webhooks::validating,
+    printer: &crate::printers::extension::WEBHOOKS,
+    unenforced: Some(Unenforced { part: UnenforcedPart::Object, consequence: "its webhooks are not called" }),
+    ..Kind::cluster(
+        "admissionregistration.k8s.io",
+        "v1",
+        "validatingwebhookconfigurations",
+        "ValidatingWebhookConfiguration",
+    )
+};

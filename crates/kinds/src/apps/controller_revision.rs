@@ -1,0 +1,10 @@
+//! `ControllerRevision (apps/v1)`: controllerrevisions.
+
+use crate::Kind;
+
+pub(crate) static KIND: Kind = Kind {
+    validate: crate::validate::workloads::controller_revision,
+    validate_update: crate::validate::workloads::update_controller_revision,
+    printer: &crate::printers::workload::CONTROLLER_REVISION,
+    ..Kind::namespaced("apps", "v1", "controllerrevisions", "ControllerRevision")
+};

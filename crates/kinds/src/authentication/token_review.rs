@@ -1,0 +1,6 @@
+//! `TokenReview (authentication.k8s.io/v1)`: tokenreviews.
+
+use crate::Kind;
+
+pub(crate) static KIND: Kind =
+    Kind { stored: false, ..Kind::cluster("authentication.k8s.io", "v1", "tokenreviews", "TokenReview") };

@@ -1,0 +1,383 @@
+//! X.509 in objects: certificate requests (PKCS #10, RFC 2986) and certificates (RFC 5280), both in PEM
+//! (`pkg/apis/certificates`, Go's `crypto/x509`).
+//!
+//! Everything here fails closed. A request that cannot be read, or whose signature cannot be verified, is
+//! refused: a signer may read it differently, and would then sign what nobody has checked. For the same reason
+//! a request is exactly one PEM block without headers; kube-apiserver reads the first of several.
+
+use ring::signature::{self, UnparsedPublicKey, VerificationAlgorithm};
+use x509_cert::Certificate;
+use x509_cert::der::asn1::{AnyRef, BitString};
+use x509_cert::der::oid::ObjectIdentifier;
+use x509_cert::der::oid::db::{rfc4519, rfc5912, rfc8410};
+use x509_cert::der::{Decode as _, Encode as _, Reader, SliceReader, Tag, Tagged as _};
+use x509_cert::request::CertReqInfo;
+use x509_cert::spki::AlgorithmIdentifierOwned;
+
+const REQUEST_LABEL: &str = "CERTIFICATE REQUEST";
+const CERTIFICATE_LABEL: &str = "CERTIFICATE";
+
+/// `sha1WithRSAEncryption`, which Go verifies in requests alone.
+const SHA1_WITH_RSA: ObjectIdentifier = ObjectIdentifier::new_unwrap("1.2.840.113549.1.1.5");
+
+/// A certificate request.
+#[derive(Debug)]
+pub struct CertificateRequest {
+    info: CertReqInfo,
+    /// The bytes of `info` as they were signed.
+    signed: Vec<u8>,
+    algorithm: AlgorithmIdentifierOwned,
+    signature: BitString,
+}
+
+impl CertificateRequest {
+    /// Reads a request in PEM.
+    ///
+    /// # Errors
+    /// Why it is none. The text equals Go's where Go's does not depend on its parser.
+    pub fn from_pem(text: &[u8]) -> Result<Self, String> {
+        let blocks = pem::parse_many(text).unwrap_or_default();
+        match blocks.as_slice() {
+            [block] if block.tag() == REQUEST_LABEL && block.headers().iter().next().is_none() => {
+                Self::from_der(block.contents())
+            }
+            _ => Err("PEM block type must be CERTIFICATE REQUEST".to_owned()),
+        }
+    }
+
+    fn from_der(der: &[u8]) -> Result<Self, String> {
+        let parts = AnyRef::from_der(der).and_then(|request| {
+            request.sequence(|parts| {
+                let signed = AnyRef::decode(parts)?.to_der()?;
+                let info = CertReqInfo::from_der(&signed)?;
+                Ok(CertificateRequest { info, signed, algorithm: parts.decode()?, signature: parts.decode()? })
+            })
+        });
+        parts.map_err(|error| format!("asn1: structure error: {error}"))
+    }
+
+    /// The organizations that the subject names: the groups of whoever gets the certificate.
+    ///
+    /// # Errors
+    /// When one of them is no text.
+    pub fn organizations(&self) -> Result<Vec<String>, String> {
+        let attributes = self.info.subject.iter_rdn().flat_map(|names| names.iter());
+        attributes.filter(|attribute| attribute.oid == rfc4519::O).map(|attribute| text(&attribute.value)).collect()
+    }
+
+    /// Verifies that the request is signed by the key that it is for (`CertificateRequest.CheckSignature`).
+    ///
+    /// # Errors
+    /// Go's text. An algorithm that this server does not have is refused as Go refuses those that it does not
+    /// have. Of those that Go has, these are absent: the curves P-224 and P-521, and ECDSA with SHA-1 or SHA-512.
+    pub(crate) fn check_signature(&self) -> Result<(), String> {
+        let unsupported = || Err("x509: cannot verify signature: algorithm unimplemented".to_owned());
+        let (Some(key), Some(signed_by)) = (KeyKind::of_key(&self.info), KeyKind::of_signature(&self.algorithm)) else {
+            return unsupported();
+        };
+        if key != signed_by {
+            let (wanted, found) = (signed_by.name(), key.go_type());
+            return Err(format!(
+                "x509: signature algorithm specifies an \"{wanted}\" public key, but have public key of type {found}"
+            ));
+        }
+        let Some(algorithm) = self.verification() else { return unsupported() };
+        // Both are whole bytes; with bits left over they verify nothing.
+        let bytes = self.info.public_key.subject_public_key.as_bytes().unwrap_or_default();
+        let signature = self.signature.as_bytes().unwrap_or_default();
+        UnparsedPublicKey::new(algorithm, bytes).verify(&self.signed, signature).map_err(|_| {
+            match key {
+                KeyKind::Rsa => "crypto/rsa: verification error",
+                KeyKind::Ecdsa => "x509: ECDSA verification failure",
+                KeyKind::Ed25519 => "x509: Ed25519 verification failure",
+            }
+            .to_owned()
+        })
+    }
+
+    /// The algorithm by which the signature is verified; `None` where there is none here.
+    fn verification(&self) -> Option<&'static dyn VerificationAlgorithm> {
+        let parameters = self.info.public_key.algorithm.parameters.as_ref();
+        let curve = parameters.and_then(|curve| curve.decode_as::<ObjectIdentifier>().ok());
+        Some(match (self.algorithm.oid, curve) {
+            (SHA1_WITH_RSA, _) => &signature::RSA_PKCS1_1024_8192_SHA1_FOR_LEGACY_USE_ONLY,
+            (rfc5912::SHA_256_WITH_RSA_ENCRYPTION, _) => &signature::RSA_PKCS1_1024_8192_SHA256_FOR_LEGACY_USE_ONLY,
+            (rfc5912::SHA_384_WITH_RSA_ENCRYPTION, _) => &signature::RSA_PKCS1_2048_8192_SHA384,
+            (rfc5912::SHA_512_WITH_RSA_ENCRYPTION, _) => &signature::RSA_PKCS1_1024_8192_SHA512_FOR_LEGACY_USE_ONLY,
+            (rfc5912::ID_RSASSA_PSS, _) => return self.pss(),
+            (rfc5912::ECDSA_WITH_SHA_256, Some(rfc5912::SECP_256_R_1)) => &signature::ECDSA_P256_SHA256_ASN1,
+            (rfc5912::ECDSA_WITH_SHA_384, Some(rfc5912::SECP_256_R_1)) => &signature::ECDSA_P256_SHA384_ASN1,
+            (rfc5912::ECDSA_WITH_SHA_256, Some(rfc5912::SECP_384_R_1)) => &signature::ECDSA_P384_SHA256_ASN1,
+            (rfc5912::ECDSA_WITH_SHA_384, Some(rfc5912::SECP_384_R_1)) => &signature::ECDSA_P384_SHA384_ASN1,
+            (rfc8410::ID_ED_25519, _) => &signature::ED25519,
+            _ => return None,
+        })
+    }
+
+    /// RSASSA-PSS, in the three forms that Go knows (`getSignatureAlgorithmFromAI`): one hash for the message
+    /// and for the mask, and a salt of its length.
+    fn pss(&self) -> Option<&'static dyn VerificationAlgorithm> {
+        use rustls_pki_types::alg_id;
+        let written = self.algorithm.to_der().ok()?;
+        let content = AnyRef::from_der(&written).ok()?.value();
+        let known: [(&[u8], &'static dyn VerificationAlgorithm); 3] = [
+            (alg_id::RSA_PSS_SHA256.as_ref(), &signature::RSA_PSS_2048_8192_SHA256),
+            (alg_id::RSA_PSS_SHA384.as_ref(), &signature::RSA_PSS_2048_8192_SHA384),
+            (alg_id::RSA_PSS_SHA512.as_ref(), &signature::RSA_PSS_2048_8192_SHA512),
+        ];
+        known.into_iter().find(|(identifier, _)| *identifier == content).map(|(_, algorithm)| algorithm)
+    }
+}
+
+/// What a key is, or what made a signature.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum KeyKind {
+    Rsa,
+    Ecdsa,
+    Ed25519,
+}
+
+impl KeyKind {
+    fn of_key(info: &CertReqInfo) -> Option<Self> {
+        match info.public_key.algorithm.oid {
+            rfc5912::RSA_ENCRYPTION => Some(KeyKind::Rsa),
+            rfc5912::ID_EC_PUBLIC_KEY => Some(KeyKind::Ecdsa),
+            rfc8410::ID_ED_25519 => Some(KeyKind::Ed25519),
+            _ => None,
+        }
+    }
+
+    fn of_signature(algorithm: &AlgorithmIdentifierOwned) -> Option<Self> {
+        match algorithm.oid {
+            SHA1_WITH_RSA
+            | rfc5912::SHA_256_WITH_RSA_ENCRYPTION
+            | rfc5912::SHA_384_WITH_RSA_ENCRYPTION
+            | rfc5912::SHA_512_WITH_RSA_ENCRYPTION
+            | rfc5912::ID_RSASSA_PSS => Some(KeyKind::Rsa),
+            rfc5912::ECDSA_WITH_SHA_256 | rfc5912::ECDSA_WITH_SHA_384 => Some(KeyKind::Ecdsa),
+            rfc8410::ID_ED_25519 => Some(KeyKind::Ed25519),
+            _ => None,
+        }
+    }
+
+    fn name(self) -> &'static str {
+        match self {
+            KeyKind::Rsa => "RSA",
+            KeyKind::Ecdsa => "ECDSA",
+            KeyKind::Ed25519 => "Ed25519",
+        }
+    }
+
+    fn go_type(self) -> &'static str {
+        match self {
+            KeyKind::Rsa => "*rsa.PublicKey",
+            KeyKind::Ecdsa => "*ecdsa.PublicKey",
+            KeyKind::Ed25519 => "ed25519.PublicKey",
+        }
+    }
+}
+
+/// The text of an attribute in any of the encodings of a `DirectoryString` (X.520), and in those that Go takes
+/// for text besides.
+fn text(value: &x509_cert::der::Any) -> Result<String, String> {
+    let bytes = value.value();
+    let decoded = match value.tag() {
+        Tag::Utf8String | Tag::PrintableString | Tag::Ia5String | Tag::NumericString | Tag::VisibleString => {
+            String::from_utf8(bytes.to_vec()).ok()
+        }
+        Tag::TeletexString => Some(bytes.iter().copied().map(char::from).collect()),
+        Tag::BmpString => {
+            let (pairs, rest) = bytes.as_chunks::<2>();
+            let units = pairs.iter().map(|pair| u16::from_be_bytes(*pair));
+            let text: Option<String> = char::decode_utf16(units).map(Result::ok).collect();
+            // Go strips a terminator.
+            text.filter(|_| rest.is_empty()).map(|text| text.strip_suffix('\0').map(str::to_owned).unwrap_or(text))
+        }
+        _ => None,
+    };
+    decoded.ok_or_else(|| "x509: invalid RDNSequence: invalid attribute value".to_owned())
+}
+
+/// Checks what a signer issued: certificates in PEM, at least one, and nothing else.
+///
+/// # Errors
+/// Why it is refused, in upstream's words where those do not depend on Go's parser.
+pub(crate) fn check_certificates(text: &[u8]) -> Result<(), String> {
+    let blocks = pem::parse_many(text).map_err(|error| format!("malformed PEM block: {error}"))?;
+    if blocks.is_empty() {
+        return Err("must contain at least one CERTIFICATE PEM block".to_owned());
+    }
+    for block in &blocks {
+        if block.tag() != CERTIFICATE_LABEL {
+            let found = listwatch_meta::go::quote(block.tag());
+            return Err(format!("only CERTIFICATE PEM blocks are allowed, found {found}"));
+        }
+        if block.headers().iter().next().is_some() {
+            return Err("no PEM block headers are permitted".to_owned());
+        }
+        if block.contents().is_empty() {
+            return Err("found CERTIFICATE PEM block containing 0 certificates".to_owned());
+        }
+        certificates(block.contents()).map_err(|error| format!("x509: malformed certificate: {error}"))?;
+    }
+    Ok(())
+}
+
+/// Reads the certificates of one block, of which there may be several.
+fn certificates(der: &[u8]) -> Result<(), x509_cert::der::Error> {
+    let mut reader = SliceReader::new(der)?;
+    while !reader.is_finished() {
+        Certificate::decode(&mut reader)?;
+    }
+    Ok(())
+}
+
+/// Requests and certificates for tests.
+#[cfg(any(test, feature = "testing"))]
+#[expect(clippy::unwrap_used, reason = "test helpers")]
+pub mod testing {
+    /// A request in PEM, for somebody in one organization.
+    pub fn request(organization: &str) -> String {
+        request_with(rcgen::DnValue::Utf8String(organization.to_owned()), &rcgen::PKCS_ECDSA_P256_SHA256)
+    }
+
+    /// A request in PEM, for somebody in one organization in any encoding, by a new key.
+    pub fn request_with(organization: rcgen::DnValue, algorithm: &'static rcgen::SignatureAlgorithm) -> String {
+        let mut params = rcgen::CertificateParams::new(Vec::new()).unwrap();
+        params.distinguished_name.push(rcgen::DnType::CommonName, "bob");
+        params.distinguished_name.push(rcgen::DnType::OrganizationName, organization);
+        params.serialize_request(&rcgen::KeyPair::generate_for(algorithm).unwrap()).unwrap().pem().unwrap()
+    }
+
+    /// A certificate in PEM.
+    pub fn certificate() -> String {
+        let key = rcgen::KeyPair::generate().unwrap();
+        rcgen::CertificateParams::new(vec!["example.com".to_owned()]).unwrap().self_signed(&key).unwrap().pem()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::testing::{certificate, request, request_with};
+    use super::*;
+
+    fn armored(label: &str, der: &[u8]) -> String {
+        pem::encode(&pem::Pem::new(label, der))
+    }
+
+    fn check(text: &str) -> Result<(), String> {
+        CertificateRequest::from_pem(text.as_bytes())?.check_signature()
+    }
+
+    #[test]
+    fn request_signed_by_its_own_key_is_accepted() {
+        for algorithm in [&rcgen::PKCS_ECDSA_P256_SHA256, &rcgen::PKCS_ECDSA_P384_SHA384, &rcgen::PKCS_ED25519] {
+            let text = request_with(rcgen::DnValue::Utf8String("dev".to_owned()), algorithm);
+            assert_eq!(check(&text), Ok(()), "{algorithm:?}");
+        }
+        let parsed = CertificateRequest::from_pem(request("dev").as_bytes()).unwrap();
+        assert_eq!(parsed.organizations().unwrap(), ["dev"]);
+    }
+
+    #[test]
+    fn changed_or_shortened_request_is_refused() {
+        let der = pem::parse(request("dev")).unwrap().into_contents();
+        for at in 0..der.len() {
+            for bit in 0..8 {
+                let mut broken = der.clone();
+                broken[at] ^= 1 << bit;
+                assert!(check(&armored(REQUEST_LABEL, &broken)).is_err(), "bit {bit} of byte {at} may be changed");
+            }
+        }
+        for end in 0..der.len() {
+            assert!(check(&armored(REQUEST_LABEL, &der[..end])).is_err(), "the first {end} bytes are accepted");
+        }
+        let longer: Vec<u8> = der.iter().copied().chain([0]).collect();
+        assert!(check(&armored(REQUEST_LABEL, &longer)).is_err(), "a byte behind the request is accepted");
+    }
+
+    #[test]
+    fn request_is_one_pem_block() {
+        let wrong = || Err("PEM block type must be CERTIFICATE REQUEST".to_owned());
+        let text = request("dev");
+        assert_eq!(check(&format!("a comment\n{text}")), Ok(()));
+        let der = pem::parse(&text).unwrap().into_contents();
+        for refused in [
+            "hello".to_owned(),
+            String::new(),
+            armored(CERTIFICATE_LABEL, &der),
+            text.replace("-----END", "----END"),
+            text.replacen("-----\n", "-----\nProc-Type: 4\n\n", 1),
+            format!("{text}{}", request("system:masters")),
+            format!("-----BEGIN X-----\n{text}"),
+        ] {
+            assert_eq!(check(&refused), wrong(), "{refused}");
+        }
+    }
+
+    #[test]
+    fn organization_is_read_in_every_encoding_of_a_text() {
+        let masters = "system:masters";
+        for value in [
+            rcgen::DnValue::Utf8String(masters.to_owned()),
+            rcgen::DnValue::BmpString(masters.try_into().unwrap()),
+            rcgen::DnValue::TeletexString(masters.try_into().unwrap()),
+            rcgen::DnValue::Ia5String(masters.try_into().unwrap()),
+        ] {
+            let text = request_with(value.clone(), &rcgen::PKCS_ECDSA_P256_SHA256);
+            let request = CertificateRequest::from_pem(text.as_bytes()).unwrap();
+            assert_eq!(request.organizations().unwrap(), [masters], "{value:?}");
+        }
+        let unknown = rcgen::DnValue::UniversalString(masters.try_into().unwrap());
+        let text = request_with(unknown, &rcgen::PKCS_ECDSA_P256_SHA256);
+        assert!(CertificateRequest::from_pem(text.as_bytes()).is_err(), "a text of an unknown encoding is accepted");
+        let mut der = pem::parse(request(masters)).unwrap().into_contents();
+        let at = der.windows(masters.len()).position(|bytes| bytes == masters.as_bytes()).unwrap();
+        der[at - 2] = Tag::OctetString.number().value() as u8;
+        let request = CertificateRequest::from_der(&der).unwrap();
+        let error = "x509: invalid RDNSequence: invalid attribute value".to_owned();
+        assert_eq!(request.organizations(), Err(error), "an organization that is no text is passed over");
+    }
+
+    #[test]
+    fn unknown_or_foreign_signature_algorithm_is_refused() {
+        let with_algorithm = |key: &'static rcgen::SignatureAlgorithm, algorithm: ObjectIdentifier| {
+            let text = request_with(rcgen::DnValue::Utf8String("dev".to_owned()), key);
+            let der = pem::parse(text).unwrap().into_contents();
+            let mut request = x509_cert::request::CertReq::from_der(&der).unwrap();
+            request.algorithm = AlgorithmIdentifierOwned { oid: algorithm, parameters: None };
+            check(&armored(REQUEST_LABEL, &request.to_der().unwrap()))
+        };
+        let unknown = "x509: cannot verify signature: algorithm unimplemented";
+        let ecdsa = &rcgen::PKCS_ECDSA_P256_SHA256;
+        for algorithm in [rfc5912::ECDSA_WITH_SHA_512, rfc5912::DSA_WITH_SHA_256, rfc5912::ID_SHA_256] {
+            assert_eq!(with_algorithm(ecdsa, algorithm), Err(unknown.to_owned()), "{algorithm}");
+        }
+        assert_eq!(
+            with_algorithm(ecdsa, rfc5912::SHA_256_WITH_RSA_ENCRYPTION),
+            Err("x509: signature algorithm specifies an \"RSA\" public key, but have public key of type *ecdsa.PublicKey".to_owned())
+        );
+        assert_eq!(
+            with_algorithm(ecdsa, rfc5912::ECDSA_WITH_SHA_384),
+            Err("x509: ECDSA verification failure".to_owned())
+        );
+    }
+
+    #[test]
+    fn issued_certificate_must_be_one() {
+        let text = certificate();
+        assert_eq!(check_certificates(text.as_bytes()), Ok(()));
+        assert_eq!(check_certificates(text.repeat(2).as_bytes()), Ok(()));
+        let refused = |text: &str, why: &str| {
+            let found = check_certificates(text.as_bytes());
+            assert!(found.as_ref().is_err_and(|found| found.starts_with(why)), "{found:?} is not {why}");
+        };
+        refused("hello", "must contain at least one CERTIFICATE PEM block");
+        refused(&text.replace("CERTIFICATE", "KEY"), "only CERTIFICATE PEM blocks are allowed, found \"KEY\"");
+        refused(&text.replacen("-----\n", "-----\nA: b\n\n", 1), "no PEM block headers are permitted");
+        refused(&armored(CERTIFICATE_LABEL, &[]), "found CERTIFICATE PEM block containing 0 certificates");
+        refused(&armored(CERTIFICATE_LABEL, &[0x30, 0]), "x509: malformed certificate");
+        refused(&format!("{text}{}", armored(CERTIFICATE_LABEL, b"x")), "x509: malformed certificate");
+        refused(&text.replace("-----END CERTIFICATE", "-----END X"), "malformed PEM block");
+    }
+}

@@ -1,0 +1,11 @@
+//! `PodTemplate (v1)`: podtemplates.
+
+use crate::Kind;
+
+pub(crate) static KIND: Kind = Kind {
+    generation: true,
+    defaults: &crate::defaults::table::POD_TEMPLATE,
+    validate: crate::validate::workloads::pod_template,
+    printer: &crate::printers::workload::POD_TEMPLATE,
+    ..Kind::namespaced("", "v1", "podtemplates", "PodTemplate")
+};

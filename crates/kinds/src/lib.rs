@@ -1,0 +1,162 @@
+//! The built-in kinds of Kubernetes, as pure descriptions without I/O: [`Kind`] and [`KINDS`].
+//!
+//! ```text
+//!  body ─▶ normalize ─▶ defaults ─▶ prepare_for_create │ prepare_for_update ─▶ validate ─▶ stored object ─▶ printer
+//! ```
+//!
+//! One file describes one kind: names, selectable fields, subresources, defaults, validation, what an update may
+//! change, and Table columns. A new kind is a file and one line in [`KINDS`].
+//!
+//! Rules: `pkg/apis/*`, `pkg/registry/*` and `pkg/printers/internalversion` of Kubernetes v1.36.
+//!
+//! # Example
+//! ```
+//! let deployment = listwatch_kinds::find("apps", "Deployment").expect("a built-in kind");
+//! assert_eq!(deployment.plural, "deployments");
+//! assert!(deployment.namespaced && deployment.generation);
+//! ```
+#![forbid(unsafe_code)]
+
+pub mod certificate_request;
+pub mod defaults;
+mod hooks;
+mod kind;
+pub mod printers;
+mod subresource;
+pub mod table;
+#[cfg(test)]
+mod testing;
+mod validate;
+pub mod versions;
+mod write_scope;
+
+pub use kind::{CreateContext, Field, Kind, Unenforced, UnenforcedPart, UpdateContext};
+pub use subresource::{ForeignKind, Subresource, Way};
+pub use write_scope::{MetadataScope, ResourceWrites, WriteScope};
+
+/// The text of an error about a port that another service has.
+pub const PORT_TAKEN: &str = "provided port is already allocated";
+
+/// Declares the modules of the kinds, and the list of all of them.
+macro_rules! kinds {
+    ($($group:ident { $($kind:ident,)* })*) => {
+        $(mod $group { $(pub(crate) mod $kind;)* })*
+
+        /// All built-in kinds, in the order in which discovery shows their groups.
+        pub static KINDS: &[&Kind] = &[$($(&$group::$kind::KIND,)*)*];
+    };
+}
+
+kinds! {
+    core {
+        config_map,
+        endpoints,
+        event,
+        limit_range,
+        namespace,
+        node,
+        persistent_volume_claim,
+        persistent_volume,
+        pod,
+        pod_template,
+        replication_controller,
+        resource_quota,
+        secret,
+        service_account,
+        service,
+        binding,
+        component_status,
+    }
+    apiregistration {
+        api_service,
+    }
+    apps {
+        controller_revision,
+        daemon_set,
+        deployment,
+        replica_set,
+        stateful_set,
+    }
+    autoscaling {
+        horizontal_pod_autoscaler,
+    }
+    batch {
+        cron_job,
+        job,
+    }
+    certificates {
+        certificate_signing_request,
+    }
+    networking {
+        ingress_class,
+        ingress,
+        ip_address,
+        network_policy,
+        service_cidr,
+    }
+    policy {
+        pod_disruption_budget,
+    }
+    rbac {
+        cluster_role_binding,
+        cluster_role,
+        role_binding,
+        role,
+    }
+    storage {
+        csi_driver,
+        csi_node,
+        csi_storage_capacity,
+        storage_class,
+        volume_attachment,
+        volume_attributes_class,
+    }
+    admissionregistration {
+        mutating_admission_policy,
+        mutating_admission_policy_binding,
+        mutating_webhook_configuration,
+        validating_admission_policy,
+        validating_admission_policy_binding,
+        validating_webhook_configuration,
+    }
+    apiextensions {
+        custom_resource_definition,
+    }
+    scheduling {
+        priority_class,
+    }
+    coordination {
+        lease,
+    }
+    node {
+        runtime_class,
+    }
+    discovery {
+        endpoint_slice,
+    }
+    resource {
+        device_class,
+        resource_claim,
+        resource_claim_template,
+        resource_slice,
+    }
+    flowcontrol {
+        flow_schema,
+        priority_level_configuration,
+    }
+    authentication {
+        self_subject_review,
+        token_review,
+    }
+    authorization {
+        local_subject_access_review,
+        self_subject_access_review,
+        self_subject_rules_review,
+        subject_access_review,
+    }
+}
+
+/// The kind of this name in a group, in the version that is stored.
+pub fn find(group: &str, kind: &str) -> Option<&'static Kind> {
+    KINDS.iter().copied().find(|found| found.kind == kind && found.group == group)
+}

@@ -1,0 +1,236 @@
+//! What extends or guards the API itself: services of it, admission, certificates, flow control,
+//! bindings of roles, and devices.
+
+use super::core::condition_cell;
+use super::text::{NONE, UNSET, condition};
+use super::{Printed, Printer};
+use crate::table::Cell;
+use crate::table::Json;
+use crate::table::human_duration;
+use crate::table::{AGE, Column, NAME};
+
+pub(crate) static API_SERVICE: Printer = Printer {
+    columns: &[
+        NAME,
+        Column::text("Service", "The service that serves this version."),
+        Column::text("Available", "Whether it answers."),
+        AGE,
+    ],
+    cells: |api| {
+        let service = api.at("spec.service");
+        let service = match service.exists() {
+            true => format!("{}/{}", service.get("namespace").string(), service.get("name").string()),
+            false => "Local".to_owned(),
+        };
+        let available = condition_cell(api.at("status.conditions"), "Available");
+        vec![api.name().into(), service.into(), available.into(), api.age().into()]
+    },
+};
+
+pub(crate) static WEBHOOKS: Printer = Printer {
+    columns: &[NAME, Column::integer("Webhooks", "How many webhooks this configures."), AGE],
+    cells: |hooks| vec![hooks.name().into(), hooks.get("webhooks").len().into(), hooks.age().into()],
+};
+
+const PARAM_KIND: Column = Column::text("ParamKind", "The kind of the policy's parameters.");
+
+fn policy(policy: Printed<'_>, rules: &str) -> Vec<Cell> {
+    let kind = policy.at("spec.paramKind");
+    let kind = match kind.exists() {
+        true => format!("{}/{}", kind.get("apiVersion").string(), kind.get("kind").string()),
+        false => UNSET.to_owned(),
+    };
+    vec![policy.name().into(), policy.spec().get(rules).len().into(), kind.into(), policy.age().into()]
+}
+
+pub(crate) static VALIDATING_POLICY: Printer = Printer {
+    columns: &[NAME, Column::integer("Validations", "How many rules the policy has."), PARAM_KIND, AGE],
+    cells: |object| policy(object, "validations"),
+};
+
+pub(crate) static MUTATING_POLICY: Printer = Printer {
+    columns: &[NAME, Column::integer("Mutations", "How many mutations the policy has."), PARAM_KIND, AGE],
+    cells: |object| policy(object, "mutations"),
+};
+
+pub(crate) static POLICY_BINDING: Printer = Printer {
+    columns: &[
+        NAME,
+        Column::text("PolicyName", "The policy that is bound."),
+        Column::text("ParamRef", "The parameters that it is bound with."),
+        AGE,
+    ],
+    cells: |binding| {
+        let parameters = binding.at("spec.paramRef");
+        let [namespace, name] = ["namespace", "name"].map(|key| parameters.get(key).string());
+        let parameters = match (namespace.as_str(), name.as_str()) {
+            // Whether the parameters live in namespaces cannot be told from here.
+            ("", "") if parameters.get("selector").exists() => super::text::selector_cell(parameters.get("selector")),
+            (_, "") => UNSET.to_owned(),
+            ("", name) => format!("*/{name}"),
+            (namespace, name) => format!("{namespace}/{name}"),
+        };
+        vec![
+            binding.name().into(),
+            binding.at("spec.policyName").string().into(),
+            parameters.into(),
+            binding.age().into(),
+        ]
+    },
+};
+
+pub(crate) static CERTIFICATE_SIGNING_REQUEST: Printer = Printer {
+    columns: &[
+        NAME,
+        AGE,
+        Column::text("SignerName", "Who is asked to sign."),
+        Column::text("Requestor", "Who asks."),
+        Column::text("RequestedDuration", "How long the certificate should be valid."),
+        Column::text("Condition", "What became of the request."),
+    ],
+    cells: |request| {
+        let spec = request.spec();
+        let duration = spec.get("expirationSeconds").int();
+        let duration = duration.map(|seconds| human_duration(time::Duration::seconds(seconds)));
+        vec![
+            request.name().into(),
+            request.age().into(),
+            spec.get("signerName").string_or(NONE).into(),
+            spec.get("username").string().into(),
+            duration.unwrap_or_else(|| NONE.to_owned()).into(),
+            request_state(request.status()).into(),
+        ]
+    },
+};
+
+fn request_state(status: Json<'_>) -> String {
+    let has = |type_: &str| condition(status.get("conditions"), type_).is_some();
+    let mut state = match (has("Denied"), has("Approved")) {
+        (true, _) => "Denied",
+        (false, true) => "Approved",
+        (false, false) => "Pending",
+    }
+    .to_owned();
+    if has("Failed") {
+        state.push_str(",Failed");
+    }
+    if !status.get("certificate").string().is_empty() {
+        state.push_str(",Issued");
+    }
+    state
+}
+
+pub(crate) static FLOW_SCHEMA: Printer = Printer {
+    columns: &[
+        NAME,
+        Column::text("PriorityLevel", "The level that matching requests go to."),
+        Column::text("MatchingPrecedence", "The lowest that matches wins."),
+        Column::text("DistinguisherMethod", "What makes two requests two flows."),
+        AGE,
+        Column::text("MissingPL", "Whether the level does not exist."),
+    ],
+    cells: |schema| {
+        let spec = schema.spec();
+        let dangling = condition(schema.at("status.conditions"), "Dangling");
+        vec![
+            schema.name().into(),
+            spec.at("priorityLevelConfiguration.name").string().into(),
+            spec.get("matchingPrecedence").int().unwrap_or(1000).into(),
+            spec.at("distinguisherMethod.type").string_or(NONE).into(),
+            schema.age().into(),
+            dangling.map_or_else(|| "?".to_owned(), |dangling| dangling.get("status").string()).into(),
+        ]
+    },
+};
+
+pub(crate) static PRIORITY_LEVEL: Printer = Printer {
+    columns: &[
+        NAME,
+        Column::text("Type", "Limited or Exempt."),
+        Column::text("NominalConcurrencyShares", "The level's share of all seats."),
+        Column::text("Queues", "How many queues the level has."),
+        Column::text("HandSize", "How many queues a flow is dealt."),
+        Column::text("QueueLengthLimit", "How many requests may wait in a queue."),
+        AGE,
+    ],
+    cells: |level| {
+        let limited = level.at("spec.limited");
+        let queuing = limited.at("limitResponse.queuing");
+        let number = |json: Json<'_>, key: &str| json.get(key).int().map_or_else(|| NONE.into(), Cell::Integer);
+        vec![
+            level.name().into(),
+            level.at("spec.type").string().into(),
+            number(limited, "nominalConcurrencyShares"),
+            number(queuing, "queues"),
+            number(queuing, "handSize"),
+            number(queuing, "queueLengthLimit"),
+            level.age().into(),
+        ]
+    },
+};
+
+pub(crate) static ROLE_BINDING: Printer = Printer {
+    columns: &[
+        NAME,
+        Column::text("Role", "The role that is granted."),
+        AGE,
+        Column::wide("Users", "The users who get it."),
+        Column::wide("Groups", "The groups that get it."),
+        Column::wide("ServiceAccounts", "The service accounts that get it."),
+    ],
+    cells: |binding| {
+        let role = binding.get("roleRef");
+        let subjects = binding.get("subjects").items();
+        let of_kind = |kind: &str| {
+            let name = |subject: &Json<'_>| match kind {
+                "ServiceAccount" => format!("{}/{}", subject.get("namespace").string(), subject.get("name").string()),
+                _ => subject.get("name").string(),
+            };
+            subjects.iter().filter(|s| s.get("kind").is(kind)).map(name).collect::<Vec<_>>().join(", ")
+        };
+        vec![
+            binding.name().into(),
+            format!("{}/{}", role.get("kind").string(), role.get("name").string()).into(),
+            binding.age().into(),
+            of_kind("User").into(),
+            of_kind("Group").into(),
+            of_kind("ServiceAccount").into(),
+        ]
+    },
+};
+
+pub(crate) static RESOURCE_CLAIM: Printer = Printer {
+    columns: &[NAME, Column::text("State", "Whether devices are allocated and reserved."), AGE],
+    cells: |claim| {
+        let status = claim.status();
+        let allocated = status.get("allocation").exists();
+        let states = [
+            (claim.is_being_deleted(), "deleted"),
+            (!allocated && !claim.is_being_deleted(), "pending"),
+            (allocated, "allocated"),
+            (allocated && status.get("reservedFor").len() > 0, "reserved"),
+        ];
+        let state: Vec<&str> = states.into_iter().filter(|(is, _)| *is).map(|(_, state)| state).collect();
+        vec![claim.name().into(), state.join(",").into(), claim.age().into()]
+    },
+};
+
+pub(crate) static RESOURCE_SLICE: Printer = Printer {
+    columns: &[
+        NAME,
+        Column::text("Node", "The node that has the devices."),
+        Column::text("Driver", "The driver that publishes them."),
+        Column::text("Pool", "The pool that they belong to."),
+        AGE,
+    ],
+    cells: |slice| {
+        let spec = slice.spec();
+        vec![
+            slice.name().into(),
+            spec.get("nodeName").string().into(),
+            spec.get("driver").string().into(),
+            spec.at("pool.name").string().into(),
+            slice.age().into(),
+        ]
+    },
+};

@@ -1,0 +1,112 @@
+//! Which columns a built-in kind shows and what its cells say: one [`Printer`] per kind.
+//!
+//! Rules: `pkg/printers/internalversion/printers.go` of Kubernetes v1.36, wide cells always made.
+//! Where Kubernetes would have filled a field with a default before storing it, the printers show
+//! that default.
+
+pub(crate) mod core;
+pub(crate) mod extension;
+pub(crate) mod network;
+pub(crate) mod pod;
+pub(crate) mod storage;
+pub(crate) mod text;
+pub(crate) mod workload;
+
+use time::OffsetDateTime;
+
+use crate::table::{AGE, Cell, Column, Json, NAME, since};
+
+/// How a kind is shown.
+pub struct Printer {
+    /// The columns, in order.
+    pub columns: &'static [Column],
+    /// Makes the cells of a row, one for each column.
+    pub cells: fn(Printed<'_>) -> Vec<Cell>,
+}
+
+/// An object being shown. Its three large parts, and what every row needs of the first, are found in
+/// one pass each.
+#[derive(Clone, Copy)]
+pub struct Printed<'a> {
+    object: Json<'a>,
+    metadata: Json<'a>,
+    name: Json<'a>,
+    created: Json<'a>,
+    deleted: Json<'a>,
+    spec: Json<'a>,
+    status: Json<'a>,
+    now: OffsetDateTime,
+}
+
+impl<'a> Printed<'a> {
+    /// Finds the large parts of an object.
+    pub fn new(object: Json<'a>, now: OffsetDateTime) -> Self {
+        let [metadata, spec, status] = object.get_all(["metadata", "spec", "status"]);
+        let [name, created, deleted] = metadata.get_all(["name", "creationTimestamp", "deletionTimestamp"]);
+        Printed { object, metadata, name, created, deleted, spec, status, now }
+    }
+
+    /// The whole object.
+    pub fn object(self) -> Json<'a> {
+        self.object
+    }
+
+    /// The metadata.
+    pub fn metadata(self) -> Json<'a> {
+        self.metadata
+    }
+
+    /// A member of the object itself; for the three large ones there are methods.
+    fn get(self, key: &str) -> Json<'a> {
+        self.object.get(key)
+    }
+
+    /// The value at a dotted path.
+    fn at(self, path: &str) -> Json<'a> {
+        match path.split_once('.') {
+            Some(("metadata", rest)) => self.metadata.at(rest),
+            Some(("spec", rest)) => self.spec.at(rest),
+            Some(("status", rest)) => self.status.at(rest),
+            _ => self.object.at(path),
+        }
+    }
+
+    fn spec(self) -> Json<'a> {
+        self.spec
+    }
+
+    /// The status.
+    pub fn status(self) -> Json<'a> {
+        self.status
+    }
+
+    /// The name.
+    pub fn name(self) -> String {
+        self.name.string()
+    }
+
+    fn annotation(self, name: &str) -> Json<'a> {
+        self.metadata.get("annotations").get(name)
+    }
+
+    fn is_being_deleted(self) -> bool {
+        self.deleted.exists()
+    }
+
+    fn age(self) -> String {
+        self.since(self.created)
+    }
+
+    fn since(self, time: Json<'_>) -> String {
+        since(time.time(), self.now)
+    }
+}
+
+/// What is shown of a kind without a printer (`rest.NewDefaultTableConvertor`).
+pub static DEFAULT: Printer = Printer {
+    columns: &[NAME, Column::date("Created At", "When the object was created, RFC 3339.")],
+    cells: |object| vec![object.name().into(), object.created.string().into()],
+};
+
+pub(crate) static NAME_AND_AGE: Printer =
+    Printer { columns: &[NAME, AGE], cells: |object| vec![object.name().into(), object.age().into()] };

@@ -1,0 +1,84 @@
+//! APIServices (`kube-aggregator/pkg/apis/apiregistration/validation`).
+
+use listwatch_meta::FieldError;
+use listwatch_meta::selector::{dns_1035_label_problems, dns_subdomain_problems};
+use serde_json::Value;
+
+use listwatch_meta::go;
+use listwatch_validation::{Errors, Object, child, given, invalid_each, is_true, number, objects, quoted, text};
+
+const GROUP_PRIORITY_MAX: i64 = 20_000;
+const VERSION_PRIORITY_MAX: i64 = 1_000;
+
+/// `ValidateAPIService`.
+pub(crate) fn api_service(service: &Object, _: Option<&Object>, errors: &mut Errors) {
+    let spec = child(service, "spec");
+    let (group, version) = (text(spec, "group"), text(spec, "version"));
+    let (name, required) = (text(child(service, "metadata"), "name"), format!("{version}.{group}"));
+    // A name that is no element of a path was refused with the metadata.
+    let is_element = !name.contains(['/', '%']) && !matches!(name, "" | "." | "..");
+    if is_element && name != required {
+        let why = format!("must be `spec.version+\".\"+spec.group`: {}", go::quote(&required));
+        errors.push(FieldError::invalid("metadata.name", quoted(name), why));
+    }
+    if group.is_empty() && version != "v1" {
+        let why = "only v1 may have an empty group and it better be legacy kube";
+        errors.push(FieldError::required("spec.group", why));
+    }
+    if !group.is_empty() {
+        invalid_each(dns_subdomain_problems(group), group, "spec.group", errors);
+    }
+    invalid_each(dns_1035_label_problems(version), version, "spec.version", errors);
+    for (field, priority_max) in
+        [("groupPriorityMinimum", GROUP_PRIORITY_MAX), ("versionPriority", VERSION_PRIORITY_MAX)]
+    {
+        let priority = number(spec, field).unwrap_or(0);
+        if !(1..=priority_max).contains(&priority) {
+            let why = format!("must be positive and less than {priority_max}");
+            errors.push(FieldError::invalid(format!("spec.{field}"), priority, why));
+        }
+    }
+    reached_through(spec, errors);
+}
+
+/// Where the version is served, and whether that is believed.
+fn reached_through(spec: &Object, errors: &mut Errors) {
+    let bundle = text(spec, "caBundle");
+    let insecure = is_true(spec, "insecureSkipTLSVerify");
+    let Some(Value::Object(service)) = given(spec, "service") else {
+        if !bundle.is_empty() {
+            let shown = quoted(&format!("{} bytes", super::storage::decoded_len(bundle)));
+            errors.push(FieldError::invalid("spec.caBundle", shown, "local APIServices may not have a caBundle"));
+        }
+        if insecure {
+            let why = "local APIServices may not have insecureSkipTLSVerify";
+            errors.push(FieldError::invalid("spec.insecureSkipTLSVerify", true, why));
+        }
+        return;
+    };
+    for name in ["namespace", "name"] {
+        if text(service, name).is_empty() {
+            errors.push(FieldError::required(format!("spec.service.{name}"), ""));
+        }
+    }
+    let port = number(service, "port").unwrap_or(0);
+    if !(1..=65535).contains(&port) {
+        let why = "port is not valid: must be between 1 and 65535, inclusive";
+        errors.push(FieldError::invalid("spec.service.port", port, why));
+    }
+    if insecure && !bundle.is_empty() {
+        let why = "may not be true if caBundle is present";
+        errors.push(FieldError::invalid("spec.insecureSkipTLSVerify", true, why));
+    }
+}
+
+/// `ValidateAPIServiceStatus`.
+pub(crate) fn status(service: &Object, _: Option<&Object>, errors: &mut Errors) {
+    for (position, condition) in objects(child(service, "status"), "conditions") {
+        let (state, supported) = (text(condition, "status"), ["True", "False", "Unknown"]);
+        if !supported.contains(&state) {
+            let field = format!("status.conditions[{position}].status");
+            errors.push(FieldError::not_supported(field, state, &supported));
+        }
+    }
+}

@@ -1,0 +1,423 @@
+//! What a ResourceSlice demands: the devices of one pool, their attributes, capacities, taints and counters.
+
+use std::cmp::Ordering;
+use std::collections::HashMap;
+
+use listwatch_schema::Path;
+use serde_json::Value;
+
+use super::super::volumes::go_node_selector_terms;
+use super::{EFFECTS, attribute_name, binding_conditions, list, name_of, object, pool_name, set, shown};
+use listwatch_meta::go::quote;
+use listwatch_validation::formats::{
+    self, IMMUTABLE, amount, compare, driver_name, is_full, json, label, label_value, qualified_name, same, subdomain,
+    whole,
+};
+use listwatch_validation::{Errors, Object, child, given, items, number, text};
+
+/// Devices of one slice.
+const DEVICES_MAX: usize = 128;
+/// Devices of one slice where one of them has taints or consumes counters.
+const ADVANCED_DEVICES_MAX: usize = 64;
+/// Sets of counters of one slice.
+const COUNTER_SETS_MAX: usize = 8;
+/// Counters of one set, and of what a device consumes of one.
+const COUNTERS_MAX: usize = 32;
+/// Sets of counters that one device consumes of.
+const CONSUMED_SETS_MAX: usize = 2;
+/// Attributes and capacities of one device.
+const ATTRIBUTES_MAX: usize = 32;
+/// Bytes of a text or a version in an attribute.
+const VALUE_BYTES_MAX: usize = 64;
+/// Bytes of the name of an attribute, with its domain, as far as it is shown.
+const ATTRIBUTE_NAME_BYTES_MAX: usize = 63 + 1 + 32;
+/// Bytes of the name of a counter, as far as it is shown.
+const COUNTER_NAME_BYTES_MAX: usize = 63;
+/// Taints of one device.
+const TAINTS_MAX: usize = 16;
+/// Amounts that a request may have of a capacity.
+const VALID_VALUES_MAX: usize = 10;
+
+const ONE_SELECTION: &str =
+    "exactly one of `nodeName`, `nodeSelector`, `allNodes`, `perDeviceNodeSelection` is required";
+
+pub(crate) fn resource_slice(slice: &Object, old: Option<&Object>, errors: &mut Errors) {
+    let spec = child(slice, "spec");
+    let before = old.map(|old| child(old, "spec"));
+    let at = Path::root("spec");
+    driver_name(text(spec, "driver"), &at.child("driver"), errors);
+    let (pool, pool_at) = (child(spec, "pool"), at.child("pool"));
+    pool_name(text(pool, "name"), &pool_at.child("name"), errors);
+    let count = number(pool, "resourceSliceCount").unwrap_or(0);
+    if count <= 0 {
+        errors.invalid_value(&pool_at.child("resourceSliceCount"), count, "must be greater than zero");
+    }
+    if let Some(generation) = number(pool, "generation").filter(|generation| *generation < 0) {
+        errors.invalid_value(&pool_at.child("generation"), generation, "must be greater than or equal to zero");
+    }
+    if let Some(before) = before {
+        let mut fixed = |now: &Object, then: &Object, name: &str, at: &Path<'_>| {
+            if given(now, name) != given(then, name) {
+                errors.invalid_value(&at.child(name), json(given(now, name)), IMMUTABLE);
+            }
+        };
+        fixed(pool, child(before, "pool"), "name", &pool_at);
+        fixed(spec, before, "driver", &at);
+        fixed(spec, before, "nodeName", &at);
+    }
+    slice_nodes(spec, &at, errors);
+    if given(spec, "sharedCounters").is_some() && given(spec, "devices").is_some() {
+        errors.invalid(&at, "", "only one of `sharedCounters` or `devices` is allowed");
+    }
+    let advanced = |device: &Value| {
+        let device = object(device);
+        !items(device, "taints").is_empty() || !items(device, "consumesCounters").is_empty()
+    };
+    let max = if items(spec, "devices").iter().any(advanced) { ADVANCED_DEVICES_MAX } else { DEVICES_MAX };
+    let known: HashMap<&str, &Object> = before
+        .map(|before| items(before, "devices").iter().map(|device| (name_of(device), object(device))).collect())
+        .unwrap_or_default();
+    let per_device = spec.get("perDeviceNodeSelection") == Some(&Value::Bool(true));
+    let judge = |device: &Value, at: &Path<'_>, errors: &mut Errors| {
+        self::device(object(device), known.get(name_of(device)).copied(), per_device, at, errors);
+    };
+    set(spec, "devices", max, &at, errors, judge, name_of, shown);
+    let judge =
+        |counters: &Value, at: &Path<'_>, errors: &mut Errors| counter_set(object(counters), "name", at, errors);
+    set(spec, "sharedCounters", COUNTER_SETS_MAX, &at, errors, judge, name_of, shown);
+}
+
+/// Which nodes can use a slice: one, some, all, or as each device says.
+fn slice_nodes(spec: &Object, at: &Path<'_>, errors: &mut Errors) {
+    let mut ways = Vec::new();
+    let name_at = at.child("nodeName");
+    match given(spec, "nodeName").and_then(Value::as_str) {
+        None => {}
+        Some("") => errors.invalid(&name_at, "", "must be either unset or set to a non-empty string"),
+        Some(name) => {
+            ways.push("`nodeName`");
+            subdomain(name, &name_at, errors);
+        }
+    }
+    if let Some(Value::Object(selector)) = given(spec, "nodeSelector") {
+        ways.push("`nodeSelector`");
+        let selector_at = at.child("nodeSelector");
+        formats::node_selector(selector, true, &selector_at, errors);
+        if items(selector, "nodeSelectorTerms").len() != 1 {
+            let terms = selector.get("nodeSelectorTerms").map_or(Value::Null, go_node_selector_terms);
+            errors.invalid_value(
+                &selector_at.child("nodeSelectorTerms"),
+                terms,
+                "must have exactly one node selector term",
+            );
+        }
+    }
+    for (name, shown) in [("allNodes", "`allNodes`"), ("perDeviceNodeSelection", "`perDeviceNodeSelection`")] {
+        match spec.get(name) {
+            Some(Value::Bool(true)) => ways.push(shown),
+            Some(Value::Bool(false)) => {
+                errors.invalid_value(&at.child(name), false, "must be either unset or set to true");
+            }
+            _ => {}
+        }
+    }
+    match ways.as_slice() {
+        [] => errors.required(at, ONE_SELECTION),
+        [_] => {}
+        several => {
+            let why = format_args!("{ONE_SELECTION}, but multiple fields are set");
+            errors.invalid(at, &format!("{{{}}}", several.join(", ")), why);
+        }
+    }
+}
+
+fn counter_set(counters: &Object, name: &str, at: &Path<'_>, errors: &mut Errors) {
+    match text(counters, name) {
+        "" => errors.required(&at.child(name), ""),
+        value => label(value, &at.child(name), errors),
+    }
+    let counters_at = at.child("counters");
+    if child(counters, "counters").is_empty() {
+        errors.required(&counters_at, "");
+    } else {
+        map(counters, "counters", Some(COUNTERS_MAX), COUNTER_NAME_BYTES_MAX, at, errors, label, |_, _, _| {});
+    }
+}
+
+/// Judges a map: not more than `max` members, and each of them. Names are shown up to a length.
+#[allow(clippy::too_many_arguments)] // one shape for four maps
+fn map(
+    holder: &Object,
+    name: &str,
+    max: Option<usize>,
+    shown_bytes_max: usize,
+    at: &Path<'_>,
+    errors: &mut Errors,
+    judge_name: impl Fn(&str, &Path<'_>, &mut Errors),
+    mut judge: impl FnMut(&Object, &Path<'_>, &mut Errors),
+) {
+    let at = at.child(name);
+    let members = child(holder, name);
+    if let Some(max) = max.filter(|max| members.len() > *max) {
+        return errors.too_many(&at, members.len(), max);
+    }
+    for (name, value) in members {
+        if is_full(errors) {
+            return;
+        }
+        judge_name(name, &at, errors);
+        judge(object(value), &at.key(&shortened(name, shown_bytes_max)), errors);
+    }
+}
+
+/// A name that is too long loses its middle.
+fn shortened(name: &str, max: usize) -> String {
+    if name.len() <= max {
+        return name.to_owned();
+    }
+    let remaining = max - "...".len();
+    let (mut front, mut back) = (remaining.div_ceil(2), name.len() - remaining / 2);
+    while !name.is_char_boundary(front) {
+        front -= 1;
+    }
+    while !name.is_char_boundary(back) {
+        back += 1;
+    }
+    format!("{}...{}", &name[..front], &name[back..])
+}
+
+fn device(device: &Object, before: Option<&Object>, per_device: bool, at: &Path<'_>, errors: &mut Errors) {
+    if is_full(errors) {
+        return;
+    }
+    label(text(device, "name"), &at.child("name"), errors);
+    let count = child(device, "attributes").len() + child(device, "capacity").len();
+    if count > ATTRIBUTES_MAX {
+        let why = format_args!("the total number of attributes and capacities must not exceed {ATTRIBUTES_MAX}");
+        errors.invalid_value(at, count, why);
+    }
+    let values = child(device, "attributes").len();
+    if values > ATTRIBUTE_VALUES_MAX {
+        let why = format_args!("the total number of attribute values must not exceed {ATTRIBUTE_VALUES_MAX}");
+        errors.invalid_value(at, values, why);
+    }
+    map(device, "attributes", None, ATTRIBUTE_NAME_BYTES_MAX, at, errors, attribute_name, attribute);
+    let several = device.get("allowMultipleAllocations") == Some(&Value::Bool(true));
+    map(device, "capacity", None, ATTRIBUTE_NAME_BYTES_MAX, at, errors, attribute_name, |capacity, at, errors| {
+        let Some(Value::Object(policy)) = given(capacity, "requestPolicy") else { return };
+        let at = at.child("requestPolicy");
+        if several {
+            request_policy(capacity.get("value").map_or("0", amount), policy, &at, errors);
+        } else {
+            errors.forbidden(&at, "allowMultipleAllocations must be true");
+        }
+    });
+    if before.is_none_or(|before| !same(before.get("taints"), device.get("taints"))) {
+        list(device, "taints", TAINTS_MAX, at, errors, |taint, at, errors| self::taint(object(taint), at, errors));
+    }
+    let judge = |counters: &Value, at: &Path<'_>, errors: &mut Errors| {
+        counter_set(object(counters), "counterSet", at, errors);
+    };
+    let key = |counters| text(object(counters), "counterSet");
+    set(device, "consumesCounters", CONSUMED_SETS_MAX, at, errors, judge, key, shown);
+    device_nodes(device, per_device, at, errors);
+    binding_conditions(device, at, errors);
+}
+
+/// Values of all attributes of one device.
+const ATTRIBUTE_VALUES_MAX: usize = 48;
+
+/// Which nodes can use a device, where its slice leaves that to the devices.
+fn device_nodes(device: &Object, per_device: bool, at: &Path<'_>, errors: &mut Errors) {
+    const WHY: &str = "exactly one of `nodeName`, `nodeSelector`, or `allNodes` is required when `perDeviceNodeSelection` is set to true in the ResourceSlice spec";
+    if !per_device {
+        if ["nodeName", "nodeSelector", "allNodes"].iter().any(|name| given(device, name).is_some()) {
+            let why = "`nodeName`, `nodeSelector` and `allNodes` can only be set if `perDeviceNodeSelection` is set to true in the ResourceSlice spec";
+            errors.invalid_value(at, "null", why);
+        }
+        return;
+    }
+    let mut ways = Vec::new();
+    match given(device, "nodeName").and_then(Value::as_str) {
+        None => {}
+        Some("") => errors.invalid(&at.child("nodeName"), "", "must not be empty"),
+        Some(name) => {
+            ways.push("`nodeName`");
+            subdomain(name, &at.child("nodeName"), errors);
+        }
+    }
+    if let Some(Value::Object(selector)) = given(device, "nodeSelector") {
+        ways.push("`nodeSelector`");
+        formats::node_selector(selector, true, &at.child("nodeSelector"), errors);
+    }
+    match device.get("allNodes") {
+        Some(Value::Bool(true)) => ways.push("`allNodes`"),
+        Some(Value::Bool(false)) => {
+            errors.invalid_value(&at.child("allNodes"), false, "must be either unset or set to true");
+        }
+        _ => {}
+    }
+    match ways.as_slice() {
+        [] => errors.required(at, WHY),
+        [_] => {}
+        several => errors.invalid(at, &format!("{{{}}}", several.join(", ")), WHY),
+    }
+}
+
+fn taint(taint: &Object, at: &Path<'_>, errors: &mut Errors) {
+    qualified_name(text(taint, "key"), &at.child("key"), errors);
+    label_value(text(taint, "value"), &at.child("value"), errors);
+    match text(taint, "effect") {
+        "" => errors.required(&at.child("effect"), ""),
+        effect if EFFECTS.contains(&effect) => {}
+        other => errors.not_supported(&at.child("effect"), other, &EFFECTS),
+    }
+}
+
+/// A version (`semver.org`, 2.0.0): three numbers, then identifiers behind a dash and behind a plus.
+fn is_version(text: &str) -> bool {
+    let number = |part: &str| {
+        !part.is_empty()
+            && part.bytes().all(|byte| byte.is_ascii_digit())
+            && (part.len() == 1 || !part.starts_with('0'))
+    };
+    let identifier =
+        |part: &str| !part.is_empty() && part.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'-');
+    let numeric = |part: &str| part.bytes().all(|byte| byte.is_ascii_digit());
+    let (text, build) = text.split_once('+').map_or((text, None), |(text, build)| (text, Some(build)));
+    let (core, before) = text.split_once('-').map_or((text, None), |(core, before)| (core, Some(before)));
+    core.split('.').count() == 3
+        && core.split('.').all(number)
+        && before.is_none_or(|all| all.split('.').all(|part| identifier(part) && (!numeric(part) || number(part))))
+        && build.is_none_or(|all| all.split('.').all(identifier))
+}
+
+/// An attribute has one value. Lists of values are an alpha feature, and dropped.
+fn attribute(attribute: &Object, at: &Path<'_>, errors: &mut Errors) {
+    let text = |name: &str| given(attribute, name).and_then(Value::as_str);
+    if text("string").is_some_and(|value| value.len() > VALUE_BYTES_MAX) {
+        errors.too_long(&at.child("string"), VALUE_BYTES_MAX);
+    }
+    if let Some(version) = text("version") {
+        let at = at.child("version");
+        if !is_version(version) {
+            errors.invalid(&at, version, "must be a string compatible with semver.org spec 2.0.0");
+        }
+        if version.len() > VALUE_BYTES_MAX {
+            errors.too_long(&at, VALUE_BYTES_MAX);
+        }
+    }
+    let values = [("IntValue", "int"), ("BoolValue", "bool"), ("StringValue", "string"), ("VersionValue", "version")];
+    match values.iter().filter(|(_, name)| given(attribute, name).is_some()).count() {
+        0 => errors.invalid(at, "", "exactly one value must be specified"),
+        1 => {}
+        _ => {
+            // As upstream's own type prints itself.
+            let mut shown: Vec<String> =
+                values.iter().map(|(name, member)| format!("\"{name}\":{}", json(given(attribute, member)))).collect();
+            shown.extend(
+                ["IntValues", "BoolValues", "StringValues", "VersionValues"].map(|name| format!("\"{name}\":null")),
+            );
+            errors.invalid_value(at, format_args!("{{{}}}", shown.join(",")), "exactly one value must be specified");
+        }
+    }
+}
+
+/// Which amounts of a capacity can be asked for.
+fn request_policy(capacity: &str, policy: &Object, at: &Path<'_>, errors: &mut Errors) {
+    let values = items(policy, "validValues");
+    let range = given(policy, "validRange").and_then(Value::as_object);
+    let default = given(policy, "default").map(amount);
+    match (values.is_empty(), range) {
+        (false, Some(_)) => {
+            let why = "exactly one policy can be specified, cannot specify \"validValues\" and \"validRange\" at the same time";
+            errors.forbidden(at, why);
+        }
+        (false, None) => match default {
+            None => errors.required(&at.child("default"), "required when validValues is defined"),
+            Some(default) => valid_values(capacity, policy, default, at, errors),
+        },
+        (true, Some(range)) => match default {
+            None => errors.required(&at.child("default"), "required when validRange is defined"),
+            Some(default) => valid_range(capacity, range, default, &at.child("validRange"), errors),
+        },
+        (true, None) => {}
+    }
+}
+
+fn valid_values(capacity: &str, policy: &Object, default: &str, at: &Path<'_>, errors: &mut Errors) {
+    let values_at = at.child("validValues");
+    let values: Vec<&str> = items(policy, "validValues").iter().map(amount).collect();
+    for (index, pair) in values.windows(2).enumerate() {
+        if compare(pair[0], pair[1]).is_gt() {
+            errors.invalid(&values_at.index(index + 1), pair[1], "values must be sorted in ascending order");
+        }
+    }
+    let judge = |value: &Value, at: &Path<'_>, errors: &mut Errors| {
+        if compare(amount(value), capacity).is_gt() {
+            errors.invalid(at, amount(value), format_args!("option is larger than capacity value: {capacity}"));
+        }
+    };
+    let key = |value| whole(amount(value));
+    set(policy, "validValues", VALID_VALUES_MAX, at, errors, judge, key, |key: &i64| quote(&key.to_string()));
+    if values.len() > VALID_VALUES_MAX || !values.iter().any(|value| compare(value, default) == Ordering::Equal) {
+        errors.invalid(&values_at, default, "default value is not valid according to the requestPolicy");
+    }
+}
+
+fn valid_range(capacity: &str, range: &Object, default: &str, at: &Path<'_>, errors: &mut Errors) {
+    let bound = |name: &str| given(range, name).map(amount);
+    let (min_at, max_at, step_at) = (at.child("min"), at.child("max"), at.child("step"));
+    let Some(min) = bound("min") else {
+        return errors.required(&min_at, "required when validRange is defined");
+    };
+    if compare(min, capacity).is_gt() {
+        errors.invalid(&min_at, min, format_args!("min is larger than capacity value: {capacity}"));
+    }
+    if compare(default, min).is_lt() {
+        errors.invalid(&min_at, default, format_args!("default is less than min: {min}"));
+    }
+    if let Some(max) = bound("max") {
+        if compare(min, max).is_gt() {
+            errors.invalid(&max_at, min, format_args!("min is larger than max: {max}"));
+        }
+        if compare(max, capacity).is_gt() {
+            errors.invalid(&max_at, max, format_args!("max is larger than capacity value: {capacity}"));
+        }
+        if compare(default, max).is_gt() {
+            errors.invalid(&max_at, default, format_args!("default is more than max: {max}"));
+        }
+    }
+    let Some(step) = bound("step") else { return };
+    if let Some(sum) = listwatch_meta::quantity::sum(min, step)
+        && compare(&sum, capacity).is_gt()
+    {
+        errors.invalid(&step_at, step, format_args!("one step {sum} is larger than capacity value: {capacity}"));
+    }
+    for value in [Some(default), bound("max")].into_iter().flatten() {
+        // Upstream divides by the step, and fails where it is none.
+        if whole(step) == 0 || whole(value).wrapping_sub(whole(min)) % whole(step) != 0 {
+            let why = format_args!("value is not a multiple of a given step ({step}) from ({min})");
+            errors.invalid(&step_at, value, why);
+        }
+    }
+}
+
+/// Drops what only alpha features have: attributes with several values, and mappings to resources of nodes.
+/// A taint that does not say since when it is there has come now.
+pub(crate) fn prepare_slice(slice: &mut Object, now: &str) {
+    let Some(devices) = slice.get_mut("spec").and_then(|spec| spec.get_mut("devices")?.as_array_mut()) else { return };
+    for device in devices.iter_mut().filter_map(Value::as_object_mut) {
+        device.shift_remove("nodeAllocatableResourceMappings");
+        let taints = device.get_mut("taints").and_then(Value::as_array_mut).into_iter().flatten();
+        for taint in taints.filter_map(Value::as_object_mut).filter(|taint| given(taint, "timeAdded").is_none()) {
+            taint.insert("timeAdded".to_owned(), Value::from(now));
+        }
+        let attributes = device.get_mut("attributes").and_then(Value::as_object_mut).into_iter();
+        for attribute in attributes.flat_map(|attributes| attributes.values_mut()).filter_map(Value::as_object_mut) {
+            for name in ["bools", "ints", "strings", "versions"] {
+                attribute.shift_remove(name);
+            }
+        }
+    }
+}

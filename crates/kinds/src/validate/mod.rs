@@ -1,0 +1,44 @@
+//! What built-in kinds demand of their fields, with kube-apiserver's texts and in its order
+//! (`pkg/apis/*/validation` of v1.36, seen at a real server): one function for each kind, in a module for its group.
+//!
+//! ```text
+//!  create ────────▶ validate(object)
+//!  update ────────▶ validate(object, old) ─▶ validate_update(object, old)
+//!  PUT …/status ──▶ validate_status(object, old)
+//! ```
+//!
+//! Where it is not certain that kube-apiserver refuses an object, it is accepted. Objects of custom kinds are
+//! checked by their schemas instead.
+
+pub(crate) mod access;
+pub(crate) mod admission;
+pub(crate) mod aggregation;
+pub(crate) mod autoscaling;
+pub(crate) mod batch;
+pub(crate) mod certificates;
+pub(crate) mod csi;
+pub(crate) mod devices;
+pub(crate) mod endpoints;
+pub(crate) mod events;
+pub(crate) mod flow_control;
+pub(crate) mod networking;
+pub(crate) mod nodes;
+pub(crate) mod pods;
+pub(crate) mod quotas;
+pub(crate) mod rbac;
+pub(crate) mod services;
+pub(crate) mod storage;
+pub(crate) mod volumes;
+pub(crate) mod webhooks;
+pub(crate) mod workloads;
+
+use listwatch_validation::*;
+
+/// Who holds a new namespace; of one that is there, `/finalize` says so.
+pub(crate) fn namespace(namespace: &Object, old: Option<&Object>, errors: &mut Errors) {
+    if old.is_none() {
+        for finalizer in texts(child(namespace, "spec"), "finalizers") {
+            crate::hooks::namespaces::finalizer(finalizer, "spec.finalizers", errors);
+        }
+    }
+}

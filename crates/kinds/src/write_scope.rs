@@ -1,0 +1,299 @@
+//! What a write to an object, or to one of its subresources, can change: the rest of the object is reset to the old
+//! state ([`ResourceWrites::reset_unwritable_fields`]), and nobody comes to own it by the write
+//! ([`ResourceWrites::reset_fields`]). Both follow from one [`WriteScope`], as both follow from one strategy in
+//! kube-apiserver (`PrepareForUpdate` and `GetResetFields`, Kubernetes v1.36).
+
+use listwatch_apply::{Path, PathElement, Set};
+use listwatch_validation::{Object, child_mut, metadata, metadata_mut};
+use serde_json::Value;
+
+use crate::kind::Kind;
+use crate::subresource::Subresource;
+
+/// Paths of fields, each from the root of the object.
+type FieldPaths = &'static [&'static [&'static str]];
+
+const MANAGED_FIELDS: &str = "managedFields";
+
+/// What a write can change of the metadata.
+#[derive(Debug, Clone, Copy)]
+pub enum MetadataScope {
+    /// All that a client may write at all.
+    Written,
+    /// All but these members.
+    Without(&'static [&'static str]),
+    /// Nothing but managed fields (`ResetObjectMetaForStatus`).
+    Kept,
+}
+
+/// What a write can change.
+#[derive(Debug, Clone, Copy)]
+pub struct WriteScope {
+    /// The scope of the metadata.
+    pub metadata: MetadataScope,
+    /// The fields that nobody comes to own by the write.
+    pub reset: FieldPaths,
+}
+
+impl WriteScope {
+    /// Everything.
+    const ALL: WriteScope = WriteScope { metadata: MetadataScope::Written, reset: &[] };
+    /// The status and the metadata.
+    pub const STATUS: WriteScope = WriteScope { metadata: MetadataScope::Written, reset: &[&["spec"]] };
+    /// The status alone.
+    pub const STATUS_ONLY: WriteScope =
+        WriteScope { metadata: MetadataScope::Kept, reset: &[&["metadata"], &["spec"]] };
+}
+
+/// What writes to a resource and to its subresources can change.
+#[derive(Debug, Clone, Copy)]
+pub struct ResourceWrites {
+    /// Whether the status is a subresource.
+    pub has_status: bool,
+    /// Whether the spec never changes after creation.
+    pub keeps_spec: bool,
+    /// What a write of the status subresource changes.
+    pub status: WriteScope,
+}
+
+impl Kind {
+    /// What writes to the resource and to its subresources can change.
+    pub fn writes(&self) -> ResourceWrites {
+        ResourceWrites {
+            has_status: self.has_subresource("status"),
+            keeps_spec: self.keeps_spec,
+            status: self.status_write,
+        }
+    }
+}
+
+impl ResourceWrites {
+    fn scope(self, subresource: Option<&Subresource>) -> WriteScope {
+        use MetadataScope::{Kept, Written};
+        let (metadata, reset): (MetadataScope, FieldPaths) = match subresource {
+            None if self.keeps_spec => (Written, &[&["spec"], &["status"]]),
+            None if self.has_status => (Written, &[&["status"]]),
+            Some(Subresource::Status) => return self.status,
+            Some(Subresource::Approval) => (Written, &[&["spec"], &["status", "certificate"]]),
+            Some(Subresource::Finalize) => (Written, &[&["status"]]),
+            // `reset_fields` adds what these leave of the spec.
+            Some(Subresource::EphemeralContainers | Subresource::Resize) => (Kept, &[&["metadata"], &["status"]]),
+            _ => return WriteScope::ALL,
+        };
+        WriteScope { metadata, reset }
+    }
+
+    /// The fields of `object` that nobody comes to own by writing it.
+    pub fn reset_fields(self, subresource: Option<&Subresource>, object: &Value) -> Set {
+        let scope = self.scope(subresource);
+        let mut set: Set = scope.reset.iter().map(|path| Path::of_fields(path)).collect::<Vec<_>>().iter().collect();
+        let reached: &[&str] = match subresource {
+            Some(Subresource::EphemeralContainers) => &["ephemeralContainers"],
+            Some(Subresource::Resize) => &["containers", "initContainers", "resources"],
+            _ => return set,
+        };
+        let Some(spec) = object.get("spec").and_then(Value::as_object) else { return set };
+        for name in spec.keys().filter(|name| !reached.contains(&name.as_str())) {
+            set.insert(&Path::of_fields(&["spec", name]).0);
+        }
+        if subresource == Some(&Subresource::Resize) {
+            for list in CONTAINERS {
+                for container in spec.get(list).and_then(Value::as_array).into_iter().flatten() {
+                    let (Some(members), Some(name)) = (container.as_object(), container.get("name")) else { continue };
+                    let key = PathElement::key(vec![("name".into(), name.clone())]);
+                    for member in members.keys().filter(|member| !SIZES.contains(&member.as_str())) {
+                        let [spec, list, member] = ["spec", list, member].map(PathElement::field);
+                        set.insert(&[spec, list, key.clone(), member]);
+                    }
+                }
+            }
+        }
+        set
+    }
+
+    /// Resets the fields of `new` that the write cannot change to their values in `old`.
+    pub fn reset_unwritable_fields(self, subresource: Option<&Subresource>, new: &mut Object, old: &Object) {
+        let mut written = std::mem::take(metadata_mut(new));
+        let before = metadata(old);
+        match self.scope(subresource).metadata {
+            MetadataScope::Written => {}
+            MetadataScope::Without(members) => {
+                members.iter().for_each(|member| put(&mut written, member, before.get(*member).cloned()));
+            }
+            MetadataScope::Kept => {
+                let managed_fields = written.shift_remove(MANAGED_FIELDS);
+                written.clone_from(before);
+                put(&mut written, MANAGED_FIELDS, managed_fields);
+            }
+        }
+        match subresource {
+            None | Some(Subresource::Scale { .. }) => {
+                if self.has_status && self.keeps_spec {
+                    put(new, "spec", old.get("spec").cloned());
+                }
+                if self.has_status {
+                    put(new, "status", old.get("status").cloned());
+                }
+            }
+            Some(Subresource::Status) => replace(new, old, |new, kept| put(kept, "status", new.shift_remove("status"))),
+            Some(Subresource::Approval) => replace(new, old, |new, kept| {
+                let conditions = new.get("status").and_then(|status| status.get("conditions")).cloned();
+                put(child_mut(kept, "status"), "conditions", conditions);
+            }),
+            Some(Subresource::Finalize) => replace(new, old, |new, kept| {
+                let finalizers = new.get("spec").and_then(|spec| spec.get("finalizers")).cloned();
+                let finalizers = finalizers.filter(|list| list.as_array().is_some_and(|list| !list.is_empty()));
+                put(child_mut(kept, "spec"), "finalizers", finalizers);
+            }),
+            Some(Subresource::EphemeralContainers) => replace(new, old, |new, kept| {
+                let containers = new.get("spec").and_then(|spec| spec.get("ephemeralContainers")).cloned();
+                put(child_mut(kept, "spec"), "ephemeralContainers", containers);
+            }),
+            Some(Subresource::Resize) => replace(new, old, |new, kept| {
+                let sized = new.get("spec").and_then(Value::as_object);
+                let kept = child_mut(kept, "spec");
+                put(kept, "resources", sized.and_then(|spec| spec.get("resources")).cloned());
+                for list in CONTAINERS {
+                    let sized = sized.and_then(|spec| spec.get(list)).cloned();
+                    put(kept, list, resized(kept.get(list), sized));
+                }
+            }),
+            // Nothing is written under these names: they are posted to, or passed on.
+            Some(_) => {}
+        }
+        *metadata_mut(new) = written;
+    }
+}
+
+/// The containers that can be resized, and what of them.
+const CONTAINERS: [&str; 2] = ["containers", "initContainers"];
+const SIZES: [&str; 2] = ["resources", "resizePolicy"];
+
+/// Makes `new` what is `kept` of `old` with what a write reaches.
+fn replace(new: &mut Object, old: &Object, reach: impl FnOnce(&mut Object, &mut Object)) {
+    let mut kept = old.clone();
+    reach(new, &mut kept);
+    *new = kept;
+}
+
+/// Containers with the resources that they are given. Where they are others, or in another order, they
+/// are what was given, for that to be refused.
+fn resized(containers: Option<&Value>, sized: Option<Value>) -> Option<Value> {
+    let names = |list: Option<&Value>| -> Vec<Value> {
+        let list = list.and_then(Value::as_array).into_iter().flatten();
+        list.map(|container| container.get("name").cloned().unwrap_or_default()).collect()
+    };
+    if names(containers) != names(sized.as_ref()) {
+        return sized;
+    }
+    let mut kept = containers.cloned();
+    let kept_list = kept.as_mut().and_then(Value::as_array_mut).into_iter().flatten();
+    let sized_list = sized.as_ref().and_then(Value::as_array).into_iter().flatten();
+    for (container, sized) in kept_list.filter_map(Value::as_object_mut).zip(sized_list) {
+        SIZES.iter().for_each(|member| put(container, member, sized.get(*member).cloned()));
+    }
+    kept
+}
+
+fn put(object: &mut Object, name: &str, value: Option<Value>) {
+    match value {
+        Some(value) => {
+            object.insert(name.to_owned(), value);
+        }
+        None => {
+            object.shift_remove(name);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+    use crate::testing::map;
+
+    /// What becomes of `{labels: old, spec: old, status: old}` when everything is sent as new.
+    fn check(path: &str, subresource: &str, labels: &str, spec: &str, status: &str, reset: &str) {
+        let (group, plural) = path.split_once('/').unwrap();
+        let kind = crate::KINDS.iter().find(|kind| kind.group == group && kind.plural == plural);
+        let kind = kind.unwrap_or_else(|| panic!("{path} is a built-in kind"));
+        let found = kind.subresources.iter().find(|found| found.name() == subresource);
+        assert_eq!(found.is_some(), !subresource.is_empty(), "{path} {subresource}");
+        let writes = kind.writes();
+        let object = |text: &str| json!({"metadata": {"name": "x", "labels": {"l": text}}, "spec": {"f": text}, "status": {"f": text}});
+        let (mut new, old) = (map(object("new")), map(object("old")));
+        let mut paths: Vec<String> =
+            writes.reset_fields(found, &object("new")).paths().iter().map(ToString::to_string).collect();
+        paths.sort();
+        assert_eq!(paths.join(" "), reset, "what {path} {subresource:?} gives nobody");
+        writes.reset_unwritable_fields(found, &mut new, &old);
+        let seen = [&new["metadata"]["labels"]["l"], &new["spec"]["f"], &new["status"]["f"]];
+        assert_eq!(seen, [labels, spec, status], "{path} {subresource:?}");
+    }
+
+    #[test]
+    fn write_changes_only_the_fields_of_its_subresource() {
+        check("/pods", "", "new", "new", "old", ".status");
+        check("/pods", "status", "new", "old", "new", ".metadata.deletionTimestamp .metadata.ownerReferences .spec");
+        check("/pods", "ephemeralcontainers", "old", "old", "old", ".metadata .spec.f .status");
+        check("/pods", "resize", "old", "old", "old", ".metadata .spec.f .status");
+        check("/configmaps", "", "new", "new", "new", "");
+        check("/namespaces", "finalize", "new", "old", "old", ".status");
+        check("/nodes", "status", "new", "old", "new", ".spec");
+        check("apps/deployments", "status", "old", "old", "new", ".metadata.labels .spec");
+        check("apps/replicasets", "status", "new", "old", "new", ".spec");
+        check("certificates.k8s.io/certificatesigningrequests", "", "new", "old", "old", ".spec .status");
+        check(
+            "certificates.k8s.io/certificatesigningrequests",
+            "status",
+            "new",
+            "old",
+            "new",
+            ".spec .status.conditions",
+        );
+        check(
+            "certificates.k8s.io/certificatesigningrequests",
+            "approval",
+            "new",
+            "old",
+            "old",
+            ".spec .status.certificate",
+        );
+        check("apiextensions.k8s.io/customresourcedefinitions", "status", "new", "old", "new", ".spec");
+        for path in [
+            "admissionregistration.k8s.io/validatingadmissionpolicies",
+            "apiregistration.k8s.io/apiservices",
+            "flowcontrol.apiserver.k8s.io/flowschemas",
+            "networking.k8s.io/servicecidrs",
+            "resource.k8s.io/resourceclaims",
+            "storage.k8s.io/volumeattachments",
+        ] {
+            check(path, "status", "old", "old", "new", ".metadata .spec");
+        }
+    }
+
+    #[test]
+    fn resize_changes_only_container_resources() {
+        let pods = crate::find("", "Pod").unwrap().writes();
+        let resize = Some(&Subresource::Resize);
+        let pod = |image: &str, cpu: &str| {
+            let container = json!({"name": "c", "image": image, "resources": {"requests": {"cpu": cpu}}});
+            map(json!({"metadata": {}, "spec": {"nodeName": image, "containers": [container]}, "status": {}}))
+        };
+        let (mut new, old) = (pod("new", "2"), pod("old", "1"));
+        let paths = pods.reset_fields(resize, &Value::Object(new.clone())).paths();
+        let mut paths: Vec<String> = paths.iter().map(ToString::to_string).collect();
+        paths.sort();
+        let container = ".spec.containers[name=\"c\"]";
+        let image = format!("{container}.image");
+        let name = format!("{container}.name");
+        assert_eq!(paths, [".metadata", &image, &name, ".spec.nodeName", ".status"]);
+        pods.reset_unwritable_fields(resize, &mut new, &old);
+        assert_eq!(new["spec"], pod("old", "2")["spec"], "the image or the node changed, or the size did not");
+        let mut more = pod("new", "2");
+        more["spec"]["containers"].as_array_mut().unwrap().push(json!({"name": "d"}));
+        pods.reset_unwritable_fields(resize, &mut more, &old);
+        assert_eq!(more["spec"]["containers"].as_array().unwrap().len(), 2, "nobody is told that one came");
+    }
+}
