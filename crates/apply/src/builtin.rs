@@ -1,7 +1,7 @@
-//! How the built-in kinds of Kubernetes merge: [`Typing::of_built_in`], a projection of
+//! The typings of the built-in kinds: [`Typing::of_built_in`], a projection of
 //! [`listwatch_k8s_types`].
 //!
-//! The projection is made once, when the first kind is asked for. All kinds share one schema.
+//! The projection is made once, at the first use. All kinds share one schema.
 
 use std::borrow::Cow;
 use std::collections::{HashMap, HashSet};
@@ -13,8 +13,8 @@ use serde_json::Value;
 use crate::typing::{Field, Map, Presence, Relation, Scalar, Schema, SchemaBuilder, Type, TypeId, Typing, Zero};
 
 impl Typing {
-    /// The typing of a built-in kind, as the [release](types::RELEASE) of the table has it. `None` for a kind
-    /// that is not built in, or not in this version.
+    /// The typing of a built-in kind of the table's [release](types::RELEASE). `None` for an
+    /// unknown kind or version.
     pub fn of_built_in(api_version: &str, kind: &str) -> Option<Typing> {
         static KINDS: LazyLock<(Arc<Schema>, Kinds)> = LazyLock::new(project);
         let (schema, kinds) = &*KINDS;
@@ -22,10 +22,10 @@ impl Typing {
     }
 }
 
-/// The types of the kinds, by `apiVersion` and `kind`.
+/// The root types of the kinds, by `apiVersion` and `kind`.
 type Kinds = HashMap<(&'static str, &'static str), TypeId>;
 
-/// The schema of all kinds that can be applied. Lists and options cannot.
+/// Projects all kinds that can be applied; lists and options cannot.
 fn project() -> (Arc<Schema>, Kinds) {
     let applied = |(api_version, kind, id): &(&str, &str, Id)| {
         !api_version.is_empty() && !kind.ends_with("List") && id.message().is_object()
@@ -42,7 +42,7 @@ fn project() -> (Arc<Schema>, Kinds) {
     (projection.builder.build(), kinds)
 }
 
-/// Each field that identifies the items of a list, as (message of the items, name).
+/// The key fields of all list items, as (message of the items, field name).
 fn map_keys(roots: impl Iterator<Item = Id>) -> HashSet<(Id, &'static str)> {
     let (mut keys, mut seen, mut open) = (HashSet::new(), HashSet::new(), roots.collect::<Vec<_>>());
     while let Some(id) = open.pop() {
@@ -62,7 +62,7 @@ fn map_keys(roots: impl Iterator<Item = Id>) -> HashSet<(Id, &'static str)> {
 struct Projection {
     builder: SchemaBuilder,
     keys: HashSet<(Id, &'static str)>,
-    /// The types of messages, each as declared, or as one leaf or part by part where a field says so.
+    /// The types of messages, as declared or with the map type that a field sets.
     structs: HashMap<(Id, Option<MapType>), TypeId>,
     text: TypeId,
     number: TypeId,
@@ -107,7 +107,7 @@ impl Projection {
             }
             _ => one,
         };
-        // A default counts where a key of an item is absent, and nowhere else.
+        // A default counts only for an absent key of an item.
         let is_key = self.keys.contains(&(id, field.name()));
         let default: Option<Value> =
             field.default_json().filter(|_| is_key).and_then(|json| serde_json::from_str(json).ok());
@@ -129,14 +129,14 @@ impl Projection {
                 let text = self.text;
                 self.builder.add(Type::list(Relation::Atomic, text))
             }
-            // `metav1.FieldsV1`, which is a map, and `runtime.RawExtension`, which can be anything.
+            // `metav1.FieldsV1` is a map; `runtime.RawExtension` can be anything.
             types::Type::Raw if message.name() == Id::MetaManagedFieldsEntry.message().name() => {
                 self.builder.add(Type::map(Map::new(Vec::new(), Some(Schema::DEDUCED), false)))
             }
             types::Type::Raw if message.package() != Id::ExtensionJSONSchemaProps.message().package() => {
                 Schema::UNTYPED
             }
-            // OpenAPI gives these no type.
+            // OpenAPI has no type for these.
             types::Type::Raw
             | types::Type::IntOrString
             | types::Type::PropsOrBool(_)
@@ -146,7 +146,7 @@ impl Projection {
     }
 }
 
-/// When Go prints a field.
+/// Whether Go serializes a field when it is absent or zero.
 fn presence(field: &types::Field) -> Presence {
     match (field.shape(), field.of(), field.omit()) {
         (Shape::One, types::Type::Time | types::Type::MicroTime, Omit::Zero) => Presence::NonZero,
@@ -197,7 +197,7 @@ mod tests {
     }
 
     #[test]
-    fn built_in_kinds_merge_as_their_markers_say() {
+    fn built_in_kinds_merge_by_their_list_type_and_map_type_markers() {
         check("v1", "ConfigMap", "data", "map");
         check("v1", "ConfigMap", "metadata.finalizers", "set");
         check("v1", "ConfigMap", "metadata.ownerReferences", "by uid");
@@ -230,7 +230,7 @@ mod tests {
     }
 
     #[test]
-    fn what_go_prints_is_known() {
+    fn built_in_fields_have_gos_presence() {
         let presence = |api_version: &str, kind: &str, path: &str, field: &str| {
             let typing = Typing::of_built_in(api_version, kind).unwrap();
             at(&typing, path).map.as_ref().unwrap().field(field).unwrap().presence
@@ -242,7 +242,7 @@ mod tests {
         assert_eq!(presence("v1", "Pod", "spec.containers.[]", "name"), Presence::Always(Zero::Text));
     }
 
-    /// Walks all types once, and fails with each disagreement between the types and what apply needs of them.
+    /// Walks all types once and fails with each type that apply cannot use.
     #[test]
     fn list_keys_are_scalar_fields_of_the_items() {
         let (schema, kinds) = project();

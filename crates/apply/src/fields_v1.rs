@@ -1,12 +1,12 @@
-//! [`Set`]s as `fieldsV1` of managedFields: read from and written as JSON.
+//! Encodes and decodes [`Set`] as `fieldsV1` of managedFields.
 //!
 //! ```json
 //! {"f:spec":{"f:ports":{".":{},"k:{\"port\":80,\"protocol\":\"TCP\"}":{".":{},"f:port":{}}}}}
 //! ```
 //!
-//! An element without contents is a member; `.` makes its parent one.
+//! An element without contents is a member; `.` makes its parent a member.
 //!
-//! Rules: `structured-merge-diff/v6/fieldpath/serialize.go`, to the byte.
+//! Source: `structured-merge-diff/v6/fieldpath/serialize.go`; the output is byte-equal.
 
 use std::cmp::Ordering;
 use std::fmt;
@@ -18,14 +18,14 @@ use crate::path::PathElement;
 use crate::set::Set;
 use crate::value::write_text;
 
-/// Field sets nest at most this deep; a deeper one is not read.
+/// Maximum nesting of a field set; a deeper one is rejected.
 const DEPTH_MAX: usize = 200;
 
 impl Set {
-    /// Reads `fieldsV1`. Elements of a kind that is not known are left out, with what is below them.
+    /// Decodes `fieldsV1`. Elements of an unknown kind are skipped with their subtree.
     ///
     /// # Errors
-    /// What is wrong, for a human.
+    /// The reason as text for humans.
     pub fn from_fields(fields: &Value) -> Result<Set, String> {
         match read(fields, DEPTH_MAX)? {
             (Some(set), _) => Ok(set),
@@ -33,7 +33,7 @@ impl Set {
         }
     }
 
-    /// The set as `fieldsV1`, members in Go's order.
+    /// The set as `fieldsV1`, with members in Go's order.
     pub fn to_fields(&self) -> Value {
         Value::Object(self.tree(false))
     }
@@ -45,7 +45,7 @@ impl Set {
         out
     }
 
-    /// Writes what [`Set::to_fields`] would be written as.
+    /// Writes the encoding of [`Set::to_fields`].
     pub(crate) fn write_fields(&self, out: &mut String) {
         self.write(out, write_plain);
     }
@@ -93,7 +93,7 @@ impl Set {
         self.members().is_empty() && self.children().is_empty()
     }
 
-    /// All elements in order: what is below each, and whether it is a member.
+    /// All elements in order: each element's children, and whether it is a member.
     fn elements(&self) -> impl Iterator<Item = (&PathElement, Option<&Set>, bool)> {
         let (mut members, mut children) = (self.members().iter().peekable(), self.children().iter().peekable());
         std::iter::from_fn(move || {
@@ -118,7 +118,7 @@ impl Set {
     }
 }
 
-/// Writes a text as JSON in the way of our own writer; most texts have nothing to escape.
+/// Writes a JSON string without HTML escapes; most strings need no escapes at all.
 pub(crate) fn write_plain(text: &str, out: &mut String) {
     if text.bytes().all(|byte| byte >= 0x20 && byte != b'"' && byte != b'\\') {
         out.push('"');
@@ -129,15 +129,15 @@ pub(crate) fn write_plain(text: &str, out: &mut String) {
     }
 }
 
-/// Reads `fieldsV1` from its text: what is below an element (`None`: nothing), and whether the element
-/// itself is a member. Fails where [`Set::from_fields`] does, and also where a name stands twice, for
-/// which a reader of trees has a rule.
+/// Decodes the text of `fieldsV1`: the children of an element (`None` for none), and whether the
+/// element itself is a member. Fails where [`Set::from_fields`] does, and also for duplicate names,
+/// which only the decoder of trees resolves.
 pub(crate) struct Below {
     depth: usize,
 }
 
 impl Below {
-    /// All of `fieldsV1`.
+    /// Decodes a whole `fieldsV1`.
     pub(crate) fn whole() -> Self {
         Below { depth: DEPTH_MAX }
     }
@@ -202,7 +202,7 @@ impl<'de> Visitor<'de> for Below {
     }
 }
 
-/// Puts an element into a set: itself, what is below it, or both.
+/// Adds an element to a set: itself, its children, or both.
 fn put(set: &mut Set, element: PathElement, below: Option<Set>, is_member: bool) {
     match below {
         Some(below) => {
@@ -220,7 +220,7 @@ fn put(set: &mut Set, element: PathElement, below: Option<Set>, is_member: bool)
 enum Named {
     /// `.`
     Itself,
-    /// Of a kind that is not known.
+    /// An element of an unknown kind.
     Unknown,
     Element(PathElement),
 }
@@ -250,7 +250,7 @@ impl Visitor<'_> for Key {
     }
 }
 
-/// What is below an element (`None`: nothing), and whether the element itself is a member.
+/// The children of an element (`None` for none), and whether the element itself is a member.
 fn read(fields: &Value, depth: usize) -> Result<(Option<Set>, bool), String> {
     if depth == 0 {
         return Err(format!("more than {DEPTH_MAX} levels deep"));
@@ -274,12 +274,12 @@ fn read(fields: &Value, depth: usize) -> Result<(Option<Set>, bool), String> {
         let (below, below_is_member) = read(value, depth - 1)?;
         elements.push((element, below, below_is_member));
     }
-    // A set is built in order. Of the names of one element the last counts.
+    // A set is built in order. The last of several names of one element counts.
     elements.sort_by(|(a, ..), (b, ..)| a.cmp(b));
     for (element, below, below_is_member) in elements {
         put(set.get_or_insert_default(), element, below, below_is_member);
     }
-    // Without anything below it, an element stands for itself.
+    // An element without children is itself a member.
     Ok((set.take(), is_member)).map(|(set, is_member)| {
         let alone = set.is_none();
         (set, is_member || alone)
@@ -300,7 +300,7 @@ mod tests {
     }
 
     #[test]
-    fn sets_come_back_to_the_byte() {
+    fn sets_round_trip_byte_equal() {
         check("{}");
         check(r#"{"f:data":{".":{},"f:a":{}}}"#);
         check(r#"{"f:spec":{"f:ports":{"k:{\"port\":80,\"protocol\":\"TCP\"}":{".":{},"f:port":{}}}}}"#);
@@ -310,7 +310,7 @@ mod tests {
     }
 
     #[test]
-    fn what_others_wrote_is_read() {
+    fn from_fields_accepts_unsorted_and_unknown_elements() {
         let read = |value: Value| Set::from_fields(&value).map(|set| set.to_json());
         assert_eq!(read(json!({"f:b": {}, "f:a": {}})), Ok(r#"{"f:a":{},"f:b":{}}"#.to_owned()), "in any order");
         assert_eq!(read(json!({"f:a": {".": {}}})), Ok(r#"{"f:a":{}}"#.to_owned()));
@@ -327,7 +327,7 @@ mod tests {
     }
 
     #[test]
-    fn fields_in_any_order_take_no_longer() {
+    fn decoding_cost_does_not_depend_on_field_order() {
         let text = |numbers: &mut dyn Iterator<Item = usize>| {
             let fields: Vec<String> = numbers.map(|n| format!(r#""f:{n:06}":{{"f:x":{{}}}},"v:{n}":{{}}"#)).collect();
             format!("{{{}}}", fields.join(","))
@@ -368,7 +368,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn every_set_comes_back(paths in prop::collection::vec(prop::collection::vec(any_element(), 1..4), 0..10)) {
+        fn every_set_round_trips(paths in prop::collection::vec(prop::collection::vec(any_element(), 1..4), 0..10)) {
             let mut set = Set::new();
             paths.iter().for_each(|path| set.insert(path));
             let json = set.to_json();

@@ -1,11 +1,11 @@
-//! One kind and what its writes do to ownership: [`Kind::update`] and [`Kind::apply`].
+//! Tracks field ownership for the writes of one kind: [`Kind::update`] and [`Kind::apply`].
 //!
 //! ```text
 //!  update: live, new ─ compare ─▶ what changed goes over to the writer
 //!  apply:  live, config ─ merge ─ prune ─▶ new ─ compare ─▶ conflicts, or what config says goes over
 //! ```
 //!
-//! Rules: `structured-merge-diff/v6/merge/update.go` and
+//! Sources: `structured-merge-diff/v6/merge/update.go` and
 //! `apimachinery/pkg/util/managedfields/internal`.
 
 use std::borrow::Cow;
@@ -15,73 +15,74 @@ use std::fmt;
 use serde_json::{Map, Value};
 use time::OffsetDateTime;
 
-use crate::managed::{self, Managed, Manager, Operation, Owned};
+use crate::managed::{self, Managed, Manager, Operation, OwnedFields};
 use crate::path::Path;
 use crate::set::Set;
-use crate::typed::{Comparison, Misfit, View};
+use crate::typed::{Comparison, ValidationError, View};
 use crate::typing::Typing;
 
-/// Who owns what an object had before the first apply to it, where nobody had kept account.
+/// The manager of an object's untracked fields at the first apply.
 pub const BEFORE_FIRST_APPLY: &str = "before-first-apply";
 
-/// Where `kubectl apply` keeps what was applied last, when it applies from its own side.
+/// The annotation in which client-side `kubectl apply` stores the last applied configuration.
 pub const LAST_APPLIED: &str = "kubectl.kubernetes.io/last-applied-configuration";
 
-/// All annotations together may have this many bytes; a last-applied configuration that makes them
-/// more is dropped (`validation.TotalAnnotationSizeLimitB`).
+/// Bytes of all annotations together. A last-applied configuration that exceeds them is dropped
+/// (`validation.TotalAnnotationSizeLimitB`).
 const ANNOTATIONS_BYTES_MAX: usize = 256 * 1024;
 
-/// The manager whose applies take over from its own earlier client-side applies.
+/// The manager whose applies take over its own earlier client-side applies.
 const KUBECTL: &str = "kubectl";
 
-/// A kind, in the version in which it is written to.
+/// A kind, in the version of the write.
 #[derive(Clone, Debug)]
 pub struct Kind {
     api_version: String,
     kind: String,
     typing: Typing,
-    /// Other versions of the kind.
+    /// The kind's other versions.
     others: Vec<(String, Typing)>,
-    /// Makes of an object one of another version; `None`: they differ in nothing but `apiVersion`,
-    /// which nobody owns.
+    /// Converts an object to another version; `None` if versions differ only in `apiVersion`, which
+    /// nobody owns.
     convert: Option<Convert>,
     view: View,
 }
 
-/// Makes of an object of any version of a kind one of the version (`v1`, `g/v`) that is named.
+/// Converts an object of any version of a kind to the named version (`v1`, `g/v`).
 pub type Convert = fn(&Value, &str) -> Value;
 
-/// Who writes, and how.
+/// The writer of a request.
 #[derive(Clone, Copy, Debug)]
 pub struct Writer<'a> {
-    /// The field manager's name. An empty one is `unknown`.
+    /// The field manager's name. An empty name becomes `unknown`.
     pub manager: &'a str,
-    /// The subresource written to; `""` for the object itself.
+    /// The written subresource; `""` for the object itself.
     pub subresource: &'a str,
     /// The time of the write.
     pub now: OffsetDateTime,
-    /// What such a write cannot change, and so nobody comes to own by it (`GetResetFields`).
+    /// Fields that such a write cannot change and therefore never owns (`GetResetFields`).
     pub reset: &'a Set,
 }
 
-/// A field that somebody else owns with another value.
+/// A field that another manager owns with another value.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Conflict {
-    /// Who owns it.
+    /// The owner of the field.
     pub manager: Manager,
     /// The field.
     pub path: Path,
 }
 
-/// Why an object is not applied.
+/// The error of an apply.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ApplyError {
-    /// The configuration is at fault: a 400.
+    /// The configuration is invalid: a 400.
     BadRequest(String),
-    /// Others own fields that the configuration changes, and it was not forced: a 409. Never empty.
+    /// Other managers own fields that the configuration changes, and the apply was not forced: a
+    /// 409. Never empty.
     Conflicts(Vec<Conflict>),
-    /// The configuration does not fit the kind, or what is stored cannot be worked with: a 500
-    /// without a reason, as kube-apiserver answers it.
+    /// The configuration does not match the kind, or the stored object is unusable: a 500 without a
+    /// reason, as in kube-apiserver.
     Other(String),
 }
 
@@ -121,8 +122,8 @@ impl Kind {
         Kind { view: View::Struct, ..Kind::custom(api_version, kind, typing, Vec::new()) }
     }
 
-    /// A custom kind. `others` are its other served versions (`g/v`), between which nothing but
-    /// `apiVersion` changes.
+    /// A custom kind. `others` are its other served versions (`g/v`), which differ only in
+    /// `apiVersion`.
     pub fn custom(api_version: &str, kind: &str, typing: Typing, others: Vec<(String, Typing)>) -> Self {
         Kind {
             api_version: api_version.to_owned(),
@@ -134,8 +135,8 @@ impl Kind {
         }
     }
 
-    /// The same kind with another version (`v1`, `g/v`), into which objects are converted to see what
-    /// its managers own of them.
+    /// Adds another version (`v1`, `g/v`). Objects are converted to it to determine the fields of
+    /// its managers.
     #[must_use]
     pub fn with_version(mut self, api_version: &str, typing: Typing, convert: Convert) -> Self {
         self.others.push((api_version.to_owned(), typing));
@@ -143,7 +144,7 @@ impl Kind {
         self
     }
 
-    /// An object in one of the kind's versions.
+    /// Converts an object to one of the kind's versions.
     fn at_version<'a>(&self, object: &'a Value, api_version: &str) -> Cow<'a, Value> {
         match self.convert {
             Some(convert) if object.get("apiVersion").is_some_and(|is| is != api_version) => {
@@ -153,8 +154,8 @@ impl Kind {
         }
     }
 
-    /// As [`Kind::at_version`], of an object that is not needed as it is.
-    fn brought_to(&self, object: Value, api_version: &str) -> Value {
+    /// Converts like [`Kind::at_version`], but consumes the object.
+    fn into_version(&self, object: Value, api_version: &str) -> Value {
         let converted = match self.at_version(&object, api_version) {
             Cow::Owned(converted) => Some(converted),
             Cow::Borrowed(_) => None,
@@ -162,7 +163,7 @@ impl Kind {
         converted.unwrap_or(object)
     }
 
-    /// How objects of this version merge.
+    /// The typing of objects of this version.
     pub fn typing(&self) -> &Typing {
         &self.typing
     }
@@ -174,24 +175,23 @@ impl Kind {
         self.others.iter().find(|(version, _)| version == api_version).map(|(_, typing)| typing)
     }
 
-    /// Keeps account of a create, an update or a patch: of `live` (`None`: there was nothing) it
-    /// made `new`, whose `metadata.managedFields` become what is true now. What a client put there
-    /// is believed, unless it writes to a subresource; `[]` and `[{}]` mean that all ownership is
-    /// forgotten.
+    /// Tracks the ownership of a create, an update or a patch. `live` is the object before (`None`
+    /// for a create), and the `metadata.managedFields` of `new` are updated. Managed fields sent by
+    /// a client are used, unless it writes to a subresource; `[]` and `[{}]` reset all ownership.
     ///
-    /// Never fails: where an object cannot be worked with, it is left without `managedFields`.
+    /// Never fails: an unusable object is left without `managedFields`.
     pub fn update(&self, live: Option<&Value>, new: &mut Value, by: Writer<'_>) {
         let sent = take_managed_fields(new);
         let kept = || live.and_then(managed_fields).map(managed::decode).and_then(Result::ok).unwrap_or_default();
-        if let Some(managed) = self.account(live, new, sent.as_ref(), kept, by) {
+        if let Some(managed) = self.track_update(live, new, sent.as_ref(), kept, by) {
             put_managed_fields(new, &managed);
         }
     }
 
-    /// As [`Kind::update`], of objects whose account is kept apart from them: `sent` is what the client
-    /// says it to be, and `kept` reads what it was, where that is asked for. `None` where the new object
-    /// is to have no account.
-    pub fn account(
+    /// Tracks ownership like [`Kind::update`], for objects whose managed fields are stored apart.
+    /// `sent` are the managed fields from the client, and `kept` decodes the former ones if needed.
+    /// `None` if the new object has no managed fields.
+    pub fn track_update(
         &self,
         live: Option<&Value>,
         new: &Value,
@@ -209,7 +209,7 @@ impl Kind {
                 _ => kept(),
             }
         };
-        // An object that is there and of which no account was kept stays without one.
+        // An existing object without managed fields stays untracked.
         if live.is_some() && managed.is_empty() {
             return None;
         }
@@ -217,7 +217,7 @@ impl Kind {
         self.updated(live.unwrap_or(&nothing), new, managed, by).ok()
     }
 
-    fn updated(&self, live: &Value, new: &Value, managed: Managed, by: Writer<'_>) -> Result<Managed, Misfit> {
+    fn updated(&self, live: &Value, new: &Value, managed: Managed, by: Writer<'_>) -> Result<Managed, ValidationError> {
         let mut managed = self.reconciled(managed);
         let mut changes = self.changes(live, new, self.view, by.reset, &managed)?;
         drop_unknown(&mut managed, &changes);
@@ -232,22 +232,22 @@ impl Kind {
         let mut fields = change.modified;
         fields.absorb(change.added);
         managed::strip_meta(&mut fields);
-        // What this write changed, without what nobody owns, goes to the writer's entry. Where that
-        // is nothing, the entry stays as it is, time and all.
+        // The writer's entry gets the fields that this write changed, except those that nobody
+        // owns. If there are none, the entry and its time stay unchanged.
         if !fields.is_empty() {
             let me = Manager::new(name_of(by.manager), Operation::Update, &self.api_version, by.subresource);
             if let Some(before) = managed.remove(&me) {
                 fields.absorb(before.fields);
             }
-            managed.insert(me, Owned { fields, api_version: self.api_version.clone(), time: Some(by.now) });
+            managed.insert(me, OwnedFields { fields, api_version: self.api_version.clone(), time: Some(by.now) });
         }
         managed::cap(&mut managed);
         Ok(managed)
     }
 
-    /// Applies a configuration to `live` (`None`: there is nothing yet). Returns the new object with
-    /// its `managedFields`; where nothing changes but ownership, that is `live`, and the time of the
-    /// writer's entry is not moved.
+    /// Applies a configuration to `live` (`None` if there is no object yet). Returns the new object
+    /// with its `managedFields`. If only ownership changes, the object equals `live` and the time
+    /// of the writer's entry stays.
     ///
     /// # Errors
     /// [`ApplyError`].
@@ -265,8 +265,8 @@ impl Kind {
         Ok(object)
     }
 
-    /// As [`Kind::apply`], to an object whose account is kept apart from it: `kept` reads it. Returns the
-    /// new object and its account.
+    /// Applies like [`Kind::apply`], to an object whose managed fields are stored apart: `kept`
+    /// decodes them. Returns the new object and its managed fields.
     ///
     /// # Errors
     /// [`ApplyError`].
@@ -302,7 +302,7 @@ impl Kind {
                 ApplyError::Other(format!("failed to create manager for existing fields: {misfit}"))
             })?;
         }
-        // Only kubectl gets a second try.
+        // Only kubectl's apply is retried.
         let again = (by.manager == KUBECTL).then(|| managed.clone());
         let applied = match (self.applied(&base, config, managed, by, force), again) {
             (Err(ApplyError::Conflicts(conflicts)), Some(managed)) => {
@@ -332,7 +332,7 @@ impl Kind {
         by: Writer<'_>,
         force: bool,
     ) -> Result<(Value, Managed), ApplyError> {
-        // What is no list of entries is left to the type to refuse.
+        // A value that is not a list of entries is rejected by the type check.
         let entries = config.get("metadata").and_then(|metadata| metadata.get("managedFields")?.as_array());
         if entries.is_some_and(|entries| entries.iter().all(Value::is_object)) {
             return Err(ApplyError::BadRequest("metadata.managedFields must be nil".to_owned()));
@@ -340,15 +340,15 @@ impl Kind {
         self.typing.validate(config, false).map_err(|misfit| {
             ApplyError::Other(format!("failed to create typed patch object ({}): {misfit}", self.described(config)))
         })?;
-        let other = |what: &'static str| move |misfit: Misfit| ApplyError::Other(format!("{what}: {misfit}"));
+        let other = |what: &'static str| move |misfit: ValidationError| ApplyError::Other(format!("{what}: {misfit}"));
         let mut managed = self.reconciled(managed);
         let merged = self.typing.merge(live, config).map_err(other("failed to merge config"))?;
         let me = Manager::new(name_of(by.manager), Operation::Apply, &self.api_version, by.subresource);
         let fields = self.typing.field_set(config).recursive_difference(by.reset);
         let before = managed.remove(&me);
         let time = before.as_ref().and_then(|owned| owned.time);
-        managed.insert(me.clone(), Owned { fields, api_version: self.api_version.clone(), time });
-        // All that was applied before is applied again, and so nothing is given up: most applies are so.
+        managed.insert(me.clone(), OwnedFields { fields, api_version: self.api_version.clone(), time });
+        // The usual case: everything applied before is applied again, so nothing is removed.
         let given_up_nothing = before.as_ref().is_some_and(|before| {
             before.fields.is_within(&managed[&me].fields)
                 && managed.values().all(|owned| owned.api_version == self.api_version)
@@ -392,7 +392,7 @@ impl Kind {
         }
         if crate::value::equal(live, &object) {
             object = live.clone();
-            // What was applied are zeros that nobody sees, and were so before.
+            // The applied fields are zero values that are not serialized, and were so before.
             if let (Some(owned), Some(before)) = (managed.get_mut(&me), &before)
                 && owned.fields == before.fields
                 && conflicts.is_empty()
@@ -403,7 +403,7 @@ impl Kind {
         Ok((object, managed))
     }
 
-    /// What changed, in each version in which somebody owns something.
+    /// The changes, in each version in which some manager owns fields.
     fn changes(
         &self,
         live: &Value,
@@ -411,7 +411,7 @@ impl Kind {
         new_view: View,
         reset: &Set,
         managed: &Managed,
-    ) -> Result<BTreeMap<String, Comparison>, Misfit> {
+    ) -> Result<BTreeMap<String, Comparison>, ValidationError> {
         let mut changes = BTreeMap::new();
         let versions = managed.values().map(|owned| &owned.api_version).chain([&self.api_version]);
         for version in versions {
@@ -429,16 +429,17 @@ impl Kind {
         Ok(changes)
     }
 
-    /// Takes away what the applier applied before, does not apply now, and nobody else owns.
-    fn pruned(&self, merged: Value, managed: &Managed, before: Option<&Owned>) -> Value {
+    /// Removes fields that the applier applied before, does not apply now, and no other manager
+    /// owns.
+    fn pruned(&self, merged: Value, managed: &Managed, before: Option<&OwnedFields>) -> Value {
         let Some(before) = before.filter(|owned| !owned.fields.is_empty()) else { return merged };
         let Some(typing) = self.typing_at(&before.api_version) else { return merged };
         let named = |typing: &Typing, set: &Set| set.with_named_fields(typing.schema(), Some(typing.root()));
-        let merged = self.brought_to(merged, &before.api_version);
+        let merged = self.into_version(merged, &before.api_version);
         let last = named(typing, &before.fields);
         let mut pruned = typing.remove(&merged, &last);
 
-        // What others own, or this applier in its new configuration, comes back.
+        // Restores fields owned by others, or by this applier in its new configuration.
         let mut owned_at: BTreeMap<&str, Cow<'_, Set>> = BTreeMap::new();
         for owned in managed.values() {
             let all = match owned_at.get(&*owned.api_version) {
@@ -456,14 +457,14 @@ impl Kind {
             pruned = typing.remove(&merged, &all.difference(&kept));
         }
 
-        // So does what this applier did not own before.
+        // Restores fields that this applier did not own before.
         let kept = named(typing, &typing.field_set(&self.at_version(&pruned, &before.api_version)));
         let all = named(typing, &typing.field_set(&merged));
         let pruned = typing.remove(&merged, &all.difference(&kept).intersection(&last));
-        self.brought_to(pruned, &self.api_version)
+        self.into_version(pruned, &self.api_version)
     }
 
-    /// Ownership as the types are now.
+    /// Converts the managed fields to the current types.
     fn reconciled(&self, mut managed: Managed) -> Managed {
         for owned in managed.values_mut() {
             if let Some(fields) = self.typing_at(&owned.api_version).and_then(|typing| typing.reconcile(&owned.fields))
@@ -474,7 +475,7 @@ impl Kind {
         managed
     }
 
-    /// What kubectl owns by its client-side applies: what it applied last and still is so.
+    /// The fields that kubectl owns by client-side apply: those last applied and unchanged since.
     fn own_by_last_applied(&self, live: &Value) -> Option<Set> {
         let text = live.get("metadata")?.get("annotations")?.get(LAST_APPLIED)?.as_str()?;
         let last: Value = serde_json::from_str(text).ok()?;
@@ -488,7 +489,7 @@ impl Kind {
         Some(fields.difference(&change.modified).difference(&change.added).difference(&change.removed))
     }
 
-    /// An object as errors name it: `default/a; apps/v1, Kind=Deployment`.
+    /// The object as errors name it: `default/a; apps/v1, Kind=Deployment`.
     pub fn described(&self, object: &Value) -> String {
         let metadata =
             |name: &str| object.get("metadata").and_then(|metadata| metadata.get(name)?.as_str()).unwrap_or_default();
@@ -502,7 +503,7 @@ fn name_of(manager: &str) -> &str {
     if manager.is_empty() { "unknown" } else { manager }
 }
 
-/// Drops the entries whose version is not known any more.
+/// Drops the entries of unknown versions.
 fn drop_unknown(managed: &mut Managed, changes: &BTreeMap<String, Comparison>) {
     managed.retain(|_, owned| changes.contains_key(&owned.api_version));
 }
@@ -524,7 +525,7 @@ fn put_managed_fields(object: &mut Value, managed: &Managed) {
     }
 }
 
-/// Keeps the account that kubectl's client-side apply goes by, where there is one.
+/// Updates the annotation of kubectl's client-side apply, if present.
 fn renew_last_applied(object: &mut Value, config: &Value) {
     let Some(annotations) =
         object.get_mut("metadata").and_then(|metadata| metadata.get_mut("annotations")?.as_object_mut())

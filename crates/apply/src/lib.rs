@@ -1,14 +1,15 @@
-//! Server-side apply without a server: who owns which field of an object, and what comes of it when
-//! several write. Pure functions over JSON trees; no I/O, no clock.
+//! Server-side apply as pure functions over JSON trees: field ownership, merges and conflicts. The
+//! crate does no I/O and reads no clock.
 //!
-//! [`Typing`] says how the values of a kind merge. For the built-in kinds it is a projection of
-//! [`listwatch_k8s_types`] ([`Typing::of_built_in`]). Others are made from an OpenAPI schema
-//! ([`Typing::of_custom_resource`]), built by hand ([`typing::SchemaBuilder`]), or deduced from the values
+//! [`Typing`] determines how the values of a kind merge. There are four sources: the types of
+//! [`listwatch_k8s_types`] for built-in kinds ([`Typing::of_built_in`]), an OpenAPI schema
+//! ([`Typing::of_custom_resource`]), a builder ([`typing::SchemaBuilder`]), and the values
 //! themselves ([`Typing::deduced`]).
 //!
-//! [`Kind`] is a kind with its typing. [`Kind::update`] keeps account of any write, [`Kind::apply`]
-//! merges what a client applies into what is there, or says who else owns what it would change. Both
-//! keep `metadata.managedFields` ([`managed`]), whose sets of fields are [`Set`]s.
+//! [`Kind`] is a kind with its typing. [`Kind::update`] tracks the ownership of any write.
+//! [`Kind::apply`] merges an applied configuration into the live object, or returns the conflicts
+//! with other managers. Both maintain `metadata.managedFields` ([`managed`]), whose field sets are
+//! [`Set`].
 //!
 //! ```
 //! # use listwatch_apply::{ApplyError, Kind, Set, Typing, Writer};
@@ -30,7 +31,7 @@
 //! # Ok::<(), ApplyError>(())
 //! ```
 //!
-//! The rules are those of `sigs.k8s.io/structured-merge-diff/v6` and of
+//! Sources: `sigs.k8s.io/structured-merge-diff/v6` and
 //! `k8s.io/apimachinery/pkg/util/managedfields`, Kubernetes v1.36.
 #![forbid(unsafe_code)]
 
@@ -48,5 +49,5 @@ mod value;
 pub use kind::{ApplyError, BEFORE_FIRST_APPLY, Conflict, Convert, Kind, LAST_APPLIED, Writer};
 pub use path::{Name, Path, PathElement};
 pub use set::Set;
-pub use typed::{Comparison, Misfit};
+pub use typed::{Comparison, ValidationError};
 pub use typing::Typing;

@@ -1,6 +1,6 @@
-//! `metadata.managedFields`: who owns what, decoded ([`Managed`]) and encoded.
+//! Decodes and encodes `metadata.managedFields`: [`Managed`] maps each manager to its fields.
 //!
-//! Rules: `apimachinery/pkg/util/managedfields/internal/{managedfields,capmanagers,stripmeta}.go`.
+//! Source: `apimachinery/pkg/util/managedfields/internal/{managedfields,capmanagers,stripmeta}.go`.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -18,24 +18,24 @@ use crate::path::{Path, PathElement};
 use crate::set::Set;
 use crate::value;
 
-/// An object keeps this many entries of updates apart; when there are more, the oldest are merged
-/// into one entry per version, whose manager is [`ANCIENT_CHANGES`].
+/// Number of update entries that an object keeps. Beyond it, the oldest are merged into one entry
+/// per version, whose manager is [`ANCIENT_CHANGES`].
 pub const UPDATE_MANAGERS_MAX: usize = 10;
 
-/// Who owns what entries of updates beyond [`UPDATE_MANAGERS_MAX`] owned.
+/// The manager of merged entries beyond [`UPDATE_MANAGERS_MAX`].
 pub const ANCIENT_CHANGES: &str = "ancient-changes";
 
-/// How a manager came to own a field.
+/// The kind of write by which a manager owns a field.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Operation {
-    /// By saying in an apply what the field is to be.
+    /// A server-side apply.
     Apply,
-    /// By changing it in any other way.
+    /// Any other write.
     Update,
 }
 
 impl Operation {
-    /// `Apply`, `Update`.
+    /// The operation's name: `Apply` or `Update`.
     pub fn name(self) -> &'static str {
         match self {
             Operation::Apply => "Apply",
@@ -44,21 +44,21 @@ impl Operation {
     }
 }
 
-/// What tells managers apart. One client may be several of them.
+/// The identity of a manager. One client may be several managers.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Manager {
-    /// The client's name, as it or its `User-Agent` says.
+    /// The client's name, from the request or its `User-Agent`.
     pub name: String,
-    /// Appliers and updaters of one name are two managers.
+    /// An applier and an updater of the same name are different managers.
     pub operation: Operation,
-    /// The version written to; empty for appliers, who stay the same in every version.
+    /// The version of the write; empty for appliers, which are the same manager in every version.
     pub api_version: String,
-    /// The subresource written to; empty for the object itself.
+    /// The written subresource; empty for the object itself.
     pub subresource: String,
 }
 
 impl Manager {
-    /// The manager of this name that writes in a version to a subresource (`""`: none).
+    /// The manager of this name that writes in a version to a subresource (`""` for none).
     pub fn new(name: &str, operation: Operation, api_version: &str, subresource: &str) -> Self {
         let api_version = if operation == Operation::Apply { "" } else { api_version };
         Manager {
@@ -69,7 +69,7 @@ impl Manager {
         }
     }
 
-    /// The text by which Go knows a manager, and sorts where nothing else decides.
+    /// Go's identifier of a manager, which is also the last sort key.
     pub(crate) fn identifier(&self) -> String {
         let mut out = String::from("{");
         let parts = [
@@ -93,7 +93,7 @@ impl Manager {
     }
 }
 
-/// As conflicts name a manager: `"kubectl" using apps/v1`.
+/// Formats a manager as in conflicts: `"kubectl" using apps/v1`.
 impl fmt::Display for Manager {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&quote(&self.name))?;
@@ -107,24 +107,24 @@ impl fmt::Display for Manager {
     }
 }
 
-/// What a manager owns.
+/// The fields of a manager.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Owned {
+pub struct OwnedFields {
     /// The fields, named as in `api_version`.
     pub fields: Set,
-    /// The version in which they are named.
+    /// The version of the field names.
     pub api_version: String,
-    /// When the manager last took or gave up a field; whole seconds count.
+    /// The time when the manager last gained or lost a field, in whole seconds.
     pub time: Option<OffsetDateTime>,
 }
 
-/// Who owns what of an object.
-pub type Managed = BTreeMap<Manager, Owned>;
+/// The managers of an object and their fields.
+pub type Managed = BTreeMap<Manager, OwnedFields>;
 
-/// Reads `metadata.managedFields`. Of two entries of one manager the last counts.
+/// Decodes `metadata.managedFields`. The last entry of a manager counts.
 ///
 /// # Errors
-/// Why the list is not valid, in the words of the Go code.
+/// The reason why the list is invalid, with the text of the Go code.
 pub fn decode(entries: &Value) -> Result<Managed, String> {
     let mut managed = Managed::new();
     let entries = match entries {
@@ -152,19 +152,22 @@ pub fn decode(entries: &Value) -> Result<Managed, String> {
             None | Some(Value::Null) => Set::new(),
             Some(fields) => {
                 let because = |why: String| {
-                    format!("error decoding versioned set from {}: error decoding set: {why}", value::printed(entry))
+                    format!(
+                        "error decoding versioned set from {}: error decoding set: {why}",
+                        value::format_plain(entry)
+                    )
                 };
                 Set::from_fields(fields).map_err(because)?
             }
         };
         let manager = Manager::new(text("manager"), operation, text("apiVersion"), text("subresource"));
         let time = OffsetDateTime::parse(text("time"), &Rfc3339).ok();
-        managed.insert(manager, Owned { fields, api_version: text("apiVersion").to_owned(), time });
+        managed.insert(manager, OwnedFields { fields, api_version: text("apiVersion").to_owned(), time });
     }
     Ok(managed)
 }
 
-/// Reads the text of `metadata.managedFields`, without making a tree of it first.
+/// Decodes the text of `metadata.managedFields` without building a JSON tree first.
 ///
 /// # Errors
 /// As [`decode`].
@@ -175,11 +178,11 @@ pub fn from_text(text: &str) -> Result<Managed, String> {
     {
         return Ok(managed);
     }
-    // What is out of the ordinary, or wrong, is for the reader of trees to say.
+    // Unusual or invalid input is left to the decoder of trees, which has the error texts.
     decode(&serde_json::from_str(text).map_err(|error| error.to_string())?)
 }
 
-/// The reader of a list of entries as [`encode`] writes them; of anything else an error.
+/// Decodes a list of entries in the form that [`encode`] writes; fails for any other form.
 struct Entries;
 
 impl<'de> Visitor<'de> for Entries {
@@ -198,10 +201,10 @@ impl<'de> Visitor<'de> for Entries {
     }
 }
 
-/// The members of an entry that are texts.
+/// The string members of an entry.
 const ENTRY_TEXTS: [&str; 6] = ["manager", "operation", "apiVersion", "time", "fieldsType", "subresource"];
 
-/// The reader of the name of an entry's member: its place in [`ENTRY_TEXTS`]; `None` for `fieldsV1`.
+/// Decodes the name of an entry's member: its index in [`ENTRY_TEXTS`]; `None` for `fieldsV1`.
 struct Member;
 
 impl<'de> DeserializeSeed<'de> for Member {
@@ -228,11 +231,11 @@ impl Visitor<'_> for Member {
     }
 }
 
-/// The reader of one entry.
+/// Decodes one entry.
 struct Entry;
 
 impl<'de> DeserializeSeed<'de> for Entry {
-    type Value = (Manager, Owned);
+    type Value = (Manager, OwnedFields);
 
     fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<Self::Value, D::Error> {
         deserializer.deserialize_map(self)
@@ -240,7 +243,7 @@ impl<'de> DeserializeSeed<'de> for Entry {
 }
 
 impl<'de> Visitor<'de> for Entry {
-    type Value = (Manager, Owned);
+    type Value = (Manager, OwnedFields);
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("an entry")
@@ -266,7 +269,7 @@ impl<'de> Visitor<'de> for Entry {
         }
         let manager = Manager::new(&manager, operation, &api_version, &subresource);
         let time = OffsetDateTime::parse(&time, &Rfc3339).ok();
-        Ok((manager, Owned { fields: fields.unwrap_or_default(), api_version, time }))
+        Ok((manager, OwnedFields { fields: fields.unwrap_or_default(), api_version, time }))
     }
 }
 
@@ -275,7 +278,7 @@ pub fn encode(managed: &Managed) -> Vec<Value> {
     in_order(managed).into_iter().map(|(manager, owned)| entry(manager, owned)).collect()
 }
 
-/// The text of what [`encode`] makes.
+/// The text of the entries that [`encode`] returns.
 pub fn to_text(managed: &Managed) -> String {
     let mut out = String::with_capacity(512);
     out.push('[');
@@ -311,8 +314,8 @@ fn put_text(name: &str, text: &str, out: &mut String) {
     write_plain(text, out);
 }
 
-fn in_order(managed: &Managed) -> Vec<(&Manager, &Owned)> {
-    let mut entries: Vec<(&Manager, &Owned)> = managed.iter().collect();
+fn in_order(managed: &Managed) -> Vec<(&Manager, &OwnedFields)> {
+    let mut entries: Vec<(&Manager, &OwnedFields)> = managed.iter().collect();
     entries.sort_by(|(a, owned_a), (b, owned_b)| {
         a.operation
             .name()
@@ -325,11 +328,11 @@ fn in_order(managed: &Managed) -> Vec<(&Manager, &Owned)> {
     entries
 }
 
-fn seconds(owned: &Owned) -> i64 {
+fn seconds(owned: &OwnedFields) -> i64 {
     owned.time.map_or(0, OffsetDateTime::unix_timestamp)
 }
 
-fn entry(manager: &Manager, owned: &Owned) -> Value {
+fn entry(manager: &Manager, owned: &OwnedFields) -> Value {
     let mut entry = Map::with_capacity(7);
     let mut put = |name: &str, text: &str| {
         if !text.is_empty() {
@@ -352,12 +355,12 @@ fn entry(manager: &Manager, owned: &Owned) -> Value {
 
 fn timestamp(time: OffsetDateTime) -> String {
     let time = time.to_offset(time::UtcOffset::UTC).truncate_to_second();
-    // Years beyond 9999 cannot be written so, and clocks do not go there.
+    // Years beyond 9999 have no RFC 3339 form, and clocks do not reach them.
     time.format(&Rfc3339).unwrap_or_default()
 }
 
-/// Does a client ask for all ownership to be forgotten? So it does by an empty list, and by a list
-/// of one empty entry.
+/// Whether a client requests that all ownership is reset: by an empty list, or a list of one empty
+/// entry.
 pub fn is_reset(entries: Option<&Value>) -> bool {
     match entries {
         Some(Value::Array(entries)) => match &**entries {
@@ -369,17 +372,17 @@ pub fn is_reset(entries: Option<&Value>) -> bool {
     }
 }
 
-/// Do two accounts say the same, in the same order, but for times?
+/// Whether two states of ownership differ at most in their times.
 pub fn differ_in_time_only(old: &Managed, new: &Managed) -> bool {
     let (old, new) = (in_order(old), in_order(new));
-    let same = |((old_manager, old), (new_manager, new)): (&(&Manager, &Owned), &(&Manager, &Owned))| {
+    let same = |((old_manager, old), (new_manager, new)): (&(&Manager, &OwnedFields), &(&Manager, &OwnedFields))| {
         old_manager == new_manager && old.api_version == new.api_version && old.fields == new.fields
     };
     old.len() == new.len() && old.iter().zip(&new).all(same)
 }
 
-/// Merges the oldest updaters' entries, until there are no more than [`UPDATE_MANAGERS_MAX`] or one
-/// is left of each version.
+/// Merges the oldest update entries until at most [`UPDATE_MANAGERS_MAX`] remain, or one per
+/// version.
 pub(crate) fn cap(managed: &mut Managed) {
     let updaters = || managed.keys().filter(|manager| manager.operation == Operation::Update);
     let mut left = updaters().count();
@@ -410,10 +413,10 @@ pub(crate) fn cap(managed: &mut Managed) {
         match managed.get_mut(&bucket) {
             Some(ancient) => {
                 ancient.fields.absorb(merged.fields);
-                // What is merged later is younger.
+                // Entries that are merged later are newer.
                 ancient.time = merged.time;
             }
-            // The bucket itself was the manager whose turn it was.
+            // The entry is itself the merged entry of its version.
             None => {
                 managed.insert(bucket, merged);
             }
@@ -421,7 +424,7 @@ pub(crate) fn cap(managed: &mut Managed) {
     }
 }
 
-/// Takes from a set what nobody owns: the identity of an object, and what only the server sets.
+/// Removes fields that nobody owns: the object's identity, and fields that only the server sets.
 pub(crate) fn strip_meta(fields: &mut Set) {
     static STRIPPED: LazyLock<Set> = LazyLock::new(|| {
         let metadata = [
@@ -443,35 +446,36 @@ pub(crate) fn strip_meta(fields: &mut Set) {
     fields.subtract(&STRIPPED);
 }
 
-/// Where a Scale has the replicas.
+/// The path of a Scale's replicas.
 fn scale_replicas() -> Vec<PathElement> {
     Path::of_fields(&["spec", "replicas"]).0
 }
 
-/// The version of a Scale.
+/// The API version of Scale.
 pub const SCALE_VERSION: &str = "autoscaling/v1";
 
-/// Are both versions of one group? Other versions of an object have their replicas in the same place.
+/// Whether both versions have the same group. All versions of an object have their replicas at one
+/// path.
 fn same_group(a: &str, b: &str) -> bool {
     let group = |version: &str| version.rsplit_once('/').map_or(String::new(), |(group, _)| group.to_owned());
     group(a) == group(b)
 }
 
-/// Who owns the replicas of a Scale, of those who own the replicas (at `replicas`) of the object
-/// whose version is `api_version`.
+/// Converts the owners of an object's replicas to the managers of its Scale. `replicas` is the path
+/// within the object, `api_version` its version.
 pub fn to_scale(parent: &Managed, api_version: &str, replicas: &Path) -> Managed {
-    let known = |owned: &Owned| same_group(&owned.api_version, api_version) && owned.fields.has(&replicas.0);
+    let known = |owned: &OwnedFields| same_group(&owned.api_version, api_version) && owned.fields.has(&replicas.0);
     let owners = parent.iter().filter(|(_, owned)| known(owned));
     let scaled = owners.map(|(manager, owned)| {
         let mut fields = Set::new();
         fields.insert(&scale_replicas());
-        (manager.clone(), Owned { fields, api_version: SCALE_VERSION.to_owned(), time: owned.time })
+        (manager.clone(), OwnedFields { fields, api_version: SCALE_VERSION.to_owned(), time: owned.time })
     });
     scaled.collect()
 }
 
-/// Who owns what of an object after its Scale was written: `scale` are the owners that the Scale then
-/// had. The counterpart of [`to_scale`].
+/// The managers of an object after a write to its Scale; `scale` are the Scale's managers after the
+/// write. The inverse of [`to_scale`].
 pub fn from_scale(parent: &Managed, mut scale: Managed, api_version: &str, replicas: &Path) -> Managed {
     let mut managed = Managed::new();
     for (manager, owned) in parent {
@@ -493,9 +497,9 @@ pub fn from_scale(parent: &Managed, mut scale: Managed, api_version: &str, repli
         if owned.fields.has(&scale_replicas()) {
             let mut fields = Set::new();
             fields.insert(&replicas.0);
-            // The time of the write of the Scale is not kept; kube-apiserver does not keep it either.
+            // kube-apiserver does not keep the time of the Scale's write either.
             let time = parent.get(&manager).and_then(|owned| owned.time);
-            managed.insert(manager, Owned { fields, api_version: api_version.to_owned(), time });
+            managed.insert(manager, OwnedFields { fields, api_version: api_version.to_owned(), time });
         }
     }
     managed
@@ -508,7 +512,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn texts_are_read_and_written_as_trees_are() {
+    fn decoding_of_text_agrees_with_decoding_of_trees() {
         let entry = |change: &dyn Fn(&mut Value)| {
             let mut entry = json!({"manager": "a \"b\"\u{8}", "operation": "Update", "apiVersion": "v1",
                 "time": "2026-01-02T03:04:05Z", "fieldsType": "FieldsV1",
@@ -555,12 +559,12 @@ mod tests {
     }
 
     #[test]
-    fn only_times_may_differ() {
+    fn differ_in_time_only_ignores_nothing_but_times() {
         let managed = |manager: &str, field: &str, second: i64| {
             let mut fields = Set::new();
             fields.insert(&[PathElement::field(field)]);
             let time = OffsetDateTime::from_unix_timestamp(second).ok();
-            let owned = Owned { fields, api_version: "v1".to_owned(), time };
+            let owned = OwnedFields { fields, api_version: "v1".to_owned(), time };
             Managed::from([(Manager::new(manager, Operation::Update, "v1", ""), owned)])
         };
         let one = managed("a", "x", 1);

@@ -1,9 +1,9 @@
-//! From an OpenAPI v3 schema to a [`Typing`]: `type`, `properties`, `additionalProperties`, `items`
-//! and the `x-kubernetes-` extensions that say how things merge. Everything else of a schema is
-//! about validity and does not matter here.
+//! Converts an OpenAPI v3 schema to a [`Typing`]. It reads `type`, `properties`,
+//! `additionalProperties`, `items` and the `x-kubernetes-` extensions for merging, and ignores
+//! validation rules.
 //!
-//! Rules: `kube-openapi/pkg/schemaconv`, and for custom resources what
-//! `apiextensions-apiserver/pkg/controller/openapi/builder` publishes for them.
+//! Sources: `kube-openapi/pkg/schemaconv`, and for custom resources the schemas published by
+//! `apiextensions-apiserver/pkg/controller/openapi/builder`.
 
 use std::borrow::Cow;
 
@@ -11,19 +11,18 @@ use serde_json::Value;
 
 use crate::typing::{Field, Map, Relation, Scalar, Schema, SchemaBuilder, Type, TypeId, Typing};
 
-/// Schemas nest at most this deep; what is deeper is deduced from values.
+/// Maximum nesting of schemas; deeper types are deduced from values.
 const DEPTH_MAX: usize = 128;
 
 impl Typing {
     /// The typing of a custom resource with this structural schema
-    /// (`spec.versions[].schema.openAPIV3Schema` of its definition, with its defaults). `kind`,
-    /// `apiVersion` and `metadata` are as in every object, whatever the schema says of them.
+    /// (`spec.versions[].schema.openAPIV3Schema` of its definition, with defaults). `kind`,
+    /// `apiVersion` and `metadata` have the types of every object, whatever the schema contains.
     ///
-    /// `preserve_unknown_fields` is the definition's; fields that no schema names are then merged
-    /// by what they are.
+    /// `preserve_unknown_fields` is the definition's flag; the types of unknown fields are then
+    /// deduced from values.
     ///
-    /// Never fails: where a schema says nothing that can be understood, the type is deduced from
-    /// values.
+    /// Never fails: unsupported parts of a schema are deduced from values.
     pub fn of_custom_resource(schema: &Value, preserve_unknown_fields: bool) -> Typing {
         let mut converter = Converter { builder: SchemaBuilder::new(), object_meta: None };
         let root = converter.embedded(schema, preserve_unknown_fields, 0);
@@ -33,18 +32,18 @@ impl Typing {
 
 struct Converter {
     builder: SchemaBuilder,
-    /// The type of `metadata`, once it was needed.
+    /// The type of `metadata`, created on first use.
     object_meta: Option<TypeId>,
 }
 
 impl Converter {
-    /// The type of a whole object: the schema's, with the members that every object has.
+    /// The type of a whole object: the schema's members and those of every object.
     fn embedded(&mut self, schema: &Value, preserve: bool, depth: usize) -> TypeId {
         let preserve = preserve || extension(schema, "preserve-unknown-fields") == Some(&Value::Bool(true));
         let text = self.builder.add(Type::scalar(Scalar::Text));
         let metadata = self.object_meta();
         let field = |name: &'static str, of: TypeId| Field::new(name, of);
-        // Of two fields with one name the first counts.
+        // The first of two fields with one name counts.
         let mut fields = vec![field("apiVersion", text), field("kind", text), field("metadata", metadata)];
         fields.extend(self.fields(schema, preserve, depth));
         let rest = self.rest(schema, preserve, depth);
@@ -68,7 +67,7 @@ impl Converter {
             "boolean" => Type::scalar(Scalar::Flag),
             "string" if matches!(text("format"), "" | "byte") => Type::scalar(Scalar::Text),
             "string" => Type::scalar(Scalar::Any),
-            // Without a type it may be anything.
+            // A schema without a type allows any form.
             _ => Type {
                 scalar: Some(Scalar::Any),
                 list: self.list(schema, preserve, depth).list,
@@ -93,7 +92,7 @@ impl Converter {
         properties.iter().map(field).collect()
     }
 
-    /// The type of members without a name in the schema.
+    /// The type of members that the schema does not name.
     fn rest(&mut self, schema: &Value, preserve: bool, depth: usize) -> Option<TypeId> {
         match schema.get("additionalProperties") {
             Some(more @ Value::Object(_)) => Some(self.of(more, preserve, depth + 1)),
@@ -121,7 +120,7 @@ impl Converter {
         Type::list(relation, items)
     }
 
-    /// `ObjectMeta`, as every object has it (apimachinery v1.36, `meta/v1/types.go`).
+    /// The type `ObjectMeta` of every object (apimachinery v1.36, `meta/v1/types.go`).
     fn object_meta(&mut self) -> TypeId {
         if let Some(id) = self.object_meta {
             return id;
@@ -195,7 +194,7 @@ mod tests {
     }
 
     #[test]
-    fn schemas_of_custom_resources_say_how_things_merge() {
+    fn custom_resource_schema_extensions_determine_merging() {
         let schema = json!({"type": "object", "properties": {
             "metadata": {"type": "object"},
             "spec": {"type": "object", "properties": {
@@ -235,7 +234,7 @@ mod tests {
     }
 
     #[test]
-    fn a_schema_that_says_nothing_is_deduced() {
+    fn empty_schema_is_deduced() {
         for schema in [json!({}), json!({"type": "object"}), json!(null), json!({"type": 7})] {
             let typing = Typing::of_custom_resource(&schema, false);
             assert_eq!(at(&typing, "").map.as_ref().unwrap().member("spec"), Some(Schema::DEDUCED));
@@ -244,7 +243,7 @@ mod tests {
     }
 
     #[test]
-    fn a_schema_that_nests_without_end_is_cut_off() {
+    fn schema_beyond_the_depth_bound_is_deduced() {
         let mut schema = json!({"type": "string"});
         for _ in 0..2 * DEPTH_MAX {
             schema = json!({"properties": {"a": schema}});

@@ -1,5 +1,5 @@
-//! Where in an object something is: [`PathElement`], one step, and [`Path`], all steps from the
-//! top; their order, and their text in managedFields (`f:name`) and in messages (`.name`).
+//! Paths of fields: [`PathElement`], one step, and [`Path`], all steps from the root; with their
+//! order, and their text forms in managedFields (`f:name`) and in messages (`.name`).
 
 use std::cmp::Ordering;
 use std::fmt;
@@ -12,8 +12,8 @@ use smol_str::SmolStr;
 
 use crate::value;
 
-/// The name of a field. Most names are short and lie in place; a clone of a longer one is shared. Sets
-/// of fields are made of little else, and are cloned, cut and joined all the time.
+/// The name of a field. Short names are stored inline, and clones of longer ones share the text,
+/// because field sets are cloned and merged often.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Name(SmolStr);
 
@@ -43,18 +43,18 @@ impl fmt::Display for Name {
     }
 }
 
-/// One step into a value. A clone copies no text.
+/// One step of a path. Cloning copies no text.
 ///
-/// The order is that in which Go writes them: fields by name, then keys, values, positions.
+/// The order equals Go's output: fields by name, then keys, values, indexes.
 #[derive(Clone, Debug)]
 pub enum PathElement {
     /// A member of a map: `f:replicas`.
     Field(Name),
-    /// The item of a list whose fields have these values, by name: `k:{"port":80}`.
+    /// The item of a list identified by these key fields, sorted by name: `k:{"port":80}`.
     Key(Arc<[(Name, Value)]>),
     /// The item of a set: `v:"a"`.
     Value(Arc<Value>),
-    /// The item at a position: `i:0`. Nothing here makes these; others may have.
+    /// The item at an index: `i:0`. This crate never creates one; other writers may have.
     Index(i64),
 }
 
@@ -64,17 +64,17 @@ impl PathElement {
         PathElement::Field(name.into())
     }
 
-    /// The item with these key fields, given in any order.
+    /// The item with these key fields, in any order.
     pub fn key(mut fields: Vec<(Name, Value)>) -> Self {
         fields.sort_by(|a, b| a.0.cmp(&b.0));
         PathElement::Key(fields.into())
     }
 
-    /// Reads the form in managedFields. `Ok(None)` for a kind of step that is not known, which
-    /// readers skip.
+    /// Parses the form in managedFields. `Ok(None)` for an unknown kind of element, which readers
+    /// skip.
     ///
     /// # Errors
-    /// What is wrong with the text, in the words of the Go code.
+    /// The reason, with the text of the Go code.
     pub fn parse(text: &str) -> Result<Option<Self>, String> {
         let (Some(kind), Some(b':')) = (text.as_bytes().first(), text.as_bytes().get(1)) else {
             return Err(match text.len() {
@@ -100,7 +100,7 @@ impl PathElement {
         }))
     }
 
-    /// Writes the form in managedFields: not yet a JSON text, but what such a text holds.
+    /// Writes the form in managedFields, without quoting it as a JSON string.
     pub(crate) fn write(&self, out: &mut String) {
         match self {
             PathElement::Field(name) => {
@@ -174,7 +174,7 @@ impl PartialEq for PathElement {
 
 impl Eq for PathElement {}
 
-/// The form in messages: `.spec`, `[name="a"]`, `[="x"]`, `[0]`.
+/// Formats the element as in messages: `.spec`, `[name="a"]`, `[="x"]`, `[0]`.
 impl fmt::Display for PathElement {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
@@ -183,22 +183,23 @@ impl fmt::Display for PathElement {
                 f.write_str("[")?;
                 for (at, (name, value)) in fields.iter().enumerate() {
                     let comma = if at > 0 { "," } else { "" };
-                    write!(f, "{comma}{name}={}", value::shown(value))?;
+                    write!(f, "{comma}{name}={}", value::format_path_value(value))?;
                 }
                 f.write_str("]")
             }
-            PathElement::Value(value) => write!(f, "[={}]", value::shown(value)),
+            PathElement::Value(value) => write!(f, "[={}]", value::format_path_value(value)),
             PathElement::Index(at) => write!(f, "[{at}]"),
         }
     }
 }
 
-/// All steps from the top of an object. Displayed as in messages: `.spec.containers[name="a"].image`.
+/// All steps from the root of an object. `Display` uses the form of messages:
+/// `.spec.containers[name="a"].image`.
 #[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Path(pub Vec<PathElement>);
 
 impl Path {
-    /// A path of fields.
+    /// Creates a path of fields.
     pub fn of_fields(names: &[&str]) -> Self {
         Path(names.iter().map(|name| PathElement::field(name)).collect())
     }
@@ -220,7 +221,7 @@ mod tests {
     }
 
     #[test]
-    fn elements_are_read_and_written() {
+    fn elements_round_trip_and_have_a_display_form() {
         check("f:replicas", ".replicas");
         check("f:", ".");
         check("f:a:b", ".a:b");
@@ -246,7 +247,7 @@ mod tests {
     }
 
     #[test]
-    fn elements_are_ordered_as_go_orders_them() {
+    fn elements_have_gos_order() {
         let sorted = [
             "f:",
             "f:B",

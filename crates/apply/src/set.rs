@@ -1,9 +1,9 @@
-//! Sets of fields: [`Set`], a tree of sorted path elements, and its algebra.
+//! Sets of fields: [`Set`], a tree of sorted path elements, and its set operations.
 //!
-//! A path may be in a set without its parents, and the other way round: owning `.spec` says nothing
-//! of `.spec.replicas`.
+//! A path may be in a set without its parents and vice versa: owning `.spec` does not imply owning
+//! `.spec.replicas`.
 //!
-//! Rules: `structured-merge-diff/v6/fieldpath/set.go`.
+//! Source: `structured-merge-diff/v6/fieldpath/set.go`.
 
 use std::cmp::Ordering;
 use std::fmt;
@@ -11,16 +11,16 @@ use std::fmt;
 use crate::path::{Path, PathElement};
 use crate::typing::{Schema, TypeId};
 
-/// A set of fields of an object. The whole object is never a member.
+/// A set of fields of an object. The root object is never a member.
 #[derive(Clone, Debug, Default)]
 pub struct Set {
-    /// The members right here, sorted.
+    /// The members at this level, sorted.
     members: Vec<PathElement>,
-    /// What has members below it, sorted. Being here makes nothing a member.
+    /// The elements with members below them, sorted. These elements need not be members.
     children: Vec<(PathElement, Set)>,
 }
 
-/// The three-way walk through two sorted lists.
+/// Walks two sorted lists in parallel.
 fn walk<A, B>(a: &[A], b: &[B], order: impl Fn(&A, &B) -> Ordering, mut visit: impl FnMut(Option<&A>, Option<&B>)) {
     let (mut at, mut to) = (0, 0);
     while at < a.len() && to < b.len() {
@@ -44,8 +44,7 @@ fn walk<A, B>(a: &[A], b: &[B], order: impl Fn(&A, &B) -> Ordering, mut visit: i
     b[to..].iter().for_each(|left| visit(None, Some(left)));
 }
 
-/// Finds something in what is left of a sorted list, which is searched for one thing after the other
-/// in the same order.
+/// Finds an item in the rest of a sorted list; successive searches must be in order.
 fn seek<'a, T>(left: &mut &'a [T], order: impl Fn(&T) -> Ordering) -> Option<&'a T> {
     while let [first, rest @ ..] = *left {
         match order(first) {
@@ -57,7 +56,7 @@ fn seek<'a, T>(left: &mut &'a [T], order: impl Fn(&T) -> Ordering) -> Option<&'a
     None
 }
 
-/// Merges a sorted list into another; of two that are equal the first stays, joined with the second.
+/// Merges a sorted list into another; equal items are joined.
 fn merge<T>(ours: &mut Vec<T>, theirs: Vec<T>, order: impl Fn(&T, &T) -> Ordering, join: impl Fn(&mut T, T)) {
     let (Some(last), Some(first)) = (ours.last(), theirs.first()) else {
         ours.extend(theirs);
@@ -85,17 +84,17 @@ fn by_element(a: &(PathElement, Set), b: &(PathElement, Set)) -> Ordering {
 }
 
 impl Set {
-    /// Nothing.
+    /// Creates an empty set.
     pub fn new() -> Self {
         Set::default()
     }
 
-    /// The members right here, sorted.
+    /// The members at this level, sorted.
     pub(crate) fn members(&self) -> &[PathElement] {
         &self.members
     }
 
-    /// What has members below it, sorted.
+    /// The elements with members below them, sorted.
     pub(crate) fn children(&self) -> &[(PathElement, Set)] {
         &self.children
     }
@@ -113,14 +112,14 @@ impl Set {
         }
     }
 
-    /// Is all that is right here before this element?
+    /// Whether all elements at this level precede this one.
     pub(crate) fn is_before(&self, element: &PathElement) -> bool {
         self.members.last().is_none_or(|last| last < element)
             && self.children.last().is_none_or(|(last, _)| last < element)
     }
 
-    /// Adds an element right here. Whoever adds many does so in order: each that comes before others
-    /// shifts them.
+    /// Adds an element at this level. Adding in order is cheap; each other insertion shifts the
+    /// later elements.
     pub(crate) fn insert_member(&mut self, element: PathElement) {
         if self.members.last().is_none_or(|last| *last < element) {
             self.members.push(element);
@@ -129,8 +128,8 @@ impl Set {
         }
     }
 
-    /// Puts a whole set below an element, in place of what was there. An empty one is left out. To be
-    /// done in order, as [`Set::insert_member`].
+    /// Replaces the set below an element. An empty set is omitted. Call in order, as
+    /// [`Set::insert_member`].
     pub(crate) fn put_child(&mut self, element: PathElement, set: Set) {
         if !set.is_empty() {
             match self.children.binary_search_by(|(known, _)| known.cmp(&element)) {
@@ -140,13 +139,13 @@ impl Set {
         }
     }
 
-    /// Adds a whole set below an element. An empty one is left out. To be done in order, as
+    /// Adds a set below an element. An empty set is omitted. Call in order, as
     /// [`Set::insert_member`].
     pub(crate) fn add_child(&mut self, element: PathElement, set: Set) {
         if set.is_empty() {
             return;
         }
-        // Mostly things come in order.
+        // The usual case: elements arrive in order.
         if self.children.last().is_none_or(|(last, _)| *last < element) {
             self.children.push((element, set));
             return;
@@ -157,17 +156,17 @@ impl Set {
         }
     }
 
-    /// Is there no member at all?
+    /// Whether the set has no member.
     pub fn is_empty(&self) -> bool {
         self.members.is_empty() && self.children.iter().all(|(_, set)| set.is_empty())
     }
 
-    /// How many members there are.
+    /// The number of members.
     pub fn len(&self) -> usize {
         self.members.len() + self.children.iter().map(|(_, set)| set.len()).sum::<usize>()
     }
 
-    /// Is this path a member?
+    /// Whether this path is a member.
     pub fn has(&self, path: &[PathElement]) -> bool {
         match path {
             [] => false,
@@ -176,18 +175,18 @@ impl Set {
         }
     }
 
-    /// Is this element a member right here?
+    /// Whether this element is a member at this level.
     pub(crate) fn has_member(&self, element: &PathElement) -> bool {
         self.members.binary_search(element).is_ok()
     }
 
-    /// What is below an element, if anything may be.
+    /// The set below an element, if any.
     pub(crate) fn child(&self, element: &PathElement) -> Option<&Set> {
         let at = self.children.binary_search_by(|(known, _)| known.cmp(element)).ok()?;
         Some(&self.children[at].1)
     }
 
-    /// Calls `visit` with each member: those right here first, then those below, in order.
+    /// Calls `visit` with each member: first this level, then those below, in order.
     pub fn for_each(&self, mut visit: impl FnMut(&[PathElement])) {
         self.visit(&mut Vec::new(), &mut visit);
     }
@@ -212,7 +211,7 @@ impl Set {
         paths
     }
 
-    /// What is in one or the other.
+    /// The members of either set.
     #[must_use]
     pub fn union(&self, other: &Set) -> Set {
         let mut out = self.clone();
@@ -220,13 +219,13 @@ impl Set {
         out
     }
 
-    /// Adds what is in another set.
+    /// Adds the members of another set.
     pub(crate) fn absorb(&mut self, other: Set) {
         merge(&mut self.members, other.members, Ord::cmp, |_, _| {});
         merge(&mut self.children, other.children, by_element, |(_, ours), (_, theirs)| ours.absorb(theirs));
     }
 
-    /// Is all of it also in `other`?
+    /// Whether `other` contains all members.
     pub(crate) fn is_within(&self, other: &Set) -> bool {
         let mut members = other.members.as_slice();
         let mut children = other.children.as_slice();
@@ -236,7 +235,7 @@ impl Set {
             })
     }
 
-    /// What is in both.
+    /// The members of both sets.
     #[must_use]
     pub fn intersection(&self, other: &Set) -> Set {
         let mut out = Set::new();
@@ -253,7 +252,7 @@ impl Set {
         out
     }
 
-    /// What is here and not there. A path does not take what is below it along.
+    /// The members that are not in `other`. Members below a path of `other` stay.
     #[must_use]
     pub fn difference(&self, other: &Set) -> Set {
         let mut out = self.clone();
@@ -261,7 +260,7 @@ impl Set {
         out
     }
 
-    /// What is here and neither there nor below what is there.
+    /// The members that are neither in `other` nor below a member of `other`.
     #[must_use]
     pub fn recursive_difference(&self, other: &Set) -> Set {
         let mut out = self.clone();
@@ -269,12 +268,13 @@ impl Set {
         out
     }
 
-    /// Takes away what is there; the difference in place.
+    /// Removes the members of `other`; [`Set::difference`] in place.
     pub(crate) fn subtract(&mut self, other: &Set) {
         self.take_away(other, false);
     }
 
-    /// Takes away what is there and what is below it; the recursive difference in place.
+    /// Removes the members of `other` and everything below them; [`Set::recursive_difference`] in
+    /// place.
     pub(crate) fn subtract_recursively(&mut self, other: &Set) {
         self.take_away(other, true);
     }
@@ -300,7 +300,7 @@ impl Set {
         });
     }
 
-    /// The set with each named field of a struct that has members below it as a member, too.
+    /// Adds each named field of a struct that has members below it.
     pub(crate) fn with_named_fields(&self, schema: &Schema, of: Option<TypeId>) -> Set {
         let of = of.map(|id| schema.get(id));
         let map = of.and_then(|of| of.map.as_ref());
@@ -324,7 +324,7 @@ impl Set {
 
 impl PartialEq for Set {
     fn eq(&self, other: &Self) -> bool {
-        // Branches without members make no difference to what is in a set.
+        // Branches without members do not affect equality.
         fn children(set: &Set) -> impl Iterator<Item = &(PathElement, Set)> {
             set.children.iter().filter(|(_, below)| !below.is_empty())
         }
@@ -342,7 +342,7 @@ impl<'a> FromIterator<&'a Path> for Set {
     }
 }
 
-/// One path a line.
+/// Prints one path per line.
 impl fmt::Display for Set {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         for (at, path) in self.paths().iter().enumerate() {
@@ -361,7 +361,7 @@ mod tests {
 
     use super::*;
 
-    /// The obviously right set: its paths.
+    /// The reference model: a set of paths.
     type Model = BTreeSet<Path>;
 
     fn set_of(model: &Model) -> Set {
@@ -384,7 +384,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn sets_are_sets(a in any_model(), b in any_model()) {
+        fn set_operations_agree_with_a_set_of_paths(a in any_model(), b in any_model()) {
             let (left, right) = (set_of(&a), set_of(&b));
             prop_assert_eq!(model_of(&left), a.clone(), "a set has what was put into it");
             prop_assert_eq!(left.len(), a.len());

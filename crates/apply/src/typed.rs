@@ -1,7 +1,6 @@
-//! What can be done with values whose type is known: validate, name their fields, compare, merge,
-//! and take fields away.
+//! Operations on values with a known type: validate, list fields, compare, merge and remove fields.
 //!
-//! Rules: `structured-merge-diff/v6/typed`.
+//! Source: `structured-merge-diff/v6/typed`.
 
 mod compare;
 mod cut;
@@ -25,15 +24,15 @@ use crate::set::Set;
 use crate::typing::{List, Map, Presence, Relation, Scalar, Schema, Type, TypeId, Typing};
 use crate::value;
 
-/// A value that does not fit its type: where, and what is wrong. Shown as Go shows it.
+/// The error for a value that does not match its type: the path and the reason, formatted as in Go.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Misfit {
+pub struct ValidationError {
     problems: Vec<(String, String)>,
 }
 
-impl Misfit {
+impl ValidationError {
     fn of(why: impl Into<String>) -> Self {
-        Misfit { problems: vec![(String::new(), why.into())] }
+        ValidationError { problems: vec![(String::new(), why.into())] }
     }
 
     fn below(mut self, element: &PathElement) -> Self {
@@ -44,7 +43,7 @@ impl Misfit {
     }
 }
 
-impl fmt::Display for Misfit {
+impl fmt::Display for ValidationError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let show = |f: &mut fmt::Formatter<'_>, (path, why): &(String, String)| match path.as_str() {
             "" => f.write_str(why),
@@ -62,27 +61,27 @@ impl fmt::Display for Misfit {
     }
 }
 
-impl std::error::Error for Misfit {}
+impl std::error::Error for ValidationError {}
 
-/// Joins what went wrong at several places.
-fn join(problems: Vec<Misfit>) -> Result<(), Misfit> {
+/// Joins the errors of several fields.
+fn join(problems: Vec<ValidationError>) -> Result<(), ValidationError> {
     if problems.is_empty() {
         return Ok(());
     }
-    Err(Misfit { problems: problems.into_iter().flat_map(|misfit| misfit.problems).collect() })
+    Err(ValidationError { problems: problems.into_iter().flat_map(|misfit| misfit.problems).collect() })
 }
 
-/// A type, with the way it takes for one value.
+/// A type restricted to the form of one value.
 #[derive(Clone, Copy, PartialEq)]
 enum Form<'a> {
     Map(&'a Map),
     Scalar(Scalar),
     List(&'a List),
-    /// A type that fits nothing.
+    /// The type has no form.
     None,
 }
 
-/// The form of a type that a value has; any value that has none gets the first form there is.
+/// The form of a type that matches a value; a value that matches none gets the type's first form.
 fn form<'a>(of: &'a Type, value: Option<&Value>) -> Form<'a> {
     let map = of.map.as_ref().map(Form::Map);
     let list = of.list.as_ref().map(Form::List);
@@ -96,21 +95,21 @@ fn form<'a>(of: &'a Type, value: Option<&Value>) -> Form<'a> {
     own.or(map).or(scalar).or(list).unwrap_or(Form::None)
 }
 
-/// Looks up members of an object by the names of another one, of which most have the same members in
-/// the same order: then nothing is searched for.
-struct InStep<'a> {
+/// Looks up members of an object in the order of another object. Most objects have the same members
+/// in the same order, so that no search is needed.
+struct OrderedMembers<'a> {
     object: Option<&'a Object<String, Value>>,
     next: std::iter::Peekable<serde_json::map::Iter<'a>>,
     found: usize,
 }
 
-impl<'a> InStep<'a> {
+impl<'a> OrderedMembers<'a> {
     fn new(object: Option<&'a Object<String, Value>>) -> Self {
         static EMPTY: std::sync::LazyLock<Object<String, Value>> = std::sync::LazyLock::new(Object::new);
-        InStep { object, next: object.unwrap_or(&EMPTY).iter().peekable(), found: 0 }
+        OrderedMembers { object, next: object.unwrap_or(&EMPTY).iter().peekable(), found: 0 }
     }
 
-    /// The member of this name; no name is asked for twice.
+    /// The member of this name; each name may be requested once.
     fn get(&mut self, name: &str) -> Option<&'a Value> {
         let found = match self.next.next_if(|(next, _)| *next == name) {
             Some((_, value)) => Some(value),
@@ -120,13 +119,13 @@ impl<'a> InStep<'a> {
         found
     }
 
-    /// Were all members asked for?
+    /// Whether all members were requested.
     fn is_done(&self) -> bool {
         self.object.is_none_or(|object| object.len() == self.found)
     }
 }
 
-/// The members sorted by name: a set that is built in order costs no search and no shift.
+/// The members sorted by name, because building a set in order needs no search and no shift.
 fn by_name(object: &Object<String, Value>) -> Vec<(&String, &Value)> {
     let mut members: Vec<(&String, &Value)> = object.iter().collect();
     if !members.is_sorted_by_key(|(name, _)| *name) {
@@ -143,7 +142,7 @@ fn as_list(value: Option<&Value>) -> Option<&Vec<Value>> {
     value.and_then(Value::as_array)
 }
 
-/// What an item is called in its list.
+/// The path element of a list's item.
 fn item_element(schema: &Schema, list: &List, item: &Value) -> Result<PathElement, String> {
     match &list.relation {
         Relation::Atomic => Err("invalid indexing of non-associative list".to_owned()),
@@ -180,7 +179,7 @@ fn item_element(schema: &Schema, list: &List, item: &Value) -> Result<PathElemen
     }
 }
 
-fn check_scalar(scalar: Scalar, value: &Value) -> Result<(), Misfit> {
+fn check_scalar(scalar: Scalar, value: &Value) -> Result<(), ValidationError> {
     let fits = match (scalar, value) {
         (_, Value::Null) => true,
         (Scalar::Text, value) => value.is_string(),
@@ -191,40 +190,40 @@ fn check_scalar(scalar: Scalar, value: &Value) -> Result<(), Misfit> {
     if fits {
         return Ok(());
     }
-    Err(Misfit::of(match scalar {
+    Err(ValidationError::of(match scalar {
         Scalar::Text => {
-            format!("expected string, got &value.valueUnstructured{{Value:{}}}", value::in_go_syntax(value))
+            format!("expected string, got &value.valueUnstructured{{Value:{}}}", value::format_go_syntax(value))
         }
         Scalar::Number => format!("expected numeric (int or float), got {}", value::go_type(value)),
-        Scalar::Flag => format!("expected boolean, got &{{{}}}", value::printed(value)),
-        Scalar::Any => format!("expected any scalar, got &{{{}}}", value::printed(value)),
+        Scalar::Flag => format!("expected boolean, got &{{{}}}", value::format_plain(value)),
+        Scalar::Any => format!("expected any scalar, got &{{{}}}", value::format_plain(value)),
     }))
 }
 
 impl Typing {
-    /// Checks that an object fits: scalars are what they should be, structs have no member that the
-    /// schema does not know, items of lists can be told apart. With `duplicates` an item may be in
-    /// a set or keyed list more than once, as objects in the store may have it.
+    /// Validates an object: scalars have their type, structs have only known members, list items
+    /// are unique. With `duplicates` an item may occur more than once in a set or keyed list, as in
+    /// stored objects.
     ///
     /// # Errors
-    /// Every place that does not fit.
-    pub fn validate(&self, object: &Value, duplicates: bool) -> Result<(), Misfit> {
+    /// All mismatches, joined.
+    pub fn validate(&self, object: &Value, duplicates: bool) -> Result<(), ValidationError> {
         validate(self.schema(), self.root(), object, duplicates)
     }
 
     /// The set of all leaves and items of an object.
     pub fn field_set(&self, object: &Value) -> Set {
         let mut set = Set::new();
-        // The whole object is never a member, so what the top says of itself does not matter.
+        // The root object is never a member of a set, so the result for the root is ignored.
         name_fields(self.schema(), self.root(), object, &mut set);
         set
     }
 
-    /// What changed from `old` to `new`.
+    /// The changes from `old` to `new`.
     ///
     /// # Errors
-    /// When one of them does not fit the type.
-    pub fn compare(&self, old: &Value, new: &Value) -> Result<Comparison, Misfit> {
+    /// When one of them does not match the type.
+    pub fn compare(&self, old: &Value, new: &Value) -> Result<Comparison, ValidationError> {
         self.compare_as(old, View::Plain, new, View::Plain)
     }
 
@@ -234,36 +233,36 @@ impl Typing {
         old_view: View,
         new: &Value,
         new_view: View,
-    ) -> Result<Comparison, Misfit> {
+    ) -> Result<Comparison, ValidationError> {
         compare::compare(self, (old, old_view), (new, new_view))
     }
 
-    /// `live` with everything that `config` says. Nothing is removed. The items of a list are
-    /// ordered as in `config` where it names them.
+    /// Merges `config` into `live`. Nothing is removed. List items have the order of `config` where
+    /// it contains them.
     ///
     /// # Errors
-    /// When one of them does not fit the type, or an item is twice in `config`.
-    pub fn merge(&self, live: &Value, config: &Value) -> Result<Value, Misfit> {
+    /// When one of them does not match the type, or an item occurs twice in `config`.
+    pub fn merge(&self, live: &Value, config: &Value) -> Result<Value, ValidationError> {
         merge(self.schema(), self.root(), live, config)
     }
 
-    /// The object without the items and fields in a set. Atomic lists and maps are not looked into.
+    /// The object without the items and fields in a set. Atomic lists and maps are kept whole.
     pub fn remove(&self, object: &Value, fields: &Set) -> Value {
         remove(self.schema(), self.root(), object, fields).unwrap_or(Value::Null)
     }
 
-    /// Of an object only the items and fields in a set.
+    /// Only the items and fields of an object that are in a set.
     pub fn extract(&self, object: &Value, fields: &Set) -> Value {
         extract(self.schema(), self.root(), object, fields).unwrap_or(Value::Null)
     }
 
-    /// Takes away the members that Go leaves out of a struct because they are zero, at any depth.
+    /// Removes the zero members that Go omits from structs, at any depth.
     pub(crate) fn drop_zeros(&self, object: &mut Value) {
         drop_zeros(self.schema(), self.root(), object);
     }
 
-    /// A set written when the type was another one, as it is now: what was owned part by part and
-    /// is one leaf now is owned as that leaf. `None` where nothing changed.
+    /// Converts a set that was written under an older schema: fields of a now atomic value become
+    /// that leaf. `None` if nothing changed.
     pub(crate) fn reconcile(&self, fields: &Set) -> Option<Set> {
         let (mut gone, mut come) = (Set::new(), Set::new());
         reconcile(self.schema(), self.root(), Some(fields), false, &mut Vec::new(), &mut gone, &mut come);
@@ -298,15 +297,17 @@ fn drop_zeros(schema: &Schema, of: TypeId, value: &mut Value) {
     }
 }
 
-fn validate(schema: &Schema, of: TypeId, value: &Value, duplicates: bool) -> Result<(), Misfit> {
+fn validate(schema: &Schema, of: TypeId, value: &Value, duplicates: bool) -> Result<(), ValidationError> {
     match form(schema.get(of), Some(value)) {
         Form::Scalar(scalar) => check_scalar(scalar, value),
-        Form::None => Err(Misfit::of("schema error: invalid atom: inlined")),
+        Form::None => Err(ValidationError::of("schema error: invalid atom: inlined")),
         Form::List(list) => {
             let items = match value {
                 Value::Array(items) => items,
                 Value::Null => return Ok(()),
-                other => return Err(Misfit::of(format!("expected list, got &{{{}}}", value::printed(other)))),
+                other => {
+                    return Err(ValidationError::of(format!("expected list, got &{{{}}}", value::format_plain(other))));
+                }
             };
             let mut problems = Vec::new();
             let mut found = BTreeMap::new();
@@ -317,7 +318,7 @@ fn validate(schema: &Schema, of: TypeId, value: &Value, duplicates: bool) -> Res
                     match item_element(schema, list, item) {
                         Ok(element) => element,
                         Err(why) => {
-                            problems.push(Misfit::of(format!("element {at}: {why}")));
+                            problems.push(ValidationError::of(format!("element {at}: {why}")));
                             break;
                         }
                     }
@@ -327,7 +328,7 @@ fn validate(schema: &Schema, of: TypeId, value: &Value, duplicates: bool) -> Res
                 }
                 if list.relation != Relation::Atomic {
                     if !duplicates && found.contains_key(&element) {
-                        problems.push(Misfit::of(format!("duplicate entries for key {element}")));
+                        problems.push(ValidationError::of(format!("duplicate entries for key {element}")));
                     }
                     found.insert(element, ());
                 }
@@ -338,12 +339,14 @@ fn validate(schema: &Schema, of: TypeId, value: &Value, duplicates: bool) -> Res
             let members = match value {
                 Value::Object(members) => members,
                 Value::Null => return Ok(()),
-                other => return Err(Misfit::of(format!("expected map, got &{{{}}}", value::printed(other)))),
+                other => {
+                    return Err(ValidationError::of(format!("expected map, got &{{{}}}", value::format_plain(other))));
+                }
             };
             let mut problems = Vec::new();
             for (name, value) in members {
                 let Some(of) = map.member(name) else {
-                    problems.push(Misfit::of("field not declared in schema").below(&PathElement::field(name)));
+                    problems.push(ValidationError::of("field not declared in schema").below(&PathElement::field(name)));
                     break;
                 };
                 if let Err(misfit) = validate(schema, of, value, duplicates) {
@@ -355,7 +358,7 @@ fn validate(schema: &Schema, of: TypeId, value: &Value, duplicates: bool) -> Res
     }
 }
 
-/// Adds what is below a value to `set`. True when the value itself is a leaf.
+/// Adds the fields below a value to `set`. True when the value itself is a leaf.
 fn name_fields(schema: &Schema, of: TypeId, value: &Value, set: &mut Set) -> bool {
     match form(schema.get(of), Some(value)) {
         Form::Scalar(_) => true,
@@ -370,7 +373,7 @@ fn name_fields(schema: &Schema, of: TypeId, value: &Value, set: &mut Set) -> boo
                 }
             }
             for (element, (count, item)) in counts {
-                // Of an item that is there more than once only that is known.
+                // An item that occurs more than once is a leaf.
                 if count == 1 {
                     let mut below = Set::new();
                     name_fields(schema, list.items, item, &mut below);

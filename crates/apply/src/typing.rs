@@ -1,42 +1,43 @@
-//! How values of a kind merge: [`Typing`], a schema reduced to what server-side apply asks of it.
+//! The types that determine how values of a kind merge: [`Typing`], a schema reduced to the needs
+//! of server-side apply.
 //!
-//! A type says what a value may be (a scalar, a list, a map, or several of them), whether a list or
-//! map is owned as one leaf (*atomic*) or part by part, and by which keys the items of a list are the
-//! same item. Types are numbered within a [`Schema`], so that a type may contain itself.
+//! A type states whether a value is a scalar, a list, a map, or one of several of these. A list or
+//! map is owned as one leaf (*atomic*) or field by field. The items of a list are identified by key
+//! fields. Types are numbered within a [`Schema`], so that a type may contain itself.
 //!
 //! ```text
 //!  Typing ─▶ Schema ─ types[root] ─ map: fields ─ "spec" ─▶ types[7] ─ map ─ "ports" ─▶ types[9] ─ list by (port, protocol)
 //! ```
 //!
-//! The rules are those of `structured-merge-diff/v6/schema` and of `kube-openapi/pkg/schemaconv`,
-//! which makes such schemas from OpenAPI.
+//! Sources: `structured-merge-diff/v6/schema`, and `kube-openapi/pkg/schemaconv`, which converts
+//! OpenAPI to such schemas.
 
 use std::borrow::Cow;
 use std::sync::{Arc, LazyLock};
 
 use serde_json::Value;
 
-/// What a scalar may be. `null` passes for each of them.
+/// The allowed types of a scalar. `null` is allowed for each of them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Scalar {
-    /// A text.
+    /// A string.
     Text,
     /// An integer or a float.
     Number,
     /// A boolean.
     Flag,
-    /// Any of the others.
+    /// Any scalar.
     Any,
 }
 
-/// How the items of a list relate.
+/// The identity of a list's items.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Relation {
-    /// The list is one leaf: whoever sets it owns all of it.
+    /// The list is one leaf: its writer owns all of it.
     Atomic,
-    /// Items are scalars, each owned for itself, each there once.
+    /// Items are unique scalars, each with its own owners.
     Set,
-    /// Items are maps; two items with equal values of these fields are the same item.
+    /// Items are maps, identified by the values of these fields.
     Keyed(Vec<Cow<'static, str>>),
 }
 
@@ -44,32 +45,33 @@ pub enum Relation {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct TypeId(u32);
 
-/// What is known of a list.
+/// The type of a list.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct List {
-    /// How items relate.
+    /// The identity of the items.
     pub relation: Relation,
     /// The type of the items.
     pub items: TypeId,
 }
 
-/// What a member of a built-in kind is to kube-apiserver, which holds such objects as Go structs.
+/// Whether kube-apiserver, which holds built-in objects as Go structs, serializes an absent or zero
+/// member.
 ///
-/// Ownership is told by comparing what such a struct prints before and after a write, so what it
-/// prints although nobody wrote it, and what it does not print although somebody did, decides
-/// which fields a writer owns.
+/// Ownership is determined by comparing the serialized structs before and after a write. So a
+/// member that Go adds or omits changes the set of fields that a writer owns.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Presence {
-    /// As in the JSON: there when it is there. All fields of custom resources.
+    /// Serialized if the JSON has it. All fields of custom resources are of this kind.
     #[default]
     Plain,
-    /// Always there; when the JSON does not have it, with its zero value.
+    /// Always serialized; an absent member has the zero value.
     Always(Zero),
-    /// There unless it is zero (`omitempty` without a pointer): `""`, `0`, `false`, `[]`, `{}`.
+    /// Serialized unless it is zero (`omitempty` without a pointer): `""`, `0`, `false`, `[]`,
+    /// `{}`.
     NonZero,
 }
 
-/// The zero values of Go, as JSON.
+/// Go's zero values as JSON.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Zero {
     /// `null`: a pointer, list or map.
@@ -84,27 +86,27 @@ pub enum Zero {
     Flag,
 }
 
-/// A member of a map that the schema knows by name.
+/// A named member of a map.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Field {
     /// The member's name.
     pub name: Cow<'static, str>,
-    /// Its type.
+    /// The member's type.
     pub of: TypeId,
-    /// What an absent member counts as where it is a key of a list's items.
+    /// The value of an absent member that is a key of a list's items.
     pub default: Option<Value>,
-    /// When the member counts as there.
+    /// When the member is serialized.
     pub presence: Presence,
 }
 
 impl Field {
-    /// A field without a default that is there when it is there.
+    /// A field without a default that is serialized if present.
     pub fn new(name: impl Into<Cow<'static, str>>, of: TypeId) -> Self {
         Field { name: name.into(), of, default: None, presence: Presence::Plain }
     }
 }
 
-/// What is known of a map. A struct is a map with named fields.
+/// The type of a map. A struct is a map with named fields.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Map {
     fields: Vec<Field>,
@@ -113,55 +115,55 @@ pub struct Map {
 }
 
 impl Map {
-    /// A map with these named fields, and members of type `rest` under any other name; without
+    /// A map with these named fields, and members of type `rest` under any other name. Without
     /// `rest` no other name is allowed. An `atomic` map is one leaf.
     ///
-    /// Of two fields with the same name the first counts.
+    /// The first of two fields with the same name counts.
     pub fn new(mut fields: Vec<Field>, rest: Option<TypeId>, atomic: bool) -> Self {
         fields.sort_by(|a, b| a.name.cmp(&b.name));
         fields.dedup_by(|later, first| later.name == first.name);
         Map { fields, rest, atomic }
     }
 
-    /// The field of this name, if the schema knows it.
+    /// The named field, if it exists.
     pub fn field(&self, name: &str) -> Option<&Field> {
         self.fields.binary_search_by(|field| (*field.name).cmp(name)).ok().map(|at| &self.fields[at])
     }
 
-    /// All named fields, by name.
+    /// All named fields, sorted by name.
     pub fn fields(&self) -> &[Field] {
         &self.fields
     }
 
-    /// The type of members that are no named field; `None` where there are none.
+    /// The type of all other members; `None` if they are not allowed.
     pub fn rest(&self) -> Option<TypeId> {
         self.rest
     }
 
-    /// Is the map one leaf?
+    /// Whether the map is one leaf.
     pub fn is_atomic(&self) -> bool {
         self.atomic
     }
 
-    /// Has the map a name for each of its members?
+    /// Whether all members are named fields.
     pub fn is_struct(&self) -> bool {
         self.rest.is_none() && !self.fields.is_empty()
     }
 
-    /// The type of a member; `None` where the schema has no room for it.
+    /// The type of a member; `None` if the schema does not allow it.
     pub fn member(&self, name: &str) -> Option<TypeId> {
         self.field(name).map(|field| field.of).or(self.rest)
     }
 }
 
-/// A type: what a value may be. A type without any of the three fits nothing.
+/// The allowed forms of a value. A type without any form matches no value.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Type {
-    /// It may be a scalar.
+    /// The scalar form, if allowed.
     pub scalar: Option<Scalar>,
-    /// It may be a list.
+    /// The list form, if allowed.
     pub list: Option<List>,
-    /// It may be a map.
+    /// The map form, if allowed.
     pub map: Option<Map>,
 }
 
@@ -181,7 +183,7 @@ impl Type {
         Type { map: Some(map), ..Type::default() }
     }
 
-    /// The same type with its map, or else its list, made one leaf, or made no leaf.
+    /// The same type with its map, or else its list, made atomic or not atomic.
     #[must_use]
     pub fn with_atomicity(mut self, atomic: bool) -> Self {
         if let Some(map) = &mut self.map {
@@ -195,29 +197,29 @@ impl Type {
     }
 }
 
-/// A set of types that refer to each other. Made by a [`SchemaBuilder`].
+/// A set of types that refer to each other, made by a [`SchemaBuilder`].
 #[derive(Debug)]
 pub struct Schema {
     types: Vec<Type>,
 }
 
 impl Schema {
-    /// The type that is read off each value: maps part by part, lists as one leaf. What a field
-    /// without a schema has.
+    /// The type deduced from each value: maps merge member by member, lists are atomic. Fields
+    /// without a schema have this type.
     pub const DEDUCED: TypeId = TypeId(0);
-    /// The type of anything that is one leaf, however deep.
+    /// The type of values that are always one leaf.
     pub const UNTYPED: TypeId = TypeId(1);
 
     /// The type with this number.
     ///
     /// # Panics
-    /// When the number is of another schema that has more types.
+    /// When the number belongs to another schema with more types.
     pub fn get(&self, id: TypeId) -> &Type {
         &self.types[id.0 as usize]
     }
 }
 
-/// Makes a [`Schema`].
+/// Builds a [`Schema`].
 #[derive(Debug)]
 pub struct SchemaBuilder {
     types: Vec<Type>,
@@ -230,7 +232,7 @@ impl Default for SchemaBuilder {
 }
 
 impl SchemaBuilder {
-    /// A schema that knows [`Schema::DEDUCED`] and [`Schema::UNTYPED`].
+    /// Creates a schema with only [`Schema::DEDUCED`] and [`Schema::UNTYPED`].
     pub fn new() -> Self {
         let any = |map: Map| Type {
             scalar: Some(Scalar::Any),
@@ -249,39 +251,40 @@ impl SchemaBuilder {
         id
     }
 
-    /// A number for a type that is [defined](Self::define) later, so that types can contain it.
+    /// Reserves a number for a type that is [defined](Self::define) later, so that types can
+    /// contain it.
     ///
     /// # Panics
-    /// Above 2³² types.
+    /// When there are more than 2³² types.
     pub fn reserve(&mut self) -> TypeId {
         let id = u32::try_from(self.types.len()).expect("a schema has fewer than 2^32 types");
         self.types.push(Type::default());
         TypeId(id)
     }
 
-    /// Says what a reserved type is.
+    /// Defines a reserved type.
     ///
     /// # Panics
-    /// When the number was not given by this builder.
+    /// When this builder did not reserve the number.
     pub fn define(&mut self, id: TypeId, of: Type) {
         self.types[id.0 as usize] = of;
     }
 
-    /// What is known of a type so far.
+    /// The current definition of a type.
     ///
     /// # Panics
-    /// When the number was not given by this builder.
+    /// When this builder did not issue the number.
     pub fn get(&self, id: TypeId) -> &Type {
         &self.types[id.0 as usize]
     }
 
-    /// The schema.
+    /// Returns the schema.
     pub fn build(self) -> Arc<Schema> {
         Arc::new(Schema { types: self.types })
     }
 }
 
-/// The type of the objects of one kind: a schema and where in it to begin. Cheap to clone.
+/// The type of the objects of one kind: a schema and its root type. It is cheap to clone.
 #[derive(Clone, Debug)]
 pub struct Typing {
     schema: Arc<Schema>,
@@ -294,13 +297,13 @@ impl Typing {
         Typing { schema, root }
     }
 
-    /// Objects without a schema: every map merges part by part, every list is one leaf.
+    /// The typing of objects without a schema: maps merge member by member, lists are atomic.
     pub fn deduced() -> Self {
         static DEDUCED: LazyLock<Arc<Schema>> = LazyLock::new(|| SchemaBuilder::new().build());
         Typing { schema: Arc::clone(&DEDUCED), root: Schema::DEDUCED }
     }
 
-    /// The types.
+    /// The schema.
     pub fn schema(&self) -> &Schema {
         &self.schema
     }
@@ -310,7 +313,7 @@ impl Typing {
         self.root
     }
 
-    /// Do both begin at the same type of the same schema?
+    /// Whether both have the same root in the same schema.
     pub fn is_same(&self, other: &Typing) -> bool {
         Arc::ptr_eq(&self.schema, &other.schema) && self.root == other.root
     }

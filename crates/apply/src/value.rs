@@ -1,7 +1,7 @@
-//! JSON values as Go's code sees them: an order over all of them, equality that takes `1` and `1.0`
-//! for the same, and the texts that appear in error messages and in keys of managedFields.
+//! JSON values with Go's semantics: a total order, equality in which `1` equals `1.0`, and the text
+//! forms in error messages and in keys of managedFields.
 //!
-//! Rules: `structured-merge-diff/v6/value`, and for texts `fmt`, `strconv` and json-iterator.
+//! Sources: `structured-merge-diff/v6/value`, and for texts `fmt`, `strconv` and json-iterator.
 
 use std::cmp::Ordering;
 use std::fmt::Write as _;
@@ -9,7 +9,7 @@ use std::fmt::Write as _;
 use listwatch_meta::go::quote;
 use serde_json::{Map, Number, Value};
 
-/// A number: what Go decodes it to.
+/// A number as Go decodes it.
 enum Num {
     Int(i64),
     Float(f64),
@@ -22,7 +22,7 @@ fn num(number: &Number) -> Num {
     }
 }
 
-/// Are two values the same? Numbers are compared by value, maps without regard to order.
+/// Whether two values are equal. Numbers are compared by value, maps without regard to order.
 pub(crate) fn equal(a: &Value, b: &Value) -> bool {
     match (a, b) {
         (Value::Number(a), Value::Number(b)) => compare_numbers(a, b) == Ordering::Equal,
@@ -48,7 +48,7 @@ fn compare_numbers(a: &Number, b: &Number) -> Ordering {
     }
 }
 
-/// An order over all values: numbers, texts, booleans, lists, maps, null.
+/// Orders all values: numbers, texts, booleans, lists, maps, null.
 pub(crate) fn compare(a: &Value, b: &Value) -> Ordering {
     let rank = |value: &Value| match value {
         Value::Number(_) => 0,
@@ -82,7 +82,7 @@ fn compare_maps(a: &Map<String, Value>, b: &Map<String, Value>) -> Ordering {
     parts.into_iter().find(|order| order.is_ne()).unwrap_or_else(|| a.len().cmp(&b.len()))
 }
 
-/// Is a value the zero value of its Go type, or nothing?
+/// Whether a value is absent or the zero value of its Go type.
 pub(crate) fn is_zero(value: &Value) -> bool {
     match value {
         Value::Null => true,
@@ -94,19 +94,21 @@ pub(crate) fn is_zero(value: &Value) -> bool {
     }
 }
 
-/// A value as paths in messages show it (`value.ToString`).
-pub(crate) fn shown(value: &Value) -> String {
+/// Formats a value as in paths of messages (`value.ToString`).
+pub(crate) fn format_path_value(value: &Value) -> String {
     match value {
         Value::Null => "null".to_owned(),
         Value::Bool(flag) => flag.to_string(),
         Value::Number(number) => shown_number(number),
         Value::String(text) => quote(text),
-        Value::Array(items) => format!("[{}]", items.iter().map(shown).collect::<Vec<_>>().join(",")),
-        Value::Object(members) => members.iter().map(|(name, value)| format!("{name}={}", shown(value))).collect(),
+        Value::Array(items) => format!("[{}]", items.iter().map(format_path_value).collect::<Vec<_>>().join(",")),
+        Value::Object(members) => {
+            members.iter().map(|(name, value)| format!("{name}={}", format_path_value(value))).collect()
+        }
     }
 }
 
-/// A number as `%v` prints it.
+/// Formats a number as `%v` does.
 fn shown_number(number: &Number) -> String {
     match num(number) {
         Num::Int(int) => int.to_string(),
@@ -114,8 +116,8 @@ fn shown_number(number: &Number) -> String {
     }
 }
 
-/// A float by the shortest digits that name it; with an exponent of at least `digits` digits below
-/// ten to the `low` and from ten to the `high` on.
+/// Formats a float with the shortest digits that identify it. Values below 10^`low` and from
+/// 10^`high` on have an exponent with at least `digits` digits.
 fn general(float: f64, low: i32, high: i32, digits: usize) -> String {
     let scientific = format!("{float:e}");
     let (mantissa, exponent) = scientific.split_once('e').unwrap_or((&scientific, "0"));
@@ -124,42 +126,44 @@ fn general(float: f64, low: i32, high: i32, digits: usize) -> String {
         let sign = if exponent < 0 { '-' } else { '+' };
         return format!("{mantissa}e{sign}{:0digits$}", exponent.unsigned_abs());
     }
-    // Prints all digits, and no more than there are.
+    // Prints all digits and no trailing zeros.
     format!("{float}")
 }
 
-/// A value as `%v` prints it.
-pub(crate) fn printed(value: &Value) -> String {
+/// Formats a value as `%v` does.
+pub(crate) fn format_plain(value: &Value) -> String {
     match value {
         Value::Null => "<nil>".to_owned(),
         Value::String(text) => text.clone(),
-        Value::Bool(_) | Value::Number(_) => shown(value),
-        Value::Array(items) => format!("[{}]", items.iter().map(printed).collect::<Vec<_>>().join(" ")),
+        Value::Bool(_) | Value::Number(_) => format_path_value(value),
+        Value::Array(items) => format!("[{}]", items.iter().map(format_plain).collect::<Vec<_>>().join(" ")),
         Value::Object(members) => {
             let mut members: Vec<_> = members.iter().collect();
             members.sort_by_key(|(name, _)| *name);
             let members: Vec<String> =
-                members.into_iter().map(|(name, value)| format!("{name}:{}", printed(value))).collect();
+                members.into_iter().map(|(name, value)| format!("{name}:{}", format_plain(value))).collect();
             format!("map[{}]", members.join(" "))
         }
     }
 }
 
-/// A value as `%#v` prints it.
-pub(crate) fn in_go_syntax(value: &Value) -> String {
+/// Formats a value as `%#v` does.
+pub(crate) fn format_go_syntax(value: &Value) -> String {
     match value {
         Value::Null => "interface {}(nil)".to_owned(),
         Value::Array(items) => {
-            format!("[]interface {{}}{{{}}}", items.iter().map(in_go_syntax).collect::<Vec<_>>().join(", "))
+            format!("[]interface {{}}{{{}}}", items.iter().map(format_go_syntax).collect::<Vec<_>>().join(", "))
         }
         Value::Object(members) => {
             let mut members: Vec<_> = members.iter().collect();
             members.sort_by_key(|(name, _)| *name);
-            let members: Vec<String> =
-                members.into_iter().map(|(name, value)| format!("{}:{}", quote(name), in_go_syntax(value))).collect();
+            let members: Vec<String> = members
+                .into_iter()
+                .map(|(name, value)| format!("{}:{}", quote(name), format_go_syntax(value)))
+                .collect();
             format!("map[string]interface {{}}{{{}}}", members.join(", "))
         }
-        scalar => shown(scalar),
+        scalar => format_path_value(scalar),
     }
 }
 
@@ -176,7 +180,7 @@ pub(crate) fn go_type(value: &Value) -> &'static str {
     }
 }
 
-/// Writes a value as json-iterator does: members by name, `<`, `>` and `&` escaped.
+/// Writes a value as json-iterator does: members sorted by name; `<`, `>` and `&` escaped.
 pub(crate) fn write_json(value: &Value, out: &mut String) {
     match value {
         Value::Null => out.push_str("null"),
@@ -215,7 +219,7 @@ pub(crate) fn write_json(value: &Value, out: &mut String) {
     }
 }
 
-/// Writes a JSON text as json-iterator does, with or without the escapes that keep HTML safe.
+/// Writes a JSON string as json-iterator does, with or without HTML escapes.
 pub(crate) fn write_text(text: &str, html: bool, out: &mut String) {
     out.push('"');
     for char in text.chars() {
@@ -240,7 +244,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn values_have_an_order() {
+    fn values_are_totally_ordered() {
         let sorted = [
             json!(-1),
             json!(1),
@@ -271,11 +275,11 @@ mod tests {
     }
 
     #[test]
-    fn values_are_written_as_go_writes_them() {
+    fn values_are_encoded_as_in_go() {
         let check = |value: Value, json: &str, shown: &str| {
             let mut out = String::new();
             write_json(&value, &mut out);
-            assert_eq!((out.as_str(), super::shown(&value).as_str()), (json, shown));
+            assert_eq!((out.as_str(), super::format_path_value(&value).as_str()), (json, shown));
         };
         check(json!("a<\"\n\u{2028}é"), r#""a\u003c\"\n\u2028é""#, "\"a<\\\"\\n\\u2028é\"");
         check(json!(1.0), "1", "1");
@@ -287,11 +291,11 @@ mod tests {
     }
 
     #[test]
-    fn values_are_printed_as_go_prints_them() {
+    fn values_are_formatted_as_in_go() {
         let value = json!({"b": [1, "x"], "a": null});
-        assert_eq!(printed(&value), "map[a:<nil> b:[1 x]]");
+        assert_eq!(format_plain(&value), "map[a:<nil> b:[1 x]]");
         assert_eq!(
-            in_go_syntax(&value),
+            format_go_syntax(&value),
             r#"map[string]interface {}{"a":interface {}(nil), "b":[]interface {}{1, "x"}}"#
         );
     }

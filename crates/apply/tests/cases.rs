@@ -1,27 +1,26 @@
-//! Server-side apply as stories: who writes what, and what the object and its owners are after it.
-//! Every outcome here is what Kubernetes' own code does, as its tests say or as a kube-apiserver
-//! v1.36 was seen to do.
+//! Server-side apply in small scenarios: a sequence of writes, then the expected object and owners.
+//! Each outcome matches Kubernetes' own tests or an observed kube-apiserver v1.36.
 
 use listwatch_apply::{ApplyError, Kind, LAST_APPLIED, Path, Set, Typing, Writer, managed};
 use serde_json::{Value, json};
 use time::{Duration, OffsetDateTime};
 
-/// One object through its writes; time goes on by a second with each.
-struct Story {
+/// One object and its writes; each write is one second after the last.
+struct Scenario {
     kind: Kind,
     object: Option<Value>,
     now: OffsetDateTime,
     reset: Set,
 }
 
-impl Story {
+impl Scenario {
     fn of(kind: Kind) -> Self {
-        Story { kind, object: None, now: OffsetDateTime::UNIX_EPOCH, reset: Set::new() }
+        Scenario { kind, object: None, now: OffsetDateTime::UNIX_EPOCH, reset: Set::new() }
     }
 
     fn built_in(api_version: &str, kind: &str) -> Self {
         let typing = Typing::of_built_in(api_version, kind).unwrap();
-        Story::of(Kind::built_in(api_version, kind, typing))
+        Scenario::of(Kind::built_in(api_version, kind, typing))
     }
 
     fn writer<'a>(&'a self, manager: &'a str) -> Writer<'a> {
@@ -61,14 +60,14 @@ impl Story {
         self
     }
 
-    /// A part of the object.
+    /// Checks a part of the object.
     fn shows(&mut self, pointer: &str, expected: Value) -> &mut Self {
         let found = self.object.as_ref().unwrap().pointer(pointer).cloned().unwrap_or(Value::Null);
         assert_eq!(found, expected, "{pointer} of {}", self.object.as_ref().unwrap());
         self
     }
 
-    /// Who owns what: one line an owner, `name operation: fields`.
+    /// Checks the owners: one line per owner, `name operation: fields`.
     fn owned(&mut self, expected: &[&str]) -> &mut Self {
         let entries = self.object.as_ref().unwrap()["metadata"].get("managedFields").cloned().unwrap_or(json!([]));
         let managed = managed::decode(&entries).unwrap();
@@ -100,12 +99,12 @@ fn map(data: Value) -> Value {
     json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "a"}, "data": data})
 }
 
-fn maps() -> Story {
-    Story::built_in("v1", "ConfigMap")
+fn maps() -> Scenario {
+    Scenario::built_in("v1", "ConfigMap")
 }
 
 #[test]
-fn what_is_applied_is_owned_and_what_is_left_out_goes() {
+fn applied_fields_are_owned_and_omitted_ones_are_removed() {
     maps()
         .apply("m", &map(json!({"a": "1", "b": "1"})))
         .owned(&["m Apply: .data.a .data.b"])
@@ -118,7 +117,7 @@ fn what_is_applied_is_owned_and_what_is_left_out_goes() {
 }
 
 #[test]
-fn what_others_own_stays() {
+fn omitted_field_owned_by_another_manager_stays() {
     maps()
         .apply("m", &map(json!({"a": "1", "b": "1"})))
         .apply("n", &map(json!({"b": "1", "c": "1"})))
@@ -130,7 +129,7 @@ fn what_others_own_stays() {
 }
 
 #[test]
-fn conflicts_name_the_owner_and_the_field() {
+fn conflict_names_owner_and_field() {
     let mut story = maps();
     story
         .apply("m", &map(json!({"a": "1", "b": "1"})))
@@ -158,7 +157,7 @@ fn conflicts_name_the_owner_and_the_field() {
 }
 
 #[test]
-fn the_same_value_is_shared() {
+fn applying_the_same_value_shares_ownership() {
     let mut story = maps();
     story.apply("m", &map(json!({"a": "1"}))).apply("n", &map(json!({"a": "1"})));
     story.owned(&["m Apply: .data.a", "n Apply: .data.a"]);
@@ -171,7 +170,7 @@ fn the_same_value_is_shared() {
 }
 
 #[test]
-fn applying_again_changes_nothing() {
+fn reapplying_changes_nothing() {
     let mut story = maps();
     story.apply("m", &map(json!({"a": "1"})));
     let before = story.object.clone();
@@ -181,7 +180,7 @@ fn applying_again_changes_nothing() {
 }
 
 #[test]
-fn updates_take_fields_over() {
+fn update_takes_over_changed_fields() {
     maps()
         .apply("m", &map(json!({"a": "1", "b": "1"})))
         .update("u", |map| map["data"]["a"] = json!("2"))
@@ -198,7 +197,7 @@ fn updates_take_fields_over() {
 }
 
 #[test]
-fn a_create_owns_what_it_sent_and_what_was_filled_in() {
+fn create_owns_sent_and_defaulted_fields() {
     let deployment = json!({
         "apiVersion": "apps/v1", "kind": "Deployment", "metadata": {"name": "d", "labels": {"a": "b"}},
         "spec": {
@@ -209,7 +208,7 @@ fn a_create_owns_what_it_sent_and_what_was_filled_in() {
             ]}},
         },
     });
-    let mut story = Story::built_in("apps/v1", "Deployment");
+    let mut story = Scenario::built_in("apps/v1", "Deployment");
     story.update("c", |object| *object = deployment);
     let fields = story.object.as_ref().unwrap()["metadata"]["managedFields"][0]["fieldsV1"].to_string();
     assert_eq!(
@@ -223,8 +222,8 @@ fn pod(containers: Value) -> Value {
 }
 
 #[test]
-fn items_of_lists_are_told_apart_by_their_keys() {
-    let mut story = Story::built_in("v1", "Pod");
+fn list_items_are_identified_by_their_keys() {
+    let mut story = Scenario::built_in("v1", "Pod");
     story
         .apply("m", &pod(json!([{"name": "a", "image": "1"}, {"name": "b", "image": "1"}])))
         .apply("n", &pod(json!([{"name": "b", "env": [{"name": "X", "value": "1"}]}])))
@@ -247,9 +246,9 @@ fn items_of_lists_are_told_apart_by_their_keys() {
 }
 
 #[test]
-fn keys_have_defaults() {
+fn absent_key_field_takes_its_default() {
     let ports = |ports: Value| pod(json!([{"name": "a", "ports": ports}]));
-    Story::built_in("v1", "Pod")
+    Scenario::built_in("v1", "Pod")
         .apply("m", &ports(json!([{"containerPort": 80}])))
         .apply("n", &ports(json!([{"containerPort": 80, "protocol": "TCP"}, {"containerPort": 80, "protocol": "UDP"}])))
         .shows(
@@ -259,11 +258,11 @@ fn keys_have_defaults() {
 }
 
 #[test]
-fn items_take_the_order_of_what_is_applied() {
+fn applied_items_have_the_order_of_the_configuration() {
     let named =
         |names: &str| Value::from_iter(names.chars().map(|name| json!({"name": name.to_string(), "image": "i"})));
     let check = |live: &str, config: &str, expected: &str| {
-        Story::built_in("v1", "Pod")
+        Scenario::built_in("v1", "Pod")
             .apply("m", &pod(named(live)))
             .apply("n", &pod(named(config)))
             .shows("/spec/containers", named(expected));
@@ -277,7 +276,7 @@ fn items_take_the_order_of_what_is_applied() {
 }
 
 #[test]
-fn sets_have_each_item_once() {
+fn set_items_are_unique_and_shared() {
     let with = |finalizers: Value| json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "a", "finalizers": finalizers}});
     maps()
         .apply("m", &with(json!(["x/1", "x/2"])))
@@ -293,9 +292,9 @@ fn sets_have_each_item_once() {
 }
 
 #[test]
-fn a_leaf_is_owned_whole() {
+fn atomic_map_is_owned_as_a_whole() {
     let service = |selector: Value| json!({"apiVersion": "v1", "kind": "Service", "metadata": {"name": "s"}, "spec": {"selector": selector}});
-    Story::built_in("v1", "Service")
+    Scenario::built_in("v1", "Service")
         .apply("m", &service(json!({"a": "1"})))
         .owned(&["m Apply: .spec.selector"])
         .refuse("n", &service(json!({"b": "1"})), r#"Apply failed with 1 conflict: conflict with "m": .spec.selector"#)
@@ -304,7 +303,7 @@ fn a_leaf_is_owned_whole() {
 }
 
 #[test]
-fn what_was_there_before_the_first_apply_is_somebodys() {
+fn untracked_fields_belong_to_before_first_apply() {
     let mut story = maps();
     story.object = Some(map(json!({"a": "1"})));
     story
@@ -318,14 +317,14 @@ fn what_was_there_before_the_first_apply_is_somebodys() {
 }
 
 #[test]
-fn an_object_without_an_account_stays_without_until_it_is_applied() {
+fn update_of_untracked_object_adds_no_managed_fields() {
     let mut story = maps();
     story.object = Some(map(json!({"a": "1"})));
     story.update("u", |map| map["data"]["a"] = json!("2")).owned(&[]);
 }
 
 #[test]
-fn kubectl_takes_over_from_its_client_side_applies() {
+fn kubectl_apply_takes_over_its_client_side_applies() {
     let last = map(json!({"a": "1", "b": "1"})).to_string();
     let with = |data: Value| {
         let mut config = map(data);
@@ -353,7 +352,7 @@ fn kubectl_takes_over_from_its_client_side_applies() {
 }
 
 #[test]
-fn an_account_can_be_reset_and_set() {
+fn client_can_reset_and_set_managed_fields() {
     for nothing in [json!([]), json!([{}])] {
         maps()
             .apply("m", &map(json!({"a": "1"})))
@@ -378,7 +377,7 @@ fn an_account_can_be_reset_and_set() {
 }
 
 #[test]
-fn the_oldest_updaters_are_merged() {
+fn oldest_update_entries_are_merged_above_the_bound() {
     let mut story = maps();
     story.update("c", |object| *object = map(json!({"z": "1"})));
     for at in 0..managed::UPDATE_MANAGERS_MAX + 3 {
@@ -392,7 +391,7 @@ fn the_oldest_updaters_are_merged() {
 }
 
 #[test]
-fn a_configuration_of_another_kind_or_shape_is_refused() {
+fn apply_rejects_configuration_of_another_kind_or_type() {
     maps()
         .refuse("m", &json!({"kind": "Pod", "apiVersion": "v1"}), "invalid object type: /v1, Kind=Pod")
         .refuse("m", &json!({}), "invalid object type: /, Kind=")
@@ -413,7 +412,7 @@ fn a_configuration_of_another_kind_or_shape_is_refused() {
         );
     let refused = |containers: Value, why: &str| {
         let text = format!("failed to create typed patch object (/p; /v1, Kind=Pod): .spec.containers: {why}");
-        Story::built_in("v1", "Pod").refuse("m", &pod(containers), &text);
+        Scenario::built_in("v1", "Pod").refuse("m", &pod(containers), &text);
     };
     refused(json!([null]), "element 0: associative list with keys may not have a null element");
     refused(json!([1]), "element 0: associative list with keys may not have non-map elements");
@@ -421,8 +420,8 @@ fn a_configuration_of_another_kind_or_shape_is_refused() {
 }
 
 #[test]
-fn what_a_write_cannot_change_it_does_not_own() {
-    let mut story = Story::of(Kind::custom("e.com/v1", "T", Typing::deduced(), Vec::new()));
+fn reset_fields_are_not_owned() {
+    let mut story = Scenario::of(Kind::custom("e.com/v1", "T", Typing::deduced(), Vec::new()));
     story.reset = [Path::of_fields(&["status"])].iter().collect();
     let config = |size: u32| json!({"apiVersion": "e.com/v1", "kind": "T", "metadata": {"name": "a"}, "spec": {"size": size}, "status": {"x": size}});
     story.apply("m", &config(1)).owned(&["m Apply: .spec .spec.size"]);
@@ -430,14 +429,14 @@ fn what_a_write_cannot_change_it_does_not_own() {
 }
 
 #[test]
-fn versions_of_a_custom_kind_share_an_account() {
+fn versions_of_a_custom_kind_share_managed_fields() {
     let schema = json!({"type": "object", "properties": {"spec": {"type": "object", "properties": {"a": {"type": "string"}, "b": {"type": "string"}}}}});
     let typing = || Typing::of_custom_resource(&schema, false);
     let kind = |version: &str, other: &[&str]| {
         Kind::custom(version, "T", typing(), other.iter().map(|version| ((*version).to_owned(), typing())).collect())
     };
     let config = |version: &str, spec: Value| json!({"apiVersion": version, "kind": "T", "metadata": {"name": "x"}, "spec": spec});
-    let mut story = Story::of(kind("e.com/v1", &["e.com/v2"]));
+    let mut story = Scenario::of(kind("e.com/v1", &["e.com/v2"]));
     story.apply("m", &config("e.com/v1", json!({"a": "1", "b": "1"})));
     story.kind = kind("e.com/v2", &["e.com/v1"]);
     story.object.as_mut().unwrap()["apiVersion"] = json!("e.com/v2");
@@ -450,19 +449,19 @@ fn versions_of_a_custom_kind_share_an_account() {
         .apply("m", &config("e.com/v2", json!({"a": "1"})))
         .shows("/spec", json!({"a": "1"}))
         .owned(&["m Apply: .spec.a"]);
-    // A version that is no more takes its entries along.
+    // Entries of a removed version are dropped.
     story.kind = kind("e.com/v3", &[]);
     story.object.as_mut().unwrap()["apiVersion"] = json!("e.com/v3");
     story.apply("n", &config("e.com/v3", json!({"a": "2"}))).owned(&["n Apply: .spec.a"]);
 }
 
 #[test]
-fn a_type_that_became_one_leaf_is_owned_as_one() {
+fn fields_of_a_now_atomic_map_become_one_leaf() {
     let schema = |whole: &str| json!({"type": "object", "properties": {"spec": {"type": "object", "x-kubernetes-map-type": whole, "properties": {"a": {"type": "string"}, "b": {"type": "string"}}}}});
     let kind =
         |whole: &str| Kind::custom("e.com/v1", "T", Typing::of_custom_resource(&schema(whole), false), Vec::new());
     let config = |spec: Value| json!({"apiVersion": "e.com/v1", "kind": "T", "metadata": {"name": "x"}, "spec": spec});
-    let mut story = Story::of(kind("granular"));
+    let mut story = Scenario::of(kind("granular"));
     story.apply("m", &config(json!({"a": "1"}))).owned(&["m Apply: .spec.a"]);
     story.kind = kind("atomic");
     story
@@ -473,9 +472,9 @@ fn a_type_that_became_one_leaf_is_owned_as_one() {
 }
 
 #[test]
-fn items_that_stand_twice_are_one_leaf() {
+fn duplicate_items_are_one_leaf() {
     let twice = json!([{"name": "a", "image": "1"}, {"name": "a", "image": "2"}]);
-    let mut story = Story::built_in("v1", "Pod");
+    let mut story = Scenario::built_in("v1", "Pod");
     story.update("u", |object| *object = pod(twice.clone()));
     story
         .refuse(
@@ -489,7 +488,7 @@ fn items_that_stand_twice_are_one_leaf() {
 }
 
 #[test]
-fn a_scale_has_a_part_of_the_account() {
+fn scale_shares_the_managers_of_replicas() {
     let replicas = Path::of_fields(&["spec", "replicas"]);
     let entry = |manager: &str, operation: &str, fields: Value| json!({"manager": manager, "operation": operation, "apiVersion": "apps/v1", "fieldsType": "FieldsV1", "fieldsV1": fields});
     let parent = managed::decode(&json!([

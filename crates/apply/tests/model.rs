@@ -1,7 +1,7 @@
-//! Random writes by many managers against a model too simple to be wrong: an object is a map from
-//! names to values, and each manager owns a set of names. The map itself is one of them: an update
-//! that makes it owns it, and still does when an applier has taken its last name away (as the field
-//! manager of Kubernetes 1.36 was seen to do, which then refuses the next applier of any name).
+//! Random writes by many managers, checked against a simple model: an object maps names to values,
+//! and each manager owns a set of names. The map itself is one of the names. An update that creates
+//! the map owns it, and still does after an applier removed the last name, as observed in
+//! Kubernetes 1.36, which then rejects the next applier of any name.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -12,7 +12,7 @@ use time::{Duration, OffsetDateTime};
 
 type Data = BTreeMap<String, String>;
 
-/// How the model and [`read`] call the map itself; no name in it is this.
+/// The name of the map itself in the model and in [`read`]; no other name equals it.
 const THE_MAP: &str = ".";
 
 #[derive(Clone, Debug)]
@@ -24,12 +24,12 @@ enum Write {
 #[derive(Clone, Debug, Default, PartialEq)]
 struct Model {
     data: Data,
-    /// Appliers (`true`) and updaters.
+    /// The names of each applier (`true`) and updater.
     owners: BTreeMap<(u8, bool), BTreeSet<String>>,
 }
 
 impl Model {
-    /// True when the write is refused; then nothing changes.
+    /// Applies a write; true when it is rejected, and then nothing changes.
     fn write(&mut self, write: &Write) -> bool {
         match write {
             Write::Apply { manager, data, force } => {
@@ -76,7 +76,7 @@ impl Model {
         false
     }
 
-    /// The map itself, when there was none and these data make one.
+    /// The map itself, if this write creates it.
     fn made_by(&self, data: &Data) -> Option<String> {
         (self.data.is_empty() && !data.is_empty()).then(|| THE_MAP.to_owned())
     }
@@ -86,7 +86,7 @@ fn name(manager: u8) -> String {
     format!("m{manager}")
 }
 
-/// Without the map where nothing is in it: the kind's decoding leaves it out, before anybody asks whose it is.
+/// The object, without an empty map: the kind's decoding drops one.
 fn object(data: &Data) -> Value {
     let mut object = json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "a", "uid": "u"}});
     if !data.is_empty() {
@@ -95,7 +95,7 @@ fn object(data: &Data) -> Value {
     object
 }
 
-/// What an object says of itself: its data, and who owns which of them.
+/// The object's data and owners.
 fn read(object: &Value) -> Model {
     let data = object["data"].as_object().into_iter().flatten();
     let data = data.map(|(name, value)| (name.clone(), value.as_str().unwrap().to_owned())).collect();
@@ -132,7 +132,7 @@ fn any_write() -> impl Strategy<Value = Write> {
 
 proptest! {
     #[test]
-    fn ownership_is_as_simple_as_it_seems(writes in prop::collection::vec(any_write(), 1..16)) {
+    fn random_writes_agree_with_a_model_of_owned_names(writes in prop::collection::vec(any_write(), 1..16)) {
         let kind = Kind::built_in("v1", "ConfigMap", Typing::of_built_in("v1", "ConfigMap").unwrap());
         let reset = Set::new();
         let mut model = Model::default();
@@ -145,7 +145,7 @@ proptest! {
                 Write::Apply { manager, data, force } => {
                     let manager = name(*manager);
                     let by = Writer { manager: &manager, subresource: "", now, reset: &reset };
-                    // A configuration says nothing of the uid.
+                    // Configurations have no uid.
                     let mut config = object(data);
                     config["metadata"].as_object_mut().unwrap().remove("uid");
                     match kind.apply(live.as_ref(), &config, by, *force) {
@@ -169,7 +169,7 @@ proptest! {
                     let by = Writer { manager: &manager, subresource: "", now, reset: &reset };
                     let mut new = object(data);
                     kind.update(live.as_ref(), &mut new, by);
-                    // Whoever empties the account stops it; the model has no word for that.
+                    // A reset of ownership ends the case, because the model does not cover it.
                     if new["metadata"].get("managedFields").is_none() {
                         return Ok(());
                     }
@@ -180,7 +180,7 @@ proptest! {
             let found = read(live);
             prop_assert_eq!(&found.data, &model.data, "the object is what its writers made of it, after {:?}", write);
             prop_assert_eq!(&found.owners, &model.owners, "each field has the owners that it should have, after {:?}", write);
-            // Nobody kept account of an empty object.
+            // An empty object has no managed fields.
             if live["metadata"].get("managedFields").is_none() {
                 return Ok(());
             }

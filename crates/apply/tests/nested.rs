@@ -1,9 +1,9 @@
-//! Random writes of Services, which have lists by two keys, sets, atomic lists and maps, against the
-//! rules of ownership said in sets of paths.
+//! Random writes of Services, which have keyed lists, sets, and atomic lists and maps, checked
+//! against ownership rules on sets of paths.
 //!
-//! An object is a set of paths: a leaf has a value; an item of a list, and a list or map that has
-//! something in it, is a path of its own without one. Before each write the model reads from the
-//! object who owns what, and says what both are after it.
+//! An object is a set of paths. A leaf has a value; a list item and a non-empty list or map are
+//! paths without one. Before each write the model reads the owners from the object, and computes
+//! object and owners after the write.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -13,19 +13,19 @@ use proptest::sample::subsequence;
 use serde_json::{Map, Value, json};
 use time::{Duration, OffsetDateTime};
 
-/// What there is, by path: leaves with their value, all else with null.
+/// All paths: leaves with their value, others with null.
 type Paths = BTreeMap<String, Value>;
 type Owners = BTreeMap<(String, bool), BTreeSet<String>>;
 
 #[derive(Clone, Debug)]
 struct Write {
     manager: u8,
-    /// An apply, forced or not; `None` is an update.
+    /// Whether an apply is forced; `None` is an update.
     apply: Option<bool>,
     object: Value,
 }
 
-/// The keys of a list of maps, by path without items.
+/// The key fields of a list of maps, by path without items.
 fn keys(path: &str) -> Option<&'static [&'static str]> {
     match path {
         ".spec.ports" => Some(&["port", "protocol"]),
@@ -34,7 +34,7 @@ fn keys(path: &str) -> Option<&'static [&'static str]> {
     }
 }
 
-/// Adds a value and all below it. The Service itself, its metadata and its spec are there anyway, and
+/// Adds a value and its subtree. The Service itself, its metadata and its spec always exist, and
 /// nobody owns names.
 fn collect(value: &Value, path: &str, paths: &mut Paths) {
     let atomic = matches!(path, ".spec.selector" | ".spec.externalIPs");
@@ -76,7 +76,7 @@ fn paths(object: Option<&Value>) -> Paths {
     paths
 }
 
-/// Is a path that of a list or map, which only is there for what is in it?
+/// Whether a path is a list or map that exists only because of its content.
 fn is_container(path: &str, all: &Paths) -> bool {
     !path.ends_with(']') && all[path].is_null()
 }
@@ -95,7 +95,7 @@ fn owners(object: Option<&Value>) -> Owners {
     owners
 }
 
-/// What a write makes of an object and its owners; `None` when it is refused.
+/// The object and its owners after a write; `None` when it is rejected.
 fn model(live: Option<&Value>, write: &Write) -> Option<(Paths, Owners)> {
     let (before, mut owners) = (paths(live), owners(live));
     let me = (format!("m{}", write.manager), write.apply.is_some());
@@ -104,7 +104,8 @@ fn model(live: Option<&Value>, write: &Write) -> Option<(Paths, Owners)> {
 
     let mut after = wanted.clone();
     if write.apply.is_some() {
-        // What I applied before, apply no more, and nobody else owns, goes, with all that is below it.
+        // Paths that this applier applied before, does not apply now, and nobody else owns are
+        // removed with their subtree.
         let others: BTreeSet<&String> =
             owners.iter().filter(|(owner, _)| **owner != me).flat_map(|(_, owned)| owned).chain(&own).collect();
         let mine = owners.get(&me).cloned().unwrap_or_default();
@@ -126,7 +127,7 @@ fn model(live: Option<&Value>, write: &Write) -> Option<(Paths, Owners)> {
         if contested && write.apply == Some(false) {
             return None;
         }
-        // Who owns a map itself still does when an apply has emptied it; a list is gone then.
+        // The owner of a map keeps it after an apply emptied it; a list is removed then.
         let is_map =
             |path: &String| before.keys().any(|other| is_below(other, path) && other[path.len()..].starts_with('.'));
         let emptied = |path: &String| write.apply.is_some() && is_container(path, &before) && is_map(path);
@@ -144,7 +145,7 @@ fn model(live: Option<&Value>, write: &Write) -> Option<(Paths, Owners)> {
 fn any_object() -> impl Strategy<Value = Value> {
     let text = || prop_oneof![Just("x"), Just("y")];
     let texts = move || prop::option::of(prop::collection::btree_map("[ab]", text(), 1..3));
-    // Go always prints a target port, so it is always said here.
+    // Go always serializes a target port, so every port here has one.
     let port = |port: u16, protocol: &'static str| {
         (prop::option::of(text()), 1..3).prop_map(move |(name, target)| {
             let mut item = json!({"port": port, "protocol": protocol, "targetPort": target});
@@ -173,7 +174,7 @@ fn any_object() -> impl Strategy<Value = Value> {
             ("ports", list(ports)),
         ]);
         let mut object = json!({"apiVersion": "v1", "kind": "Service", "metadata": metadata});
-        // An empty map that is applied is a leaf of its own, which these paths have no word for.
+        // An applied empty map is a leaf of its own, which these paths cannot express.
         if !spec.is_empty() {
             object["spec"] = Value::Object(spec);
         }
@@ -188,7 +189,7 @@ fn any_write() -> impl Strategy<Value = Write> {
 
 proptest! {
     #[test]
-    fn ownership_is_a_matter_of_paths(writes in prop::collection::vec(any_write(), 1..12)) {
+    fn random_writes_agree_with_a_model_of_owned_paths(writes in prop::collection::vec(any_write(), 1..12)) {
         let kind = Kind::built_in("v1", "Service", Typing::of_built_in("v1", "Service").unwrap());
         let reset = Set::new();
         let mut live: Option<Value> = None;
@@ -215,8 +216,8 @@ proptest! {
             };
             let found = (paths(Some(&new)), owners(Some(&new)));
             prop_assert_eq!(Some(found), expected, "{:?} of {:?}", write, live);
-            // What has no owner left is nobody's account any more; and an item that lost its keys is
-            // another one.
+            // A path without an owner is skipped, and an item that lost its keys is a different
+            // item.
             let keyless = |port: &Value| port.get("port").is_none() || port.get("protocol").is_none();
             let ports = new["spec"]["ports"].as_array();
             if new["metadata"].get("managedFields").is_none() || ports.into_iter().flatten().any(keyless) {

@@ -1,21 +1,21 @@
-//! Two hundred stories of several writers, as the field manager of Kubernetes tells them: which writes
-//! were refused and in which words, and what the object and its owners are in the end.
+//! Two hundred scenarios of several writers, checked against Kubernetes' field manager: the
+//! rejected writes and their messages, the final object and its owners.
 
 mod story;
 
 use serde_json::Value;
 use story::Outcome;
 
-/// One story a line; the head says where they come from.
+/// One scenario per line; the head describes their source.
 const STORIES: &str = include_str!("story/kubernetes.txt");
 
 #[test]
-fn stories_end_as_in_kubernetes() {
+fn scenarios_end_as_in_kubernetes() {
     let mut told = 0;
     let (mut refusals, mut owners) = (0, 0);
     for line in STORIES.lines().filter(|line| !line.starts_with('#')) {
         let story: Value = serde_json::from_str(line).unwrap();
-        let outcomes = story::tell(&story);
+        let outcomes = story::run_scenario(&story);
         let refused: Value = outcomes
             .iter()
             .map(|outcome| match outcome {

@@ -1,4 +1,4 @@
-//! What breaks, and when it heals: [`FaultyStorage`] stands between the servers and the store.
+//! Fault injection: [`FaultyStorage`] wraps the store between the servers and the memory store.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -17,14 +17,14 @@ use parking_lot::Mutex;
 use rand::rngs::StdRng;
 use rand::{Rng as _, SeedableRng as _};
 
-/// How much of each fault a run has; swarm testing: most runs have some faults and lack others.
+/// The rate of each fault in a run. Most runs have some faults and lack others (swarm testing).
 #[derive(Debug, Clone)]
 pub struct Faults {
-    /// Chance that a read is refused.
+    /// Probability that a read fails.
     pub refuse_reads: f64,
-    /// A watch of the store is lost after about so many items; 0 never.
+    /// Approximate number of items after which a store watch is lost; 0 for never.
     pub watch_lost_after: usize,
-    /// Chance that a write step is followed by a compaction near the head.
+    /// Probability that a write is followed by a compaction near the latest revision.
     pub compact: f64,
     /// Longest delay of a store call, in virtual milliseconds.
     pub delay_ms_max: u64,
@@ -44,18 +44,18 @@ impl Faults {
         }
     }
 
-    /// From now on nothing breaks.
+    /// Stops all faults.
     pub fn heal(&self) {
         self.healed.store(true, Ordering::Relaxed);
     }
 
-    /// Do faults still happen?
+    /// Whether faults are still injected.
     pub fn active(&self) -> bool {
         !self.healed.load(Ordering::Relaxed)
     }
 }
 
-/// A store that refuses, delays and loses watches, but never lies: what it says happened happened.
+/// A store that fails, delays and loses watches, but never returns wrong data.
 pub struct FaultyStorage {
     inner: Arc<MemoryStorage>,
     faults: Faults,
@@ -63,7 +63,7 @@ pub struct FaultyStorage {
 }
 
 impl FaultyStorage {
-    /// Puts faults in front of a store.
+    /// Wraps a store.
     pub fn new(inner: Arc<MemoryStorage>, faults: Faults, seed: u64) -> Arc<Self> {
         Arc::new(FaultyStorage { inner, faults, rng: Mutex::new(StdRng::seed_from_u64(seed)) })
     }
@@ -75,7 +75,7 @@ impl FaultyStorage {
         }
     }
 
-    async fn trouble(&self) -> Result<(), StoreFault> {
+    async fn inject_fault(&self) -> Result<(), StoreFault> {
         self.delay().await;
         if self.faults.active() && self.rng.lock().random_bool(self.faults.refuse_reads) {
             return Err(StoreFault::Unavailable("injected".to_owned()));
@@ -87,12 +87,12 @@ impl FaultyStorage {
 #[async_trait]
 impl Storage for FaultyStorage {
     async fn get(&self, key: &Key) -> Result<(Option<KeyValue>, Revision), ReadError> {
-        self.trouble().await?;
+        self.inject_fault().await?;
         self.inner.get(key).await
     }
 
     async fn list(&self, query: ListQuery) -> Result<ListPage, ReadError> {
-        self.trouble().await?;
+        self.inject_fault().await?;
         self.inner.list(query).await
     }
 
@@ -118,7 +118,7 @@ impl Storage for FaultyStorage {
     }
 
     async fn watch(&self, range: KeyRange, after: Revision) -> Result<Watch, WatchError> {
-        self.trouble().await?;
+        self.inject_fault().await?;
         let (items, progress) = self.inner.watch(range, after).await?.into_parts();
         let budget = match self.faults.watch_lost_after {
             0 => usize::MAX,
@@ -126,7 +126,7 @@ impl Storage for FaultyStorage {
         };
         let faults = self.faults.clone();
         let items = items.enumerate().scan(false, move |ended, (position, item)| {
-            // Nothing follows a loss.
+            // No item follows a lost watch.
             if *ended {
                 return std::future::ready(None);
             }
@@ -142,7 +142,7 @@ impl Storage for FaultyStorage {
     }
 
     async fn current_revision(&self) -> Result<Revision, ReadError> {
-        self.trouble().await?;
+        self.inject_fault().await?;
         self.inner.current_revision().await
     }
 

@@ -1,6 +1,6 @@
-//! The whole path in one process under one seed: writers, servers, watchers and a store that
-//! misbehaves, on a virtual clock; and the checkers that hold what every watcher saw against what
-//! happened.
+//! Simulation of the whole system in one process: writers, servers, watchers and a faulty store
+//! under one seed and a virtual clock. Checkers compare the events of every watcher with the
+//! store's log.
 //!
 //! ```text
 //!  traffic ──writes──▶ ApiServer A ─┐                      ┌─▶ FaultyStorage ─▶ MemoryStorage
@@ -10,7 +10,7 @@
 //!  trace of every observer ──▶ checkers ◀── truth: the store's own log
 //! ```
 //!
-//! [`run`] plays one seed and returns the first broken promise, if any. The same seed plays the
+//! [`run`] runs one seed and returns the first broken guarantee, if any. The same seed produces the
 //! same faults and the same traffic.
 #![forbid(unsafe_code)]
 
@@ -32,12 +32,12 @@ use crate::faults::{Faults, FaultyStorage};
 use crate::observer::{Observer, ObserverPlan};
 use crate::truth::Truth;
 
-/// How large a run is.
+/// The size of a run.
 #[derive(Debug, Clone)]
 pub struct Scale {
-    /// Writes tried.
+    /// Number of write attempts.
     pub writes: usize,
-    /// Watchers of all sorts.
+    /// Number of watchers.
     pub observers: usize,
 }
 
@@ -47,12 +47,12 @@ impl Default for Scale {
     }
 }
 
-/// A promise that did not hold, with what replays it.
+/// A broken guarantee, with the seed that reproduces it.
 #[derive(Debug)]
 pub struct Broken {
-    /// Plays the same run again.
+    /// The seed that reproduces the run.
     pub seed: u64,
-    /// The promise, and how it broke.
+    /// The guarantee and how it broke.
     pub promise: String,
 }
 
@@ -62,13 +62,13 @@ impl std::fmt::Display for Broken {
     }
 }
 
-/// Plays one seed on a runtime of its own whose clock is virtual.
+/// Runs one seed on its own runtime with a virtual clock.
 ///
 /// # Errors
-/// [`Broken`] with the first promise that did not hold.
+/// [`Broken`] with the first broken guarantee.
 ///
 /// # Panics
-/// When the world itself cannot be set up.
+/// When the setup fails.
 pub fn run(seed: u64, scale: &Scale) -> Result<(), Broken> {
     let runtime =
         tokio::runtime::Builder::new_current_thread().enable_all().start_paused(true).build().expect("a runtime");
@@ -77,7 +77,7 @@ pub fn run(seed: u64, scale: &Scale) -> Result<(), Broken> {
 
 async fn play(seed: u64, scale: &Scale) -> Result<(), String> {
     let mut rng = StdRng::seed_from_u64(seed);
-    // The truth keeps everything: the store below forgets only when a fault tells it to.
+    // The store retains everything: it compacts only when a fault requests it.
     let memory = MemoryStorage::with_retention(Retention { age: Duration::MAX, revisions: u64::MAX, bytes: u64::MAX });
     let mut truth = Truth::record(memory.as_ref()).await;
     let faults = Faults::draw(&mut rng);
@@ -95,7 +95,7 @@ async fn play(seed: u64, scale: &Scale) -> Result<(), String> {
     }
     traffic::play(&servers, scale.writes, rng.random(), &faults, memory.as_ref(), &mut truth).await;
 
-    // Healing: faults stop, and everybody has virtual minutes to catch up.
+    // Faults stop, and the watchers have virtual minutes to catch up.
     faults.heal();
     let last = memory.current_revision().await.expect("a store in memory answers");
     let mut traces = Vec::new();

@@ -1,5 +1,5 @@
-//! Who watches: a client too simple to be wrong, that lists, watches, reads slowly, loses its
-//! connection, moves to the other server, and writes down everything it was told ([`Trace`]).
+//! The watchers: a simple client that lists, watches, reads slowly, loses its connection, switches
+//! servers, and records every event ([`Trace`]).
 
 use std::time::Duration;
 
@@ -17,27 +17,27 @@ use tokio::task::JoinHandle;
 use crate::traffic::TIERS;
 use crate::truth::{Objects, State, parse};
 
-/// What an observer does.
+/// The behavior of an observer.
 #[derive(Debug, Clone)]
 pub struct ObserverPlan {
-    /// Only this namespace.
+    /// The only namespace to watch.
     pub namespace: Option<&'static str>,
-    /// Only objects with this tier.
+    /// The only tier to watch.
     pub tier: Option<&'static str>,
     /// Begin with a WatchList instead of a list.
     pub watch_list: bool,
-    /// Ask for bookmarks.
+    /// Whether to request bookmarks.
     pub bookmarks: bool,
     /// Longest pause before a read, in virtual milliseconds.
     pub pause_ms_max: u64,
-    /// The connection is cut after about so many events; 0 never.
+    /// The approximate number of events after which the connection is cut; 0 for never.
     pub cut_after: usize,
-    /// `timeoutSeconds` of the watches.
+    /// The `timeoutSeconds` of the watches.
     pub timeout_seconds: u64,
 }
 
 impl ObserverPlan {
-    /// Draws a plan.
+    /// Draws a random plan.
     pub fn draw(rng: &mut StdRng) -> Self {
         ObserverPlan {
             namespace: rng.random_bool(0.3).then_some("default"),
@@ -51,59 +51,60 @@ impl ObserverPlan {
     }
 }
 
-/// One thing an observer was told.
+/// One received event.
 #[derive(Debug, Clone)]
-pub enum Told {
+pub enum Received {
     /// `ADDED`, `MODIFIED`.
     Put {
         /// `namespace/name`.
         object: String,
         /// The event's type.
         kind: String,
-        /// Its resource version.
+        /// The event's resource version.
         revision: Revision,
-        /// Its content.
+        /// The object's content.
         state: State,
     },
     /// `DELETED`.
     Deleted {
         /// `namespace/name`.
         object: String,
-        /// Its resource version.
+        /// The event's resource version.
         revision: Revision,
     },
     /// `BOOKMARK`.
     Bookmark {
-        /// Its resource version.
+        /// The event's resource version.
         revision: Revision,
-        /// It ends the initial events.
+        /// Whether it ends the initial events.
         initial_events_end: bool,
     },
 }
 
-/// Where one watch began and what it was told until it ended.
+/// The start of one watch and its events.
 #[derive(Debug, Clone)]
 pub struct Segment {
-    /// The state the watch began with, at its revision; `None` when the watch brought it itself.
+    /// The revision of the state from which the watch began; `None` if the watch had initial
+    /// events.
     pub start: Option<Revision>,
-    /// A list's items, when the segment began with one.
+    /// The items of the list with which the segment began, if any.
     pub listed: Option<(Revision, Objects)>,
-    /// What came.
-    pub told: Vec<Told>,
+    /// The received events.
+    pub received: Vec<Received>,
     /// The watch ended with `410 Expired`.
     pub expired: bool,
 }
 
-/// Everything one observer was told.
+/// All events of one observer.
 #[derive(Debug, Clone)]
 pub struct Trace {
-    /// What it asked for.
+    /// The observer's plan.
     pub plan: ObserverPlan,
     /// Its watches in order.
     pub segments: Vec<Segment>,
-    /// What it believes at the end, and as of which revision.
-    pub belief: Objects,
-    /// The revision the belief is good for.
+    /// The observer's copy at the end.
+    pub copy: Objects,
+    /// The revision of the copy.
     pub as_of: Revision,
 }
 
@@ -115,30 +116,29 @@ pub struct Observer {
 }
 
 impl Observer {
-    /// Begins to observe.
+    /// Starts an observer.
     pub fn start(plan: ObserverPlan, services: Vec<ApiService>, seed: u64) -> Self {
         let (until, stop) = watch::channel(None);
-        let eyes = Eyes { services, rng: StdRng::seed_from_u64(seed), stop };
-        Observer { until, task: tokio::spawn(eyes.look(plan)) }
+        let eyes = Client { services, rng: StdRng::seed_from_u64(seed), stop };
+        Observer { until, task: tokio::spawn(eyes.observe(plan)) }
     }
 
-    /// Lets the observer go on until it has seen everything up to `last`, and takes its trace.
+    /// Waits until the observer has seen everything up to `last`, and returns its trace.
     pub async fn finish(self, last: Revision) -> Trace {
         let _ = self.until.send(Some(last));
         self.task.await.expect("an observer does not panic")
     }
 }
 
-struct Eyes {
+struct Client {
     services: Vec<ApiService>,
     rng: StdRng,
     stop: watch::Receiver<Option<Revision>>,
 }
 
-impl Eyes {
-    async fn look(mut self, plan: ObserverPlan) -> Trace {
-        let mut trace =
-            Trace { plan: plan.clone(), segments: Vec::new(), belief: Objects::new(), as_of: Revision::ZERO };
+impl Client {
+    async fn observe(mut self, plan: ObserverPlan) -> Trace {
+        let mut trace = Trace { plan: plan.clone(), segments: Vec::new(), copy: Objects::new(), as_of: Revision::ZERO };
         let mut resume = None;
         while !self.satisfied(&trace).await {
             let from = match resume.take() {
@@ -158,8 +158,8 @@ impl Eyes {
         trace
     }
 
-    /// Has the end come, and has this observer seen it? At the end one consistent list tells an
-    /// observer without bookmarks that nothing more is to come for it.
+    /// Whether the observer is done. A final consistent list shows an observer without bookmarks
+    /// that no event follows.
     async fn satisfied(&mut self, trace: &Trace) -> bool {
         let until = *self.stop.borrow();
         matches!(until, Some(last) if trace.as_of >= last)
@@ -193,21 +193,21 @@ impl Eyes {
             .iter()
             .map(|item| (name(item), (version(item), parse(item.to_string().as_bytes()))))
             .collect();
-        trace.belief = items.clone();
+        trace.copy = items.clone();
         trace.as_of = revision;
         trace.segments.push(Segment {
             start: Some(revision),
             listed: Some((revision, items)),
-            told: Vec::new(),
+            received: Vec::new(),
             expired: false,
         });
         Some(revision)
     }
 
-    /// Watches until the stream ends, is cut, or the end has come; returns where to resume.
+    /// Watches until the stream ends, is cut, or the run ends; returns the revision to resume from.
     async fn watch(&mut self, plan: &ObserverPlan, from: Option<Revision>, trace: &mut Trace) -> Option<Revision> {
         let mut uri = format!("{}watch=true&timeoutSeconds={}", Self::path(plan), plan.timeout_seconds);
-        // A WatchList needs its end mark, or nobody knows when the state is whole.
+        // A WatchList needs its end mark: without it the end of the initial state is unknown.
         let bookmarks = plan.bookmarks || from.is_none();
         uri.push_str(&format!("&allowWatchBookmarks={bookmarks}"));
         match from {
@@ -221,7 +221,7 @@ impl Eyes {
             0 => usize::MAX,
             about => self.rng.random_range(1..=about * 2),
         };
-        let mut segment = Segment { start: from, listed: None, told: Vec::new(), expired: false };
+        let mut segment = Segment { start: from, listed: None, received: Vec::new(), expired: false };
         let mut initial = from.is_none().then(Objects::new);
         let mut seen = from;
         'stream: loop {
@@ -230,7 +230,7 @@ impl Eyes {
             }
             let frame = tokio::select! {
                 frame = body.frame() => frame,
-                // The end may come while nothing happens any more: ask once more, then leave.
+                // The run may end while no event follows: list once more, then stop.
                 _ = tokio::time::sleep(Duration::from_secs(200)) => None,
             };
             let Some(Ok(frame)) = frame else { break };
@@ -238,52 +238,53 @@ impl Eyes {
             for line in data.split(|byte| *byte == b'\n').filter(|line| !line.is_empty()) {
                 let event: Value = serde_json::from_slice(line).expect("a chunk holds whole events");
                 let object = &event["object"];
-                let told = match event["type"].as_str().expect("a type") {
+                let received = match event["type"].as_str().expect("a type") {
                     "ERROR" => {
                         segment.expired = object["code"] == 410;
                         trace.segments.push(segment.clone());
                         return if object["code"] == 410 { None } else { seen };
                     }
-                    "BOOKMARK" => Told::Bookmark {
+                    "BOOKMARK" => Received::Bookmark {
                         revision: version(object),
                         initial_events_end: object["metadata"]["annotations"]["k8s.io/initial-events-end"] == "true",
                     },
-                    "DELETED" => Told::Deleted { object: name(object), revision: version(object) },
-                    kind => Told::Put {
+                    "DELETED" => Received::Deleted { object: name(object), revision: version(object) },
+                    kind => Received::Put {
                         object: name(object),
                         kind: kind.to_owned(),
                         revision: version(object),
                         state: parse(object.to_string().as_bytes()),
                     },
                 };
-                let state = initial.as_mut().unwrap_or(&mut trace.belief);
-                match &told {
-                    Told::Put { object, revision, state: content, .. } => {
+                let state = initial.as_mut().unwrap_or(&mut trace.copy);
+                match &received {
+                    Received::Put { object, revision, state: content, .. } => {
                         state.insert(object.clone(), (*revision, content.clone()));
                     }
-                    Told::Deleted { object, .. } => {
+                    Received::Deleted { object, .. } => {
                         state.remove(object);
                     }
-                    Told::Bookmark { initial_events_end: true, .. } => {
-                        trace.belief = initial.take().expect("one end mark in a watch");
+                    Received::Bookmark { initial_events_end: true, .. } => {
+                        trace.copy = initial.take().expect("one end mark in a watch");
                     }
-                    Told::Bookmark { .. } => {}
+                    Received::Bookmark { .. } => {}
                 }
-                let (Told::Put { revision, .. } | Told::Deleted { revision, .. } | Told::Bookmark { revision, .. }) =
-                    told;
+                let (Received::Put { revision, .. }
+                | Received::Deleted { revision, .. }
+                | Received::Bookmark { revision, .. }) = received;
                 if initial.is_none() {
                     seen = Some(revision);
                     trace.as_of = revision;
                 }
-                segment.told.push(told);
+                segment.received.push(received);
             }
             let finished = matches!(*self.stop.borrow(), Some(last) if trace.as_of >= last);
-            if finished || segment.told.len() >= cut {
+            if finished || segment.received.len() >= cut {
                 break 'stream;
             }
         }
         trace.segments.push(segment);
-        // The end has come, and this view may never be told: look once.
+        // The run has ended and this view may get no further event: list once.
         if self.stop.borrow().is_some_and(|last| trace.as_of < last) {
             return None;
         }

@@ -1,5 +1,5 @@
-//! Who writes: a handful of ConfigMaps created, changed, relabelled and deleted through both
-//! servers, and the compactions in between.
+//! The writers: ConfigMaps are created, changed, relabeled and deleted through both servers, with
+//! compactions in between.
 
 use std::time::Duration;
 
@@ -19,10 +19,10 @@ use crate::truth::Truth;
 
 const NAMESPACES: [&str; 2] = ["default", "kube-public"];
 const NAMES: [&str; 6] = ["a", "b", "c", "d", "e", "f"];
-/// The labels' values; selectors choose among them, so objects wander in and out of views.
+/// The label values. Selectors choose among them, so objects enter and leave views.
 pub const TIERS: [&str; 3] = ["front", "back", "none"];
 
-/// Writes until `writes` attempts were made.
+/// Makes this number of write attempts.
 pub async fn play(
     servers: &[ApiServer],
     writes: usize,
@@ -74,7 +74,7 @@ async fn write(service: &ApiService, rng: &mut StdRng, n: usize) {
         .header("content-type", content_type)
         .body(Full::new(Bytes::from(body.to_string())))
         .expect("a request");
-    // Conflicts and absent objects are part of the traffic; what counts is what the store says.
+    // Conflicts and absent objects are part of the traffic; the store's log has the outcome.
     let response = service.handle(request).await;
     let _ = response.into_body().collect().await;
 }

@@ -1,16 +1,16 @@
-//! What really happened: the store's own log, read past every layer under test ([`Truth`]).
+//! Records the store's own log of changes, below every layer under test ([`Truth`]).
 
 use std::collections::BTreeMap;
 
 use listwatch_meta::{KeyRange, Revision};
 use listwatch_storage::{MemoryStorage, Storage as _, StoreEvent, Watch, WatchItem};
 
-/// The state of one object, as far as the checkers look.
+/// The checked parts of an object's state.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct State {
-    /// Its labels, which selectors look at.
+    /// The object's labels, which selectors use.
     pub labels: BTreeMap<String, String>,
-    /// Its content, which must arrive unchanged.
+    /// The object's content, which must arrive unchanged.
     pub data: String,
 }
 
@@ -20,13 +20,13 @@ pub type Objects = BTreeMap<String, (Revision, State)>;
 /// One change.
 #[derive(Debug, Clone)]
 pub struct Change {
-    /// Its place in the order.
+    /// The revision of the change.
     pub revision: Revision,
     /// `namespace/name`.
     pub object: String,
-    /// The state before; `None` when it was created.
+    /// The state before; `None` for a create.
     pub before: Option<State>,
-    /// The state after; `None` when it was removed.
+    /// The state after; `None` for a delete.
     pub after: Option<State>,
 }
 
@@ -51,8 +51,7 @@ impl Truth {
         Truth { watch: watch.expect("a store in memory answers"), history: History::default() }
     }
 
-    /// Reads everything up to a revision that has happened already. Has to be done before the
-    /// store forgets it.
+    /// Reads all changes up to a past revision. Must be called before the store compacts it.
     pub async fn catch_up(&mut self, last: Revision) {
         self.watch.request_progress();
         while let Some(item) = self.watch.next().await {
@@ -65,14 +64,14 @@ impl Truth {
         }
     }
 
-    /// What was read.
+    /// Returns the recorded changes.
     pub fn into_history(self) -> History {
         self.history
     }
 }
 
 impl History {
-    /// The state after everything up to and including a revision.
+    /// The state at a revision.
     pub fn state_at(&self, revision: Revision) -> Objects {
         let mut state = Objects::new();
         for change in self.changes.iter().take_while(|change| change.revision <= revision) {
@@ -103,7 +102,7 @@ fn change(event: StoreEvent) -> Change {
     }
 }
 
-/// Reads the state from an object's JSON.
+/// Parses the state from an object's JSON.
 pub fn parse(json: &[u8]) -> State {
     let value: serde_json::Value = serde_json::from_slice(json).expect("objects are JSON");
     let labels = value["metadata"]["labels"].as_object().into_iter().flatten();

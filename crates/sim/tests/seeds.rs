@@ -1,13 +1,13 @@
-//! Plays seeds; a failure names the promise that broke and the seed that replays it.
+//! Runs simulation seeds; a failure names the broken guarantee and the seed that reproduces it.
 
 use listwatch_sim::{Scale, run};
 
-/// Seeds played when none is named. `LISTWATCH_SIM_SEED` names one, or the first of
-/// `LISTWATCH_SIM_SEEDS` many.
+/// The number of seeds if none is given. `LISTWATCH_SIM_SEED` gives one seed, or the first of
+/// `LISTWATCH_SIM_SEEDS` seeds.
 const SEEDS: u64 = 24;
 
 #[test]
-fn every_watcher_sees_what_happened_under_faults() {
+fn every_watcher_agrees_with_the_store_log_under_faults() {
     let seeds = match std::env::var("LISTWATCH_SIM_SEED") {
         Ok(seed) => {
             let seed: u64 = seed.parse().expect("LISTWATCH_SIM_SEED is a number");

@@ -148,7 +148,7 @@ impl Write<'_> {
         absent.for_each(|name| reset.insert(&Path::of_fields(&["spec", name]).0));
         let by = Writer { manager: self.manager, subresource, now: self.now, reset: &reset };
         let before = || old.map(|old| kept(as_map(old))).unwrap_or_default();
-        let managed = kind(self.registry, self.resource).account(old, &object, sent.as_ref(), before, by);
+        let managed = kind(self.registry, self.resource).track_update(old, &object, sent.as_ref(), before, by);
         *new = into_map(object);
         if let Some(managed) = managed {
             keep(new, &managed);

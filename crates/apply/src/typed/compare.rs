@@ -1,32 +1,32 @@
-//! What changed from one object to another: [`compare`] walks both in step and notes it in a [`Comparison`].
+//! Compares two objects: [`compare`] walks both and records the changed fields in a [`Comparison`].
 
 use std::collections::BTreeMap;
 
 use serde_json::{Map as Object, Value};
 
-use super::{Form, InStep, Misfit, as_list, as_map, check_scalar, form, item_element, join};
+use super::{Form, OrderedMembers, ValidationError, as_list, as_map, check_scalar, form, item_element, join};
 use crate::path::PathElement;
 use crate::set::Set;
 use crate::typing::{Field, List, Map, Presence, Relation, Schema, TypeId, Typing, Zero};
 use crate::value;
 
-/// What changed from one object to another.
+/// The changed fields between two objects.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Comparison {
-    /// What was there and is no more.
+    /// Fields only in the old object.
     pub removed: Set,
-    /// What was there with another value.
+    /// Fields with a changed value.
     pub modified: Set,
-    /// What was not there.
+    /// Fields only in the new object.
     pub added: Set,
 }
 
-/// How an object is looked at.
+/// The representation in which an object is compared.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum View {
-    /// As the Go struct that was decoded from it: without zeros that Go leaves out.
+    /// As the Go struct decoded from it, without the zero values that Go omits.
     Struct,
-    /// As it stands.
+    /// As it is in the JSON.
     Plain,
 }
 
@@ -46,7 +46,7 @@ fn zero(zero: Zero) -> &'static Value {
     }
 }
 
-/// A member of a map as it is looked at: `value` is what stands under the name of `field`.
+/// The value of a map's member in a representation.
 fn seen<'a>(map: &Map, field: Option<&Field>, value: Option<&'a Value>, view: View) -> Option<&'a Value> {
     let Some(field) = field else { return value };
     match (field.presence, value) {
@@ -57,14 +57,14 @@ fn seen<'a>(map: &Map, field: Option<&Field>, value: Option<&'a Value>, view: Vi
     }
 }
 
-/// Has a map nothing in it, as it is looked at?
+/// Whether a map is empty in a representation.
 fn is_bare(map: &Map, object: Option<&Object<String, Value>>, view: View) -> bool {
     let Some(object) = object else { return true };
     object.iter().all(|(name, value)| seen(map, map.field(name), Some(value), view).is_none())
         && !map.fields().iter().any(|field| matches!(field.presence, Presence::Always(_)))
 }
 
-/// What is said of one value as a whole.
+/// The change of one value as a whole.
 #[derive(Clone, Copy, Debug, Default)]
 struct Notes {
     removed: bool,
@@ -78,8 +78,7 @@ impl Notes {
     }
 }
 
-/// What a value is called in what contains it; an element is made of a name only where something is to
-/// be noted.
+/// The name of a value within its parent. The path element is built only if a change is recorded.
 #[derive(Clone)]
 enum Step<'a> {
     Field(&'a str),
@@ -96,12 +95,12 @@ impl Step<'_> {
 }
 
 impl Comparison {
-    /// Did nothing change?
+    /// Whether nothing changed.
     fn is_nothing(&self) -> bool {
         self.removed.is_empty() && self.modified.is_empty() && self.added.is_empty()
     }
 
-    /// Notes what is said of an element, and of what is below it.
+    /// Records the change of one element and its subtree.
     fn note(&mut self, element: &Step<'_>, of: Notes, below: Comparison) {
         let sets = [
             (&mut self.removed, of.removed, below.removed),
@@ -119,11 +118,15 @@ impl Comparison {
     }
 }
 
-/// What changed from one whole object to another, each as it is looked at.
-pub(super) fn compare(typing: &Typing, old: (&Value, View), new: (&Value, View)) -> Result<Comparison, Misfit> {
+/// Compares two objects, each in its representation.
+pub(super) fn compare(
+    typing: &Typing,
+    old: (&Value, View),
+    new: (&Value, View),
+) -> Result<Comparison, ValidationError> {
     let mut comparison = Comparison::default();
     let comparer = Comparer { schema: typing.schema(), old_view: old.1, new_view: new.1 };
-    // The whole object is never a member, so what the top says of itself does not matter.
+    // The root object is never a member of a set, so its own change is ignored.
     comparer.compare(typing.root(), Some(old.0), Some(new.0), &mut comparison)?;
     Ok(comparison)
 }
@@ -135,14 +138,14 @@ struct Comparer<'a> {
 }
 
 impl Comparer<'_> {
-    /// Notes in `into` what changed below a value, and returns what is to be said of the value itself.
+    /// Records the changes below a value in `into`, and returns the change of the value itself.
     fn compare(
         &self,
         of: TypeId,
         old: Option<&Value>,
         new: Option<&Value>,
         into: &mut Comparison,
-    ) -> Result<Notes, Misfit> {
+    ) -> Result<Notes, ValidationError> {
         let of = self.schema.get(of);
         let mut notes = Notes::default();
         let leaf = match (old, new) {
@@ -168,7 +171,7 @@ impl Comparer<'_> {
         Ok(notes)
     }
 
-    /// Notes what changed here and below. True when this is a leaf.
+    /// Records the changes of a value and its subtree. True when the value is a leaf.
     fn walk(
         &self,
         form: Form<'_>,
@@ -176,9 +179,9 @@ impl Comparer<'_> {
         new: Option<&Value>,
         notes: &mut Notes,
         into: &mut Comparison,
-    ) -> Result<bool, Misfit> {
+    ) -> Result<bool, ValidationError> {
         match form {
-            Form::None => return Err(Misfit::of("schema error: invalid atom: inlined")),
+            Form::None => return Err(ValidationError::of("schema error: invalid atom: inlined")),
             Form::Scalar(scalar) => {
                 let misfit = |value: Option<&Value>| value.and_then(|value| check_scalar(scalar, value).err());
                 if let (Some(old), Some(new)) = (misfit(old), misfit(new)) {
@@ -210,14 +213,14 @@ impl Comparer<'_> {
         Ok(true)
     }
 
-    /// What is to be said of an element, and of what is below it.
+    /// Compares one element and its subtree.
     fn below(
         &self,
         step: &Step<'_>,
         of: TypeId,
         old: Option<&Value>,
         new: Option<&Value>,
-    ) -> Result<(Notes, Comparison), Misfit> {
+    ) -> Result<(Notes, Comparison), ValidationError> {
         let mut below = Comparison::default();
         let notes = self.compare(of, old, new, &mut below).map_err(|misfit| misfit.below(&step.clone().element()))?;
         Ok((notes, below))
@@ -229,17 +232,17 @@ impl Comparer<'_> {
         old: Option<&'a Object<String, Value>>,
         new: Option<&'a Object<String, Value>>,
         into: &mut Comparison,
-    ) -> Result<(), Misfit> {
+    ) -> Result<(), ValidationError> {
         let (old_there, new_there) = (old.is_some(), new.is_some());
-        // Members come in any order; a set is built in its own.
+        // Members come in any order, but a set is built in its own order.
         let mut noted: Vec<(&str, Notes, Comparison)> = Vec::new();
         let mut visit = |name: &'a str, old: Option<&Value>, new: Option<&Value>| {
             let field = map.field(name);
-            // What always has a member has it where it is there itself.
+            // An always serialized member exists if its struct exists.
             let old = if old_there { seen(map, field, old, self.old_view) } else { None };
             let new = if new_there { seen(map, field, new, self.new_view) } else { None };
             match field.map(|field| field.of).or(map.rest()) {
-                // Nobody owns what the schema has no room for.
+                // Unknown members are never owned.
                 None => Ok(()),
                 Some(_) if old.is_none() && new.is_none() => Ok(()),
                 Some(of) => {
@@ -251,7 +254,7 @@ impl Comparer<'_> {
                 }
             }
         };
-        let mut after = InStep::new(new);
+        let mut after = OrderedMembers::new(new);
         for (name, before) in old.into_iter().flatten() {
             visit(name, Some(before), after.get(name))?;
         }
@@ -278,12 +281,12 @@ impl Comparer<'_> {
         Ok(())
     }
 
-    fn items(&self, list: &List, old: &[Value], new: &[Value], into: &mut Comparison) -> Result<(), Misfit> {
+    fn items(&self, list: &List, old: &[Value], new: &[Value], into: &mut Comparison) -> Result<(), ValidationError> {
         let mut found: BTreeMap<PathElement, (Vec<&Value>, Vec<&Value>)> = BTreeMap::new();
         for (side, items) in [old, new].into_iter().enumerate() {
             for (at, item) in items.iter().enumerate() {
-                let element =
-                    item_element(self.schema, list, item).map_err(|why| Misfit::of(format!("element {at}: {why}")))?;
+                let element = item_element(self.schema, list, item)
+                    .map_err(|why| ValidationError::of(format!("element {at}: {why}")))?;
                 let both = found.entry(element).or_default();
                 if side == 0 { both.0.push(item) } else { both.1.push(item) }
             }

@@ -1,4 +1,4 @@
-//! A value without what is in a set of fields, and only with that.
+//! Removes a set of fields from a value, or extracts a set of fields.
 
 use serde_json::{Map as Object, Value};
 
@@ -7,10 +7,10 @@ use crate::path::PathElement;
 use crate::set::Set;
 use crate::typing::{Relation, Schema, TypeId};
 
-/// The value without what is in `fields`; `None` where nothing is left of a list or map that had
-/// nothing taken from within.
+/// The value without `fields`; `None` if a list or map is empty although nothing was removed from
+/// within it.
 pub(super) fn remove(schema: &Schema, of: TypeId, value: &Value, fields: &Set) -> Option<Value> {
-    /// What stays of something from within which things were taken.
+    /// The rest of a list or map whose content was partly removed.
     fn within(schema: &Schema, of: TypeId, value: &Value, fields: &Set) -> Value {
         remove(schema, of, value, fields).unwrap_or_else(|| match value {
             Value::Object(_) => Value::Object(Object::new()),
@@ -64,7 +64,7 @@ pub(super) fn remove(schema: &Schema, of: TypeId, value: &Value, fields: &Set) -
     }
 }
 
-/// Of the value only what is in `fields`; `None` where that is nothing.
+/// The part of the value in `fields`; `None` if it is empty.
 pub(super) fn extract(schema: &Schema, of: TypeId, value: &Value, fields: &Set) -> Option<Value> {
     match (form(schema.get(of), Some(value)), value) {
         (Form::List(list), Value::Array(items)) if list.relation != Relation::Atomic && !items.is_empty() => {

@@ -1,19 +1,19 @@
-//! One value with everything that another one says.
+//! Merges a configuration into a live value.
 
 use std::collections::BTreeMap;
 
 use serde_json::{Map as Object, Value};
 
-use super::{Form, InStep, Misfit, as_list, as_map, check_scalar, form, item_element, join};
+use super::{Form, OrderedMembers, ValidationError, as_list, as_map, check_scalar, form, item_element, join};
 use crate::path::PathElement;
 use crate::typing::{List, Relation, Schema, TypeId};
 
-/// Both sides are there; where one is not, the other is the result.
-pub(super) fn merge(schema: &Schema, of: TypeId, live: &Value, config: &Value) -> Result<Value, Misfit> {
+/// Merges two present values. If one is absent, the other is the result.
+pub(super) fn merge(schema: &Schema, of: TypeId, live: &Value, config: &Value) -> Result<Value, ValidationError> {
     let of = schema.get(of);
     let wanted = if config.is_null() { form(of, Some(live)) } else { form(of, Some(config)) };
     match wanted {
-        Form::None => Err(Misfit::of("schema error: invalid atom: inlined")),
+        Form::None => Err(ValidationError::of("schema error: invalid atom: inlined")),
         Form::Scalar(scalar) => match (check_scalar(scalar, live), check_scalar(scalar, config)) {
             (Err(live), Err(config)) => join(vec![live, config]).map(|()| Value::Null),
             _ => Ok(config.clone()),
@@ -31,9 +31,9 @@ pub(super) fn merge(schema: &Schema, of: TypeId, live: &Value, config: &Value) -
             if map.is_atomic() || (before.is_none_or(Object::is_empty) && after.is_none_or(Object::is_empty)) {
                 return Ok(config.clone());
             }
-            // Each value is copied once, where it ends up.
+            // Each value is copied once, to its final position.
             let mut merged = Object::with_capacity(before.map_or(0, Object::len).max(after.map_or(0, Object::len)));
-            let mut configured = InStep::new(after);
+            let mut configured = OrderedMembers::new(after);
             for (name, live) in before.into_iter().flatten() {
                 let value = match configured.get(name) {
                     None => live.clone(),
@@ -58,17 +58,17 @@ pub(super) fn merge(schema: &Schema, of: TypeId, live: &Value, config: &Value) -
     }
 }
 
-/// Merges two lists. Items of both keep the order of `config`; items that only `live` has stay
-/// between those beside which they were.
-fn merge_items(schema: &Schema, list: &List, live: &[Value], config: &[Value]) -> Result<Value, Misfit> {
-    let name = |items: &[Value]| -> Result<Vec<PathElement>, Misfit> {
+/// Merges two lists. Items of both have the order of `config`; items of `live` alone stay next to
+/// their former neighbors.
+fn merge_items(schema: &Schema, list: &List, live: &[Value], config: &[Value]) -> Result<Value, ValidationError> {
+    let name = |items: &[Value]| -> Result<Vec<PathElement>, ValidationError> {
         let named = items.iter().enumerate().map(|(at, item)| {
-            item_element(schema, list, item).map_err(|why| Misfit::of(format!("element {at}: {why}")))
+            item_element(schema, list, item).map_err(|why| ValidationError::of(format!("element {at}: {why}")))
         });
         named.collect()
     };
     let (live_names, config_names) = (name(live)?, name(config)?);
-    // Where each name is; `None` where it is more than once.
+    // The position of each item; `None` if it occurs more than once.
     let mut in_live: BTreeMap<&PathElement, Option<usize>> = BTreeMap::new();
     for (at, element) in live_names.iter().enumerate() {
         in_live.entry(element).and_modify(|known| *known = None).or_insert(Some(at));
@@ -76,14 +76,14 @@ fn merge_items(schema: &Schema, list: &List, live: &[Value], config: &[Value]) -
     let mut in_config: BTreeMap<&PathElement, usize> = BTreeMap::new();
     for (at, element) in config_names.iter().enumerate() {
         if in_config.insert(element, at).is_some() {
-            return Err(Misfit::of(format!("duplicate entries for key {element}")));
+            return Err(ValidationError::of(format!("duplicate entries for key {element}")));
         }
     }
     let mut shared = config_names.iter().filter(|element| in_live.contains_key(element));
     let mut next_shared = shared.next();
     let mut taken = vec![false; config.len()];
     let mut merged = Vec::with_capacity(live.len().max(config.len()));
-    let take = |at: usize| -> Result<Value, Misfit> {
+    let take = |at: usize| -> Result<Value, ValidationError> {
         let element = &config_names[at];
         match in_live.get(element).copied().flatten() {
             Some(there) => merge(schema, list.items, &live[there], &config[at]).map_err(|misfit| misfit.below(element)),
@@ -102,7 +102,7 @@ fn merge_items(schema: &Schema, list: &List, live: &[Value], config: &[Value]) -
                 continue;
             }
             if in_config.contains_key(&live_names[left]) && next_shared.is_some_and(|next| *next != live_names[left]) {
-                // It is in both, but its turn comes later.
+                // The item is in both lists, but comes later in `config`.
                 left += 1;
                 continue;
             }

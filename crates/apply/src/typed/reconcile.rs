@@ -1,11 +1,12 @@
-//! A set that was written when the type was another one: what was owned part by part and is one leaf now.
+//! Converts field sets written under an older schema, in which a now atomic value was owned field
+//! by field.
 
 use super::{Form, form};
 use crate::path::PathElement;
 use crate::set::Set;
 use crate::typing::{Relation, Schema, TypeId};
 
-/// Notes in `gone` what is no more, and in `come` the leaf that it is part of now.
+/// Adds obsolete fields to `gone`, and the leaf that now contains them to `come`.
 pub(super) fn reconcile<'a>(
     schema: &Schema,
     of: TypeId,
@@ -21,7 +22,7 @@ pub(super) fn reconcile<'a>(
         come.insert(&path);
     };
     let of = schema.get(of);
-    // As for a value that is not there: a map, if it may be one.
+    // An absent value is treated as a map, if the type allows one.
     match form(of, None) {
         Form::Scalar(_) | Form::None => {}
         Form::List(list) => {
@@ -37,7 +38,7 @@ pub(super) fn reconcile<'a>(
             }
         }
         Form::Map(map) => {
-            // What is deduced from values was never anything else.
+            // A deduced type never changes.
             if map.fields().is_empty() && map.rest().is_some_and(|rest| rest == Schema::DEDUCED) {
                 return;
             }
@@ -62,8 +63,8 @@ pub(super) fn reconcile<'a>(
     }
 }
 
-/// What a set says of its next level: an element, what is below it, and whether it is a member
-/// without anything below.
+/// The next level of a set: each element, its children, and whether it is a member without
+/// children.
 fn parts(fields: &Set) -> impl Iterator<Item = (&PathElement, Option<&Set>, bool)> {
     let only_children = fields.children().iter().filter(move |(element, _)| !fields.has_member(element));
     let only_children = only_children.map(|(element, below)| (element, Some(below), false));

@@ -1,22 +1,23 @@
-//! Stories: one object, and who writes to it what. As JSON, so that the field manager of Kubernetes can
-//! be told the same ones.
+//! Scenarios of writes to one object, as JSON, so that Kubernetes' own field manager can run them
+//! too.
 
 use listwatch_apply::{ApplyError, Kind, Path, Set, Typing, Writer};
 use serde_json::{Map, Value, json};
 use time::{Duration, OffsetDateTime};
 
-/// What came of one write.
+/// The outcome of one write.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) enum Outcome {
-    /// It was refused; the text.
+    /// The write was rejected with this message.
     Refused(String),
-    /// The object without what is nothing, and its owners, in order of their JSON.
+    /// The object without empty values, and its owners, ordered by their JSON.
     Written { object: Value, managed: Vec<Value> },
 }
 
-/// Tells a story: `{"apiVersion", "kind", "steps": [{"op": "apply"|"update", "manager", "force", "sub",
-/// "object"}]}`. A write to the object leaves its status alone, one to `"sub": "status"` its spec.
-pub(crate) fn tell(story: &Value) -> Vec<Outcome> {
+/// Runs a scenario: `{"apiVersion", "kind", "steps": [{"op": "apply"|"update", "manager", "force",
+/// "sub", "object"}]}`. A write to the object keeps its status; one to `"sub": "status"` keeps its
+/// spec.
+pub(crate) fn run_scenario(story: &Value) -> Vec<Outcome> {
     let text = |of: &Value, name: &str| of[name].as_str().unwrap_or_default().to_owned();
     let (api_version, name) = (text(story, "apiVersion"), text(story, "kind"));
     let kind = Kind::built_in(&api_version, &name, Typing::of_built_in(&api_version, &name).unwrap());
@@ -33,19 +34,19 @@ pub(crate) fn tell(story: &Value) -> Vec<Outcome> {
             let by = Writer { manager: &manager, subresource: &subresource, now, reset: &reset };
             let new = if step["op"] == "apply" {
                 kind.apply(live.as_ref(), &step["object"], by, step["force"] == true).map(|mut new| {
-                    keep(&mut new, live.as_ref(), kept);
+                    restore(&mut new, live.as_ref(), kept);
                     new
                 })
             } else {
                 let mut new = step["object"].clone();
                 new["apiVersion"] = json!(api_version);
                 new["kind"] = json!(name);
-                keep(&mut new, live.as_ref(), kept);
+                restore(&mut new, live.as_ref(), kept);
                 kind.update(live.as_ref(), &mut new, by);
                 Ok(new)
             };
             match new {
-                Err(error) => Outcome::Refused(told(&error)),
+                Err(error) => Outcome::Refused(error_text(&error)),
                 Ok(new) => {
                     let new = live.insert(decoded(new));
                     Outcome::Written { object: shown(new), managed: managed(&new["metadata"]["managedFields"]) }
@@ -55,12 +56,12 @@ pub(crate) fn tell(story: &Value) -> Vec<Outcome> {
         .collect()
 }
 
-fn told(error: &ApplyError) -> String {
+fn error_text(error: &ApplyError) -> String {
     error.to_string()
 }
 
-/// A write does not change this part of the object.
-fn keep(new: &mut Value, live: Option<&Value>, part: &str) {
+/// Restores the part of the object that a write does not change.
+fn restore(new: &mut Value, live: Option<&Value>, part: &str) {
     let new = new.as_object_mut().unwrap();
     match live.and_then(|live| live.get(part)) {
         Some(value) => new.insert(part.to_owned(), value.clone()),
@@ -68,8 +69,8 @@ fn keep(new: &mut Value, live: Option<&Value>, part: &str) {
     };
 }
 
-/// As a server has it that decodes what it stores: the only amount in these stories that has another
-/// spelling is `1000m`.
+/// Converts quantities to their canonical form, as a server's decoding does. The only one here that
+/// differs is `1000m`.
 fn decoded(value: Value) -> Value {
     match value {
         Value::Object(members) => members.into_iter().map(|(name, value)| (name, decoded(value))).collect(),
@@ -79,7 +80,7 @@ fn decoded(value: Value) -> Value {
     }
 }
 
-/// An object without its account and without what is nothing, however it is written.
+/// The object without managed fields and empty values.
 pub(crate) fn shown(object: &Value) -> Value {
     let mut object = object.clone();
     if let Some(Value::Object(metadata)) = object.get_mut("metadata") {
@@ -107,7 +108,7 @@ fn bare(value: &Value) -> Option<Value> {
     (!nothing).then(|| value.clone())
 }
 
-/// Owners without times.
+/// The owners without times.
 pub(crate) fn managed(entries: &Value) -> Vec<Value> {
     let mut all: Vec<Value> = entries.as_array().cloned().unwrap_or_default();
     for entry in all.iter_mut().filter_map(Value::as_object_mut) {

@@ -1,19 +1,21 @@
-//! Bookmarkable: nothing at or below a bookmark arrives after it; one end mark in a watch.
+//! Bookmarkable: no event at or below a bookmark arrives after it; a watch has one end mark.
 
 use listwatch_meta::Revision;
 
-use crate::observer::{Segment, Told};
+use crate::observer::{Received, Segment};
 
 pub(super) fn check(segment: &Segment) -> Result<(), String> {
     let mut bookmark = Revision::ZERO;
     let mut marks = 0;
-    for told in &segment.told {
-        match told {
-            Told::Bookmark { revision, initial_events_end } => {
+    for received in &segment.received {
+        match received {
+            Received::Bookmark { revision, initial_events_end } => {
                 bookmark = *revision;
                 marks += usize::from(*initial_events_end);
             }
-            Told::Put { revision, object, .. } | Told::Deleted { revision, object } if *revision <= bookmark => {
+            Received::Put { revision, object, .. } | Received::Deleted { revision, object }
+                if *revision <= bookmark =>
+            {
                 return Err(format!("bookmarkable: {object} at {revision} arrived after the bookmark at {bookmark}"));
             }
             _ => {}

@@ -1,14 +1,14 @@
-//! The promises, each a function from a trace and the truth to "kept" or the text of what broke.
+//! The guarantees. Each is a function from a trace and the store's log to success or an error text.
 //!
-//! | file | promise |
+//! | file | guarantee |
 //! |---|---|
-//! | `ordered` | revisions rise within a watch, once the initial state is over |
+//! | `ordered` | revisions increase within a watch after its initial state |
 //! | `unique` | no change arrives twice on one watch |
-//! | `complete` | nothing between two delivered changes was skipped, and selectors tell the truth |
-//! | `bookmarkable` | nothing at or below a bookmark arrives after it |
-//! | `resumable` | a watch from a seen revision misses nothing, or says Expired |
-//! | `no_time_travel` | a list or initial state is a state that really was |
-//! | `converging` | when faults stop, every observer believes what the store holds |
+//! | `complete` | no visible change between two events was skipped, and event types match the selector |
+//! | `bookmarkable` | no event at or below a bookmark arrives after it |
+//! | `resumable` | a watch from a seen revision misses nothing, or ends with Expired |
+//! | `no_time_travel` | a list or initial state equals the state at its revision |
+//! | `converging` | after the faults stop, every observer's copy equals the store |
 
 mod bookmarkable;
 mod complete;
@@ -19,13 +19,13 @@ mod unique;
 
 use listwatch_meta::Revision;
 
-use crate::observer::{ObserverPlan, Segment, Told, Trace};
+use crate::observer::{ObserverPlan, Received, Segment, Trace};
 use crate::truth::{Change, History, Objects, State};
 
-/// Holds a trace against the truth.
+/// Checks a trace against the store's log.
 ///
 /// # Errors
-/// The promise that broke, and how.
+/// The broken guarantee, with details.
 pub fn check(trace: &Trace, truth: &History) -> Result<(), String> {
     for segment in &trace.segments {
         let checks = [
@@ -36,13 +36,14 @@ pub fn check(trace: &Trace, truth: &History) -> Result<(), String> {
             complete::check(segment, &trace.plan, truth),
         ];
         for check in checks {
-            check.map_err(|broken| format!("{broken}\n  asked: {:?}\n  told: {:?}", trace.plan, segment.told))?;
+            check
+                .map_err(|broken| format!("{broken}\n  asked: {:?}\n  received: {:?}", trace.plan, segment.received))?;
         }
     }
     converging::check(trace, truth).map_err(|broken| format!("{broken}\n  asked: {:?}", trace.plan))
 }
 
-/// Does the plan's view show this state of this object?
+/// Whether the plan's view contains this state of this object.
 fn shows(plan: &ObserverPlan, object: &str, state: &State) -> bool {
     let in_namespace = plan.namespace.is_none_or(|namespace| object.starts_with(&format!("{namespace}/")));
     in_namespace && plan.tier.is_none_or(|tier| state.labels.get("tier").is_some_and(|value| value == tier))
@@ -53,7 +54,7 @@ fn view_at(truth: &History, plan: &ObserverPlan, revision: Revision) -> Objects 
     truth.state_at(revision).into_iter().filter(|(object, (_, state))| shows(plan, object, state)).collect()
 }
 
-/// What the plan's view must be told of a change.
+/// The event type that the plan's view must receive for a change.
 fn expected(plan: &ObserverPlan, change: &Change) -> Option<&'static str> {
     let visible = |state: &Option<State>| state.as_ref().is_some_and(|state| shows(plan, &change.object, state));
     match (visible(&change.before), visible(&change.after)) {
@@ -64,19 +65,23 @@ fn expected(plan: &ObserverPlan, change: &Change) -> Option<&'static str> {
     }
 }
 
-/// Where the initial events end: the position behind the end mark; 0 for a watch from a revision.
-fn live_part(segment: &Segment) -> Option<(Revision, &[Told])> {
+/// The events behind the end mark, and its revision; 0 for a watch from a revision.
+fn live_part(segment: &Segment) -> Option<(Revision, &[Received])> {
     if let Some(start) = segment.start {
-        return Some((start, &segment.told));
+        return Some((start, &segment.received));
     }
-    segment.told.iter().enumerate().find_map(|(position, told)| match told {
-        Told::Bookmark { revision, initial_events_end: true } => Some((*revision, &segment.told[position + 1..])),
+    segment.received.iter().enumerate().find_map(|(position, received)| match received {
+        Received::Bookmark { revision, initial_events_end: true } => {
+            Some((*revision, &segment.received[position + 1..]))
+        }
         _ => None,
     })
 }
 
-fn revision(told: &Told) -> Revision {
-    match told {
-        Told::Put { revision, .. } | Told::Deleted { revision, .. } | Told::Bookmark { revision, .. } => *revision,
+fn revision(received: &Received) -> Revision {
+    match received {
+        Received::Put { revision, .. } | Received::Deleted { revision, .. } | Received::Bookmark { revision, .. } => {
+            *revision
+        }
     }
 }

@@ -1,9 +1,8 @@
-//! No time travel: a list, and the initial state of a watch, are the state at the revision they
-//! name, not one that never was.
+//! No time travel: a list, and the initial state of a watch, equal the state at their revision.
 
 use std::collections::BTreeMap;
 
-use crate::observer::{ObserverPlan, Segment, Told};
+use crate::observer::{ObserverPlan, Received, Segment};
 use crate::truth::History;
 
 pub(super) fn check(segment: &Segment, plan: &ObserverPlan, truth: &History) -> Result<(), String> {
@@ -19,18 +18,18 @@ pub(super) fn check(segment: &Segment, plan: &ObserverPlan, truth: &History) -> 
         return Ok(());
     }
     let mut initial = BTreeMap::new();
-    for told in &segment.told {
-        match told {
-            Told::Put { object, kind, revision, state } => {
+    for received in &segment.received {
+        match received {
+            Received::Put { object, kind, revision, state } => {
                 if kind != "ADDED" {
                     return Err(format!("no time travel: an initial event of {object} was {kind}"));
                 }
                 initial.insert(object.clone(), (*revision, state.clone()));
             }
-            Told::Deleted { object, .. } => {
+            Received::Deleted { object, .. } => {
                 return Err(format!("no time travel: an initial event of {object} was DELETED"));
             }
-            Told::Bookmark { revision, initial_events_end: true } => {
+            Received::Bookmark { revision, initial_events_end: true } => {
                 let expected = super::view_at(truth, plan, *revision);
                 return if initial == expected {
                     Ok(())
@@ -40,7 +39,7 @@ pub(super) fn check(segment: &Segment, plan: &ObserverPlan, truth: &History) -> 
                     ))
                 };
             }
-            Told::Bookmark { .. } => {}
+            Received::Bookmark { .. } => {}
         }
     }
     Ok(())

@@ -1,17 +1,17 @@
-//! Ordered: revisions rise within a watch, once the initial state is over.
+//! Ordered: revisions increase within a watch after its initial state.
 //!
 //! Initial events come in key order, each with its object's own revision, so they are exempt.
 
-use crate::observer::{Segment, Told};
+use crate::observer::{Received, Segment};
 
 pub(super) fn check(segment: &Segment) -> Result<(), String> {
     let Some((start, live)) = super::live_part(segment) else { return Ok(()) };
     let mut last = start;
-    for told in live {
-        let revision = super::revision(told);
-        let rises = if matches!(told, Told::Bookmark { .. }) { revision >= last } else { revision > last };
+    for received in live {
+        let revision = super::revision(received);
+        let rises = if matches!(received, Received::Bookmark { .. }) { revision >= last } else { revision > last };
         if !rises {
-            return Err(format!("ordered: {told:?} came after revision {last}"));
+            return Err(format!("ordered: {received:?} came after revision {last}"));
         }
         last = revision;
     }

@@ -1,13 +1,13 @@
-//! Unique: no change arrives twice on one watch, and the initial state names each object once.
+//! Unique: no change arrives twice on one watch, and the initial state contains each object once.
 
 use std::collections::BTreeSet;
 
-use crate::observer::{Segment, Told};
+use crate::observer::{Received, Segment};
 
 pub(super) fn check(segment: &Segment) -> Result<(), String> {
     let mut seen = BTreeSet::new();
-    for told in &segment.told {
-        if let Told::Put { object, revision, .. } | Told::Deleted { object, revision } = told
+    for received in &segment.received {
+        if let Received::Put { object, revision, .. } | Received::Deleted { object, revision } = received
             && !seen.insert((object, *revision))
         {
             return Err(format!("unique: {object} at revision {revision} arrived twice"));
