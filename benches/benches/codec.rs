@@ -126,7 +126,7 @@ fn encodings(criterion: &mut Criterion) {
 /// A Pod as a kube-apiserver showed it: many small members, deeply nested. From the protobuf tests, where
 /// an object is a line with its name, one of hex and one of JSON.
 fn pod() -> &'static str {
-    let golden = include_str!("../../crates/wire/tests/protobuf/golden.txt");
+    let golden = include_str!("../../crates/wire/tests/it/protobuf/golden.txt");
     let block = golden.split("\n\n").find_map(|block| block.strip_prefix("pod\n")).expect("a golden Pod");
     block.lines().nth(1).expect("its JSON")
 }

@@ -1,8 +1,8 @@
-//! `documents`: see `crates/apiserver/tests/fuzz/targets.rs`.
+//! `documents`: see `crates/apiserver/tests/it/fuzz/targets.rs`.
 #![no_main]
 
 #[allow(dead_code, reason = "the other targets have files of their own")]
-#[path = "../../crates/apiserver/tests/fuzz/targets.rs"]
+#[path = "../../crates/apiserver/tests/it/fuzz/targets.rs"]
 mod targets;
 
 libfuzzer_sys::fuzz_target!(|data: &[u8]| targets::documents(data));

@@ -1,8 +1,8 @@
-//! `patches`: see `crates/apiserver/tests/fuzz/targets.rs`.
+//! `patches`: see `crates/apiserver/tests/it/fuzz/targets.rs`.
 #![no_main]
 
 #[allow(dead_code, reason = "the other targets have files of their own")]
-#[path = "../../crates/apiserver/tests/fuzz/targets.rs"]
+#[path = "../../crates/apiserver/tests/it/fuzz/targets.rs"]
 mod targets;
 
 libfuzzer_sys::fuzz_target!(|data: &[u8]| targets::patches(data));

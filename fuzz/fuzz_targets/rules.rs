@@ -1,8 +1,8 @@
-//! `rules`: see `crates/schema/tests/fuzz/targets.rs`.
+//! `rules`: see `crates/schema/tests/it/fuzz/targets.rs`.
 #![no_main]
 
 #[allow(dead_code, reason = "the other targets have files of their own")]
-#[path = "../../crates/schema/tests/fuzz/targets.rs"]
+#[path = "../../crates/schema/tests/it/fuzz/targets.rs"]
 mod targets;
 
 libfuzzer_sys::fuzz_target!(|data: &[u8]| targets::rules(data));

@@ -62,8 +62,9 @@ pub(crate) struct RandomTests {
     /// Packages with modules of their library, such as `("listwatch-wire", "frame")`; the module of a
     /// `lib.rs` is empty.
     modules: BTreeSet<(String, String)>,
-    /// Packages with names of integration tests.
-    programs: BTreeSet<(String, String)>,
+    /// Packages with programs of integration tests and the modules in them, such as
+    /// `("listwatch-cacher", "it", "model")`.
+    programs: BTreeSet<(String, String, String)>,
 }
 
 impl RandomTests {
@@ -87,8 +88,9 @@ impl RandomTests {
                     found.modules.insert((package.to_owned(), module));
                 }
                 "tests" => {
-                    let program = file.split('/').next().unwrap_or(file);
-                    found.programs.insert((package.to_owned(), program.to_owned()));
+                    let Some((program, module)) = file.split_once('/') else { continue };
+                    let module = module.split('/').next().unwrap_or(module);
+                    found.programs.insert((package.to_owned(), program.to_owned(), module.to_owned()));
                 }
                 _ => {}
             }
@@ -102,7 +104,9 @@ impl RandomTests {
             "" => format!("(package(={package}) & kind(=lib))"),
             module => format!("(package(={package}) & kind(=lib) & test(/^{module}::/))"),
         };
-        let program = |(package, program): &(String, String)| format!("(package(={package}) & binary(={program}))");
+        let program = |(package, program, module): &(String, String, String)| {
+            format!("(package(={package}) & binary(={program}) & test(/^{module}::/))")
+        };
         let all: Vec<_> = self.modules.iter().map(module).chain(self.programs.iter().map(program)).collect();
         all.join(" + ")
     }
@@ -111,8 +115,13 @@ impl RandomTests {
     pub(crate) fn cargo_test_arguments(&self) -> [Vec<String>; 2] {
         let mut libraries = vec!["--lib".to_owned(), "--".to_owned()];
         libraries.extend(self.modules.iter().map(|(_, module)| format!("{module}::")));
-        let programs = self.programs.iter().flat_map(|(_, program)| ["--test".to_owned(), program.clone()]);
-        [libraries, programs.collect()]
+        let programs: BTreeSet<_> = self.programs.iter().map(|(_, program, _)| program).collect();
+        let modules: BTreeSet<_> = self.programs.iter().map(|(.., module)| format!("{module}::")).collect();
+        let mut integration: Vec<_> =
+            programs.into_iter().flat_map(|program| ["--test".to_owned(), program.clone()]).collect();
+        integration.push("--".to_owned());
+        integration.extend(modules);
+        [libraries, integration]
     }
 }
 
@@ -156,19 +165,20 @@ mod tests {
             ("crates/x/src/a/b.rs", "proptest! {}"),
             ("crates/x/src/plain.rs", "fn proptest() {}\n#[cfg(test)]\n#[path = \"plain_tests.rs\"]\nmod tests;\n"),
             ("crates/x/src/plain_tests.rs", "proptest! {}"),
-            ("crates/x/tests/model.rs", "proptest! {}"),
-            ("crates/x/tests/model/part.rs", "proptest! {}"),
-            ("crates/x/tests/seeds.rs", "var(\"LISTWATCH_SIM_SEED\")"),
+            ("crates/x/tests/it/model.rs", "proptest! {}"),
+            ("crates/x/tests/it/model/part.rs", "proptest! {}"),
+            ("crates/x/tests/it/seeds.rs", "var(\"LISTWATCH_SIM_SEED\")"),
             ("docs/a.rs", "proptest! {}"),
         ]));
         assert_eq!(
             found.expression(),
             "(package(=listwatch-x) & kind(=lib) & test(/^a::/)) + (package(=listwatch-x) & kind(=lib) & test(/^a::b::/)) \
-             + (package(=listwatch-x) & kind(=lib) & test(/^plain::tests::/)) + (package(=listwatch-x) & binary(=model)) + (package(=listwatch-x) & binary(=seeds))"
+             + (package(=listwatch-x) & kind(=lib) & test(/^plain::tests::/)) + (package(=listwatch-x) & binary(=it) & test(/^model::/)) \
+             + (package(=listwatch-x) & binary(=it) & test(/^seeds::/))"
         );
         assert_eq!(
             found.cargo_test_arguments(),
-            [vec!["--lib", "--", "a::", "a::b::", "plain::tests::"], vec!["--test", "model", "--test", "seeds"]]
+            [vec!["--lib", "--", "a::", "a::b::", "plain::tests::"], vec!["--test", "it", "--", "model::", "seeds::"]]
         );
     }
 
@@ -176,9 +186,9 @@ mod tests {
     fn this_workspace_has_random_tests_of_each_kind() {
         let found = RandomTests::find().unwrap().expression();
         for part in [
-            "package(=listwatch-cacher) & binary(=model)",
-            "binary(=seeds)",
-            "binary(=parameters)",
+            "package(=listwatch-cacher) & binary(=it) & test(/^model::/)",
+            "test(/^seeds::/)",
+            "test(/^parameters::/)",
             "test(/^work_queue::tests::/)",
         ] {
             assert!(found.contains(part), "{part} is missing in {found}");

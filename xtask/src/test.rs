@@ -101,7 +101,7 @@ pub(crate) fn run(mut args: Args) -> Outcome<()> {
 fn server(built: bool) -> Outcome<PathBuf> {
     let file = tools::target().join("debug").join(format!("listwatch{}", std::env::consts::EXE_SUFFIX));
     if !(built && file.is_file()) {
-        Run::cargo().args(["build", "--package", "listwatch"]).dir(&tools::root()).show()?;
+        Run::cargo().args(["build", "--package", "listwatch-cli"]).dir(&tools::root()).show()?;
     }
     ensure!(file.is_file(), "the build made no {}", file.display());
     Ok(file)

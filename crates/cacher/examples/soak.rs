@@ -4,7 +4,7 @@
 //! `cargo run --release -p listwatch-cacher --example soak -- --seconds 600 --watchers 5000 --writes 500`
 //!
 //! Prints memory and CPU once a minute (Linux), and fails if memory grew in the second half.
-#[path = "../tests/support/soak.rs"]
+#[path = "../tests/it/support/soak.rs"]
 mod soak;
 
 use std::process::ExitCode;

@@ -1,5 +1,5 @@
-//! Kubernetes list-watch: the facade that re-exports every layer, and the home of the `listwatch`
-//! binary.
+//! Kubernetes list-watch: the facade that re-exports every layer. The command `listwatch` is the crate
+//! `listwatch-cli`.
 //!
 //! ```text
 //!  etcd, embedded ─▶ storage ─▶ cacher ─▶ apiserver ─▶ wire ══TCP══▶ wire ─▶ client ─▶ your code

@@ -201,7 +201,7 @@ fn version(run: Run) -> String {
 
 fn build(release: bool) -> Outcome<PathBuf> {
     let profile = if release { ("release", &["--release"][..]) } else { ("debug", &[][..]) };
-    Run::cargo().args(["build", "--package", "listwatch"]).args(profile.1).dir(&tools::root()).show()?;
+    Run::cargo().args(["build", "--package", "listwatch-cli"]).args(profile.1).dir(&tools::root()).show()?;
     let file = tools::target().join(profile.0).join(format!("listwatch{}", std::env::consts::EXE_SUFFIX));
     ensure!(file.is_file(), "the build made no {}", file.display());
     Ok(file)

@@ -1,0 +1,233 @@
+//! The real driver ([`Reflection`]) against a server whose whole history is known, by WatchList and by
+//! list, with faults at any time. The promises:
+//!
+//! - *complete*: the copy at a version is the server's state at that version, at every moment that a
+//!   reader may look, in the middle of initial events too;
+//! - *legal history*, *unique*: the changes lead from each state that was told to the next one;
+//! - *converging*: when the faults stop, the copy equals the server.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use crate::fake::Fake;
+use listwatch_client::{Change, Notice, Object, Problem, Reflection, ReflectorConfig, Snapshot};
+use listwatch_meta::Status;
+use proptest::prelude::*;
+
+/// Names of objects.
+const NAMES: u8 = 6;
+
+type State = BTreeMap<String, u64>;
+
+fn version(object: &Object) -> u64 {
+    object.resource_version().parse().expect("our versions are numbers")
+}
+
+fn copy(snapshot: &Snapshot) -> State {
+    snapshot.iter().map(|object| (object.key().to_string(), version(object))).collect()
+}
+
+struct World {
+    server: Fake,
+    reflection: Reflection<Fake>,
+    /// What the changes lead to.
+    mirror: State,
+    synced: bool,
+}
+
+impl World {
+    fn new(watch_list: bool) -> Self {
+        let server = Fake::new();
+        let config = ReflectorConfig { watch_list, check_server: false, ..ReflectorConfig::default() };
+        let reflection = Reflection::with_seed(server.clone(), config, 7);
+        World { server, reflection, mirror: State::new(), synced: false }
+    }
+
+    fn state_at(&self, version: u64) -> State {
+        let at = |key: String| self.server.version_at(&key, version).map(|at| (key, at));
+        self.server.keys().into_iter().filter_map(at).collect()
+    }
+
+    /// What readers see is a state of the server, the one that its version names.
+    fn check_store(&self) {
+        let snapshot = self.reflection.store().snapshot();
+        if !snapshot.is_synced() {
+            assert_eq!(snapshot.version(), "", "broke resumable: a version before there is a whole state");
+            assert_eq!(copy(&snapshot), State::new(), "broke complete: a part of the initial state is shown");
+            return;
+        }
+        let version = snapshot.version().parse().expect("our versions are numbers");
+        assert_eq!(copy(&snapshot), self.state_at(version), "broke complete: the copy at version {version}");
+    }
+
+    fn handle(&mut self, notice: Notice) {
+        match notice {
+            Notice::Changes(changes) => {
+                for change in &changes {
+                    let key = change.key().to_string();
+                    match change {
+                        Change::Added { object, .. } => {
+                            assert_eq!(self.mirror.insert(key, version(object)), None, "broke unique");
+                        }
+                        Change::Updated { old, new, .. } => {
+                            assert_eq!(
+                                self.mirror.insert(key, version(new)),
+                                Some(version(old)),
+                                "broke legal history"
+                            );
+                        }
+                        Change::Deleted { .. } => {
+                            assert!(self.mirror.remove(&key).is_some(), "broke unique: deleted twice");
+                        }
+                    }
+                }
+                assert_eq!(self.mirror, copy(self.reflection.told()), "broke complete: the changes lead elsewhere");
+            }
+            Notice::Synced => self.synced = true,
+            Notice::Skipped { key, .. } | Notice::Quarantined { key, .. } => panic!("{key} is a good object"),
+            Notice::State(_) | Notice::Problem(_) => {}
+        }
+    }
+
+    /// Whatever comes within this time.
+    async fn run(&mut self, time: Duration) {
+        let until = tokio::time::Instant::now() + time;
+        while let Ok(notice) = tokio::time::timeout_at(until, self.reflection.next()).await {
+            self.handle(notice);
+            self.check_store();
+        }
+        self.check_store();
+    }
+}
+
+#[derive(Clone, Debug)]
+enum Step {
+    Put(u8),
+    Delete(u8),
+    /// The driver works for so many milliseconds.
+    Run(u16),
+    Cut,
+    Expire,
+    Freeze,
+    Refuse(bool),
+    Lag(u8),
+    /// The reflection is suspended, as by an informer that stops.
+    Suspend,
+}
+
+fn any_step() -> impl Strategy<Value = Step> {
+    prop_oneof![
+        8 => (0..NAMES).prop_map(Step::Put),
+        4 => (0..NAMES).prop_map(Step::Delete),
+        4 => (0_u16..70).prop_map(Step::Run),
+        2 => (0_u16..3_000).prop_map(Step::Run),
+        1 => Just(Step::Cut),
+        2 => Just(Step::Expire),
+        1 => Just(Step::Freeze),
+        1 => any::<bool>().prop_map(Step::Refuse),
+        1 => (0_u8..6).prop_map(Step::Lag),
+        1 => Just(Step::Suspend),
+    ]
+}
+
+async fn play(steps: Vec<Step>, watch_list: bool) {
+    let mut world = World::new(watch_list);
+    let key = |name: u8| format!("n{}/o{name}", name % 2);
+    for step in steps {
+        match step {
+            Step::Put(name) => drop(world.server.put(&key(name))),
+            Step::Delete(name) => world.server.delete(&key(name)),
+            Step::Run(millis) => world.run(Duration::from_millis(millis.into())).await,
+            Step::Cut => world.server.cut(),
+            Step::Expire => world.server.expire(),
+            Step::Freeze => world.server.freeze(),
+            Step::Refuse(refuse) => {
+                let busy = Problem::refused(Status::too_many_requests("busy", 1));
+                world.server.refuse(refuse.then_some(busy));
+            }
+            Step::Lag(versions) => world.server.lag(versions.into()),
+            Step::Suspend => world.reflection.suspend(),
+        }
+        world.check_store();
+    }
+    world.server.refuse(None);
+    world.run(Duration::from_secs(1_000)).await;
+    assert!(world.synced, "broke converging: never synced");
+    assert_eq!(world.mirror, world.state_at(u64::MAX), "broke converging");
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 96, ..ProptestConfig::default() })]
+    #[test]
+    fn copy_at_a_version_is_the_servers_state_at_that_version(
+        steps in prop::collection::vec(any_step(), 0..50),
+        watch_list in prop::bool::weighted(0.8),
+    ) {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_time().start_paused(true).build().unwrap();
+        runtime.block_on(play(steps, watch_list));
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn initial_events_of_a_watch_list_become_the_copy_at_its_end_marker() {
+    let mut world = World::new(true);
+    for name in 0..NAMES {
+        world.server.put(&format!("n/o{name}"));
+    }
+    // The first batch of initial events has come, the marker has not.
+    world.run(Duration::from_millis(10)).await;
+    assert!(!world.synced && world.reflection.store().snapshot().is_empty(), "broke complete: synced too early");
+    world.run(Duration::from_secs(1)).await;
+    assert!(world.synced, "broke converging: the end marker was not understood");
+    assert_eq!(world.mirror.len(), usize::from(NAMES), "broke complete: initial events were lost");
+    assert_eq!(world.reflection.store().snapshot().version(), "6");
+    assert_eq!(world.server.whole_states(), 1, "the state was listed as well");
+}
+
+#[tokio::test(start_paused = true)]
+async fn deletion_among_initial_events_takes_the_object_out_of_the_copy() {
+    let mut world = World::new(true);
+    for name in ["a", "b", "c"] {
+        world.server.put(&format!("n/{name}"));
+    }
+    world.server.put("n/b");
+    world.server.delete("n/a");
+    // The watch cache is behind: it sends a, b and c, then the update, the deletion, and the marker.
+    world.server.lag(2);
+    world.run(Duration::from_secs(1)).await;
+    let expected = State::from([("n/b".to_owned(), 4), ("n/c".to_owned(), 3)]);
+    assert_eq!(world.mirror, expected, "broke complete: what was deleted before the end marker is told");
+    assert_eq!(copy(&world.reflection.store().snapshot()), expected);
+}
+
+#[tokio::test(start_paused = true)]
+async fn version_stands_still_until_the_end_marker_of_another_watch_list() {
+    let mut world = World::new(true);
+    for name in 0..NAMES {
+        world.server.put(&format!("n/o{name}"));
+    }
+    world.run(Duration::from_secs(1)).await;
+    assert_eq!(world.reflection.store().snapshot().version(), "6");
+    // The version is expired, so the state comes once more, in parts.
+    world.server.refuse(Some(Problem::disconnected("away")));
+    world.server.expire();
+    for name in 0..NAMES {
+        world.server.put(&format!("n/o{name}"));
+    }
+    world.run(Duration::from_secs(1)).await;
+    world.server.expire();
+    world.server.refuse(None);
+    let mut seen = Vec::new();
+    for _ in 0..10_000 {
+        world.run(Duration::from_millis(5)).await;
+        let snapshot = world.reflection.store().snapshot();
+        assert_eq!(snapshot.version(), world.reflection.reflector().version(), "two versions for one state");
+        if seen.last().is_none_or(|last| *last != snapshot.version()) {
+            seen.push(snapshot.version().to_owned());
+        }
+        if snapshot.version() == "12" {
+            break;
+        }
+    }
+    assert_eq!(seen, ["6", "12"], "broke resumable: the version moved before the end marker");
+}

@@ -1,0 +1,12 @@
+//! Every integration test of this crate, in one program: it links once.
+
+mod convergence;
+mod driver;
+mod fake;
+mod http;
+mod informer;
+mod network;
+mod reflection;
+mod reflector_rules;
+mod slow_handlers;
+mod views;

@@ -1,0 +1,4 @@
+//! Every integration test of this crate, in one program: it links once.
+
+mod storage_cli;
+mod watch_cli;

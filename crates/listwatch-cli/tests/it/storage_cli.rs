@@ -1,0 +1,296 @@
+//! `listwatch storage` as operators run it: the binary, its exit codes and words, on files, embedded
+//! stores and a real etcd.
+//!
+//! The tests on etcd need its binary: `LISTWATCH_ETCD`, else `etcd` on the PATH; without one they
+//! fail and say what to install (`LISTWATCH_SKIP_ETCD=1` goes without them).
+#![cfg(all(feature = "embedded", feature = "etcd3", unix))]
+
+use std::io::{BufRead as _, BufReader};
+use std::net::{TcpListener, TcpStream};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Output, Stdio};
+use std::time::{Duration, Instant};
+
+use listwatch_meta::{Key, KeyRange};
+use listwatch_storage::etcd3::{Etcd3, Etcd3Options};
+use listwatch_storage::{EmbeddedOptions, EmbeddedStorage, ListQuery, Storage};
+use tempfile::TempDir;
+
+/// What must come, comes within this time.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+const OBJECTS: usize = 600;
+
+/// A directory with a data directory `old` in it: 600 config maps, some changed, some Events with a
+/// TTL, some removed.
+fn old_store(objects: usize) -> TempDir {
+    let dir = tempfile::tempdir().expect("a temporary directory");
+    let runtime = tokio::runtime::Runtime::new().expect("a runtime");
+    runtime.block_on(async {
+        let store = EmbeddedStorage::open(dir.path().join("old/store"), EmbeddedOptions::default()).expect("a store");
+        let mut writes = tokio::task::JoinSet::new();
+        for n in 0..objects {
+            let store = store.clone();
+            writes.spawn(async move {
+                let (resource, ttl) =
+                    if n % 10 == 0 { ("events", Some(Duration::from_secs(3_600))) } else { ("configmaps", None) };
+                let name = format!("n{n:05}");
+                let key = Key::new(resource, Some("ns"), &name).expect("a legal name");
+                let value = |n| format!(r#"{{"metadata":{{"name":"{name}","namespace":"ns"}},"n":{n}}}"#).into();
+                let created = store.create(&key, value(n), ttl).await.expect("a create");
+                if n % 3 == 0 {
+                    store.update(&key, created, value(n + 1), ttl).await.expect("an update");
+                }
+                let gone = Key::new("pods", Some("ns"), &name).expect("a legal name");
+                let created = store.create(&gone, value(0), None).await.expect("a create");
+                store.delete(&gone, created).await.expect("a delete");
+            });
+        }
+        while let Some(written) = writes.join_next().await {
+            written.expect("a writer");
+        }
+        store.close().await;
+    });
+    dir
+}
+
+fn storage(dir: &Path, arguments: &[&str]) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_listwatch"));
+    command.current_dir(dir).arg("storage").args(arguments).stdin(Stdio::null());
+    command
+}
+
+/// Runs it; the exit code has to be this, and what it says has to contain this.
+fn run(dir: &Path, arguments: &[&str], code: i32, says: &str) -> Output {
+    let output = storage(dir, arguments).output().expect("the binary runs");
+    let said = [&output.stdout[..], &output.stderr[..]].concat();
+    let said = String::from_utf8_lossy(&said).into_owned();
+    assert_eq!(output.status.code(), Some(code), "listwatch storage {arguments:?} says: {said}");
+    assert!(said.contains(says), "listwatch storage {arguments:?} should say {says:?} and says: {said}");
+    output
+}
+
+fn json(output: &Output) -> serde_json::Value {
+    serde_json::from_slice(&output.stdout).expect("JSON on standard output")
+}
+
+/// An etcd of our own below a shell that kills it as soon as our end of the pipe closes, so that a test
+/// process that is killed leaves nothing behind.
+struct Etcd {
+    shell: Child,
+    url: String,
+    _dir: TempDir,
+}
+
+impl Etcd {
+    /// `None` when somebody decided that these tests do not run here.
+    fn start() -> Option<Etcd> {
+        if std::env::var_os("LISTWATCH_SKIP_ETCD").is_some_and(|value| value == "1") {
+            eprintln!("skipped: LISTWATCH_SKIP_ETCD=1");
+            return None;
+        }
+        let named = std::env::var_os("LISTWATCH_ETCD").filter(|path| !path.is_empty()).map(PathBuf::from);
+        let on_path =
+            || std::env::split_paths(&std::env::var_os("PATH")?).map(|dir| dir.join("etcd")).find(|p| p.is_file());
+        let binary = named.or_else(on_path).expect(
+            "no etcd found: install one (Debian: apt-get install etcd-server), set LISTWATCH_ETCD to a binary, or \
+             LISTWATCH_SKIP_ETCD=1 to go without these tests",
+        );
+        let dir = tempfile::Builder::new().prefix("listwatch-etcd-").tempdir().expect("a temporary directory");
+        let [client, peer] = free_ports();
+        let url = format!("http://127.0.0.1:{client}");
+        let script = r#"exec 3<&0
+"$@" </dev/null 3<&- >/dev/null 2>&1 &
+etcd=$!
+( read -r _ <&3; kill -9 $etcd ) >/dev/null 2>&1 &
+echo $etcd
+wait $etcd"#;
+        let mut shell = Command::new("sh")
+            .args(["-c", script, "etcd-keeper"])
+            .arg(binary)
+            .arg(format!("--data-dir={}", dir.path().join("data").display()))
+            .args([format!("--listen-client-urls={url}"), format!("--advertise-client-urls={url}")])
+            .arg(format!("--listen-peer-urls=http://127.0.0.1:{peer}"))
+            .env("ETCD_UNSUPPORTED_ARCH", std::env::consts::ARCH.replace("x86_64", "amd64").replace("aarch64", "arm64"))
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .expect("a shell");
+        let mut pid = String::new();
+        BufReader::new(shell.stdout.take().expect("a pipe")).read_line(&mut pid).expect("etcd's process id");
+        let etcd = Etcd { shell, url, _dir: dir };
+        let deadline = Instant::now() + PATIENCE;
+        while TcpStream::connect(("127.0.0.1", client)).is_err() {
+            assert!(Instant::now() < deadline, "etcd does not start");
+            std::thread::sleep(Duration::from_millis(20));
+        }
+        Some(etcd)
+    }
+}
+
+impl Drop for Etcd {
+    fn drop(&mut self) {
+        drop(self.shell.stdin.take());
+        let _ = self.shell.wait();
+    }
+}
+
+fn free_ports() -> [u16; 2] {
+    // All at once, so that they differ.
+    let listeners = [(), ()].map(|()| TcpListener::bind("127.0.0.1:0").expect("a free port"));
+    listeners.map(|listener| listener.local_addr().expect("a bound socket").port())
+}
+
+#[test]
+fn a_backup_is_restored_with_its_revisions() {
+    let dir = old_store(OBJECTS);
+    let dir = dir.path();
+    run(dir, &["export", "--data-dir", "old", "backup.lwx"], 0, "exported 600 objects");
+    run(dir, &["export", "--data-dir", "old", "backup.lwx"], 1, "replace it with --force");
+    run(dir, &["export", "--data-dir", "old", "--force", "backup.lwx"], 0, "exported 600 objects");
+    run(dir, &["verify", "backup.lwx"], 0, "is as it should be");
+    run(dir, &["import", "--data-dir", "new", "backup.lwx"], 0, "every object has kept its own");
+    let verified = run(dir, &["verify", "--data-dir", "new", "--against", "old", "-o", "json"], 0, "");
+    assert_eq!(json(&verified)["comparison"]["sameRevision"], OBJECTS, "{}", json(&verified));
+    let stats = |store| json(&run(dir, &["stats", "--data-dir", store, "-o", "json"], 0, ""));
+    let (old, new) = (stats("old"), stats("new"));
+    for figure in ["revision", "keys", "objects", "bytes", "withTTL", "resources"] {
+        assert_eq!(old[figure], new[figure], "{figure}: {old} and {new}");
+    }
+    assert_eq!(old["withTTL"], OBJECTS / 10);
+    run(dir, &["stats", "--data-dir", "old"], 0, "configmaps");
+    run(dir, &["compact", "--data-dir", "old"], 0, "it is held from");
+    run(dir, &["compact", "--data-dir", "old", "--revision", "999999"], 1, "has not happened yet");
+    run(dir, &["verify", "old", "--against", "backup.lwx"], 0, "600 objects are the same");
+
+    // Through pipes.
+    let mut export =
+        storage(dir, &["export", "--data-dir", "old", "-"]).stdout(Stdio::piped()).spawn().expect("it runs");
+    let pipe = export.stdout.take().expect("a pipe");
+    let import = storage(dir, &["import", "--data-dir", "piped", "-"]).stdin(pipe).output().expect("it runs");
+    assert!(import.status.success() && export.wait().expect("a child").success(), "{import:?}");
+    run(dir, &["verify", "piped", "--against", "old"], 0, "600 objects are the same");
+}
+
+#[test]
+fn what_cannot_be_is_refused_and_changes_nothing() {
+    let dir = old_store(20);
+    let dir = dir.path();
+    run(dir, &["export", "--data-dir", "old", "backup.lwx"], 0, "exported 20 objects");
+    let whole = std::fs::read(dir.join("backup.lwx")).expect("the backup");
+    std::fs::write(dir.join("torn.lwx"), &whole[..whole.len() - 7]).expect("a file");
+    let mut flipped = whole.clone();
+    flipped[whole.len() / 2] ^= 4;
+    std::fs::write(dir.join("flipped.lwx"), flipped).expect("a file");
+    std::fs::write(dir.join("foreign.lwx"), "apiVersion: v1\n").expect("a file");
+    for (file, says) in
+        [("torn", "it is torn"), ("flipped", "is damaged at byte"), ("foreign", "no export of listwatch")]
+    {
+        let file = format!("{file}.lwx");
+        run(dir, &["import", "--data-dir", "never", &file], 1, says);
+        run(dir, &["verify", &file], 3, says);
+    }
+    run(dir, &["import", "--data-dir", "old", "backup.lwx"], 1, "the target is not empty");
+    run(dir, &["import", "--data-dir", "old", "--if-exists", "skip", "backup.lwx"], 0, "20 were there already");
+    for nowhere in [["stats", "--data-dir"], ["verify", "--data-dir"], ["compact", "--data-dir"]] {
+        run(dir, &[nowhere[0], nowhere[1], "never"], 1, "there is no store in never/store");
+    }
+    run(dir, &["copy", "--from", "never", "--to", "old"], 1, "there is no store in never/store");
+    run(dir, &["export", "--data-dir", "old", "no/such/dir/file"], 1, "cannot write no/such/dir/file");
+    run(dir, &["frobnicate"], 2, "unrecognized subcommand");
+    assert!(!dir.join("never").exists(), "a store was made by who only wanted to look");
+
+    // A store that a server has open.
+    let open = EmbeddedStorage::open(dir.join("old/store"), EmbeddedOptions::default()).expect("the store");
+    let in_use = format!("in use by process {}; stop that one first", std::process::id());
+    for command in ["stats", "verify", "compact"] {
+        run(dir, &[command, "--data-dir", "old"], 1, &in_use);
+    }
+    run(dir, &["export", "--data-dir", "old", "second.lwx"], 1, "cannot be read while a server runs on it");
+    assert!(!dir.join("second.lwx").exists());
+    drop(open);
+
+    // One that differs.
+    run(dir, &["import", "--data-dir", "new", "backup.lwx"], 0, "imported 20 objects");
+    tokio::runtime::Runtime::new().expect("a runtime").block_on(async {
+        let store = EmbeddedStorage::open(dir.join("new/store"), EmbeddedOptions::default()).expect("the store");
+        let query = ListQuery { range: KeyRange::below("/"), at: None, limit: 1 };
+        let first = store.list(query).await.expect("a list").items.remove(0);
+        store.delete(&first.key, first.modified).await.expect("a delete");
+        store.close().await;
+    });
+    run(dir, &["verify", "new", "--against", "backup.lwx"], 3, "is only in the file backup.lwx");
+}
+
+#[test]
+fn a_store_is_moved_to_etcd_and_back() {
+    let Some(etcd) = Etcd::start() else { return };
+    let dir = old_store(OBJECTS);
+    let dir = dir.path();
+    run(dir, &["copy", "--from", "old", "--to", &etcd.url], 0, "every object's is above the source's");
+    let verified = run(dir, &["verify", "old", "--against", &etcd.url, "-o", "json"], 0, "");
+    assert_eq!(json(&verified)["comparison"]["same"], OBJECTS, "{}", json(&verified));
+    let there = ["--etcd-servers", &etcd.url];
+    run(dir, &["verify", there[0], there[1]], 0, "600 objects");
+    let old = json(&run(dir, &["stats", "--data-dir", "old", "-o", "json"], 0, ""));
+    let new = json(&run(dir, &["stats", there[0], there[1], "-o", "json"], 0, ""));
+    for figure in ["keys", "objects", "bytes", "withTTL", "resources"] {
+        assert_eq!(old[figure], new[figure], "{figure}: {old} and {new}");
+    }
+    assert!(new["oldestRevision"].as_u64() >= old["revision"].as_u64(), "an old version is not expired: {new}");
+
+    // Once more is refused, or changes nothing.
+    run(dir, &["copy", "--from", "old", "--to", &etcd.url], 1, "the target is not empty");
+    run(dir, &["copy", "--from", "old", "--to", &etcd.url, "--if-exists", "overwrite"], 0, "600 were there already");
+
+    // Out of etcd: into a file, from the file into another prefix, and back into an embedded store.
+    run(dir, &["export", there[0], there[1], "etcd.lwx"], 0, "exported 600 objects");
+    run(dir, &["import", there[0], there[1], "--etcd-prefix", "/second", "etcd.lwx"], 0, "imported 600 objects");
+    run(
+        dir,
+        &["verify", "etcd.lwx", "--against", &etcd.url, "--etcd-prefix", "/second"],
+        0,
+        "600 objects are the same",
+    );
+    run(dir, &["copy", "--from", &etcd.url, "--to", "back", "--etcd-prefix", "/second"], 0, "imported 600 objects");
+    run(dir, &["verify", "back", "--against", "old"], 0, "600 objects are the same");
+    run(
+        dir,
+        &["copy", "--from", &etcd.url, "--to", &etcd.url, "--to-etcd-prefix", "/third"],
+        0,
+        "imported 600 objects",
+    );
+    run(dir, &["compact", there[0], there[1]], 0, "etcdctl defrag");
+}
+
+#[test]
+fn an_import_that_was_killed_goes_on() {
+    let Some(etcd) = Etcd::start() else { return };
+    let dir = old_store(3_000);
+    let dir = dir.path();
+    run(dir, &["export", "--data-dir", "old", "backup.lwx"], 0, "exported 3,000 objects");
+    let import = ["import", "--etcd-servers", &etcd.url, "backup.lwx"];
+    let mut child = storage(dir, &import).stdout(Stdio::null()).spawn().expect("it runs");
+    let objects = |at_least: u64| {
+        tokio::runtime::Runtime::new().expect("a runtime").block_on(async {
+            let store = Etcd3::connect(Etcd3Options::new([etcd.url.clone()])).await.expect("etcd answers");
+            let deadline = Instant::now() + PATIENCE;
+            let configmaps = ListQuery { range: KeyRange::resource("configmaps"), at: None, limit: 1 };
+            loop {
+                let page = store.list(configmaps.clone()).await.expect("a list");
+                let there = page.items.len() as u64 + page.remaining.unwrap_or(0);
+                if there >= at_least {
+                    return there;
+                }
+                assert!(Instant::now() < deadline, "nothing is imported");
+            }
+        })
+    };
+    objects(100);
+    child.kill().expect("it runs still");
+    child.wait().expect("a child");
+    let there = objects(0);
+    assert!(there < 2_700, "it was killed too late for this test to mean anything: {there}");
+    run(dir, &import, 0, "an interrupted import went on");
+    run(dir, &["verify", "backup.lwx", "--against", &etcd.url], 0, "3,000 objects are the same");
+}

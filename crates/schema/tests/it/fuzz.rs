@@ -1,0 +1,104 @@
+//! The fuzzer's targets on random bytes, for everybody who has no nightly compiler: the same functions,
+//! fed by proptest. More cases: `PROPTEST_CASES=200000`.
+
+mod targets;
+
+use proptest::prelude::*;
+
+/// Pieces of rules; random bytes alone seldom get past the first.
+const WORDS: [&str; 64] = [
+    "self",
+    "oldSelf",
+    ".s",
+    ".l",
+    ".m",
+    ".i",
+    ".d",
+    ".t",
+    ".b",
+    ".q",
+    ".x",
+    "[0]",
+    "['k']",
+    "[?0]",
+    ".?a",
+    "x",
+    "1",
+    "-1",
+    "2u",
+    "0.5",
+    "'a'",
+    "b'a'",
+    "true",
+    "null",
+    "[1,2]",
+    "[]",
+    "{'a':1}",
+    " == ",
+    " != ",
+    " < ",
+    " + ",
+    " - ",
+    " * ",
+    " / ",
+    " % ",
+    " && ",
+    " || ",
+    " in ",
+    " ? ",
+    " : ",
+    "!",
+    "(",
+    ")",
+    ".all(x, ",
+    ".exists(x, ",
+    ".exists_one(x, ",
+    ".map(x, ",
+    ".filter(x, ",
+    ".transformList(i, x, ",
+    "has(self.s)",
+    "size(",
+    ".size()",
+    ".startsWith(",
+    ".matches('^a+$')",
+    ".split('')",
+    ".join(",
+    ".substring(",
+    ".replace('a', 'bb')",
+    "'%s'.format([self])",
+    "quantity('1Gi')",
+    "url('https://a/b?c=d').getQuery()",
+    "duration('1s')",
+    ".getHours('UTC')",
+    "\n{\"s\":\"x\"}",
+];
+
+fn input() -> impl Strategy<Value = String> {
+    let piece = prop_oneof![
+        9 => prop::sample::select(&WORDS[..]).prop_map(str::to_owned),
+        1 => any::<char>().prop_map(String::from),
+    ];
+    prop::collection::vec(piece, 0..12).prop_map(|pieces| pieces.concat())
+}
+
+proptest! {
+    #[test]
+    fn no_rule_breaks_a_target(input in input()) {
+        for (_, target) in targets::ALL {
+            target(input.as_bytes());
+        }
+    }
+}
+
+/// Every target has its file in the fuzzer's folder.
+#[test]
+fn the_fuzzer_has_every_target() {
+    let folder = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fuzz");
+    let manifest = std::fs::read_to_string(folder.join("Cargo.toml")).expect("the fuzzer's manifest");
+    for (name, _) in targets::ALL {
+        let path = format!("fuzz_targets/{name}.rs");
+        let file = std::fs::read_to_string(folder.join(&path)).unwrap_or_else(|error| panic!("{path}: {error}"));
+        assert!(file.contains(&format!("targets::{name}(data)")), "{path} runs its target");
+        assert!(manifest.contains(&format!("path = \"{path}\"")), "the manifest names {path}");
+    }
+}

@@ -1,0 +1,3 @@
+//! Every integration test of this crate, in one program: it links once.
+
+mod seeds;

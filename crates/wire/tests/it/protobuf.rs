@@ -1,0 +1,641 @@
+//! Protobuf against the real thing: bodies of a kube-apiserver asked for in both encodings, random
+//! objects of every kind written by Go's own code, random objects of our own, and broken bytes.
+
+mod random;
+
+use std::path::Path;
+
+use bytes::Bytes;
+use listwatch_k8s_types as types;
+use listwatch_meta::{Change, Key, Object, ObjectShape, Revision, Status};
+use listwatch_wire::protobuf::{self, DecodeError, EncodeError, Envelope, ListBody, MAGIC, Malformed, WatchMessage};
+use listwatch_wire::{Bookmark, EventKind, LengthFrames, ListMeta};
+use proptest::prelude::*;
+use random::Tape;
+use serde_json::Value;
+
+/// What an object is called, its protobuf body, and its JSON body.
+struct Golden {
+    name: &'static str,
+    protobuf: Vec<u8>,
+    json: &'static str,
+}
+
+fn golden() -> Vec<Golden> {
+    let text = include_str!("protobuf/golden.txt");
+    let blocks = text.split("\n\n").skip(1).map(|block| {
+        let mut lines = block.lines();
+        let mut line = || lines.next().expect("three lines a block");
+        Golden { name: line(), protobuf: unhex(line()), json: line() }
+    });
+    blocks.collect()
+}
+
+fn golden_of(name: &str) -> Golden {
+    golden().into_iter().find(|golden| golden.name == name).expect("a golden body has this name")
+}
+
+fn unhex(text: &str) -> Vec<u8> {
+    let digit = |at: usize| u8::from_str_radix(&text[at..at + 2], 16).expect("hex");
+    (0..text.len()).step_by(2).map(digit).collect()
+}
+
+fn hex(bytes: &[u8]) -> String {
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+fn decoded(body: &[u8]) -> String {
+    let decoded = protobuf::decode(body).unwrap_or_else(|error| panic!("{error}: {}", hex(body)));
+    String::from_utf8(decoded.json).expect("JSON is text")
+}
+
+fn encoded(api_version: &str, kind: &str, json: &str) -> Vec<u8> {
+    protobuf::encode(api_version, kind, json.as_bytes()).unwrap_or_else(|error| panic!("{error}: {json}"))
+}
+
+#[test]
+fn what_kube_apiserver_writes_as_protobuf_becomes_what_it_writes_as_json() {
+    for Golden { name, protobuf, json } in golden() {
+        // An empty list and none are the same on the wire; Go reads it as none. Inside a list, no
+        // item says its type.
+        let json = json.replace("\"items\":[]", "\"items\":null");
+        let json = json.replace("[{\"kind\":\"PartialObjectMetadata\",\"apiVersion\":\"meta.k8s.io/v1\",", "[{");
+        assert_eq!(decoded(&protobuf), json, "{name}");
+    }
+}
+
+#[test]
+fn what_kube_apiserver_writes_as_json_becomes_what_it_writes_as_protobuf() {
+    for Golden { name, protobuf, json } in golden() {
+        let envelope = Envelope::parse(&protobuf).expect("an envelope");
+        assert_eq!(hex(&encoded(&envelope.api_version, &envelope.kind, json)), hex(&protobuf), "{name}");
+    }
+}
+
+/// Objects filled at random by Go, of every kind: the head of the file says how they are made.
+#[test]
+fn objects_of_every_kind_become_what_go_makes_of_them() {
+    let mut kinds = std::collections::BTreeSet::new();
+    let lines = include_str!("protobuf/every_kind.txt").lines();
+    for line in lines.filter(|line| !line.starts_with('#')) {
+        let columns: Vec<&str> = line.split('\t').collect();
+        let (api_version, kind, body, json) = (columns[0], columns[1], columns[2], columns[3]);
+        assert_eq!(decoded(&unhex(body)), json, "{api_version} {kind}");
+        let again = columns.get(4).unwrap_or(&body);
+        assert_eq!(hex(&encoded(api_version, kind, json)), *again, "{api_version} {kind}: {json}");
+        kinds.insert(types::message_of(api_version, kind).map(|id| id.message().name()));
+    }
+    for (api_version, kind, id) in types::kinds().filter(|(api_version, ..)| *api_version != "apidiscovery.k8s.io/v2") {
+        assert!(kinds.contains(&Some(id.message().name())), "{api_version} {kind} was tried");
+    }
+}
+
+#[test]
+fn the_whole_object_is_enough_for_partial_metadata_and_metadata_for_a_bookmark() {
+    let partial = golden_of("partial metadata");
+    let whole = golden_of("configmap with binaryData").json;
+    let body = encoded("meta.k8s.io/v1", "PartialObjectMetadata", whole);
+    assert_eq!(hex(&body), hex(&partial.protobuf), "members beside the metadata are passed over");
+    let bookmark = encoded("v1", "Pod", r#"{"metadata":{"resourceVersion":"7"}}"#);
+    let zeros =
+        r#"{"kind":"Pod","apiVersion":"v1","metadata":{"resourceVersion":"7"},"spec":{"containers":null},"status":{}}"#;
+    assert_eq!(decoded(&bookmark), zeros, "what Go always writes is filled in");
+}
+
+#[test]
+fn json_is_read_as_go_reads_it() {
+    let config = |json: &str| decoded(&encoded("v1", "ConfigMap", json));
+    let object = |members: &str| format!(r#"{{"kind":"ConfigMap","apiVersion":"v1",{members}}}"#);
+    for (what, json, expected) in [
+        ("null is nothing", r#"{"metadata":null,"data":null,"immutable":null}"#, r#""metadata":{}"#),
+        (
+            "order does not matter",
+            r#"{"data":{"b":"2","a":"1"},"metadata":{"uid":"u","name":"n"}}"#,
+            r#""metadata":{"name":"n","uid":"u"},"data":{"a":"1","b":"2"}"#,
+        ),
+        (
+            "the last counts",
+            r#"{"data":{"a":"1","a":"2"},"metadata":{"name":"a","name":"b"}}"#,
+            r#""metadata":{"name":"b"},"data":{"a":"2"}"#,
+        ),
+        ("strangers are passed over", r#"{"metadata":{"selfie":[{}]},"spec":{"x":1}}"#, r#""metadata":{}"#),
+        ("null in a map is its zero", r#"{"metadata":{},"data":{"a":null}}"#, r#""metadata":{},"data":{"a":""}"#),
+        ("names are as they are written", r#"{"metadata":{"Name":"a"}}"#, r#""metadata":{}"#),
+        (
+            "whole numbers may have a fraction of zero",
+            r#"{"metadata":{"generation":3}}"#,
+            r#""metadata":{"generation":3}"#,
+        ),
+    ] {
+        assert_eq!(config(json), object(expected), "{what}");
+    }
+    let limits = decoded(&encoded("v1", "Pod", r#"{"spec":{"overhead":{"cpu":2,"gpu":0.5,"memory":"1Gi"}}}"#));
+    assert!(
+        limits.contains(r#""overhead":{"cpu":"2","gpu":"0.5","memory":"1Gi"}"#),
+        "quantities may be numbers: {limits}"
+    );
+}
+
+#[test]
+fn a_member_of_the_wrong_type_is_named() {
+    for (kind, json, message, path, why) in [
+        (
+            "ConfigMap",
+            r#"{"metadata":{"name":7}}"#,
+            "ObjectMeta",
+            "metadata.name",
+            "invalid type: integer `7`, expected string",
+        ),
+        ("ConfigMap", r#"{"data":{"a":true}}"#, "ConfigMap", "data", "invalid type: boolean `true`, expected string"),
+        ("ConfigMap", r#"{"data":[]}"#, "ConfigMap", "data", "invalid type: sequence, expected an object"),
+        ("ConfigMap", r#"{"binaryData":{"a":"?"}}"#, "ConfigMap", "binaryData", "expected string of base64"),
+        (
+            "ConfigMap",
+            r#"{"metadata":{"creationTimestamp":"now"}}"#,
+            "ObjectMeta",
+            "metadata.creationTimestamp",
+            "RFC 3339",
+        ),
+        (
+            "Pod",
+            r#"{"spec":{"containers":[{"env":[{"name":{}}]}]}}"#,
+            "EnvVar",
+            "spec.containers.env.name",
+            "invalid type: map, expected string",
+        ),
+        ("Pod", r#"{"spec":{"containers":{}}}"#, "PodSpec", "spec.containers", "invalid type: map, expected a list"),
+        ("Pod", r#"{"spec":{"priority":2147483648}}"#, "PodSpec", "spec.priority", "expected int32"),
+        ("Pod", r#"{"spec":{"priority":1.5}}"#, "PodSpec", "spec.priority", "expected int32"),
+        ("Pod", r#"{"spec":[]}"#, "Pod", "spec", "expected object (PodSpec)"),
+        ("Pod", r#"{"spec":{}"#, "Pod", "", "EOF while parsing"),
+        ("Pod", r#"{} {}"#, "Pod", "", "trailing characters"),
+        ("Pod", "[]", "Pod", "", "expected an object"),
+        ("Pod", "", "Pod", "", "EOF while parsing"),
+    ] {
+        match protobuf::encode("v1", kind, json.as_bytes()) {
+            Err(EncodeError::Mismatch { message: seen, path: at, why: text }) => {
+                assert_eq!((seen, at.as_str()), (message, path), "{json}: {text}");
+                assert!(text.contains(why), "{json}: {text}");
+            }
+            other => panic!("{json}: {other:?}"),
+        }
+    }
+    let unknown = EncodeError::UnknownKind { api_version: "example.com/v1".to_owned(), kind: "Widget".to_owned() };
+    assert_eq!(protobuf::encode("example.com/v1", "Widget", b"{}"), Err(unknown), "custom resources have no protobuf");
+}
+
+/// An envelope around a message.
+fn envelope(api_version: &str, kind: &str, raw: &[u8]) -> Vec<u8> {
+    fn field(number: u8, bytes: &[u8]) -> Vec<u8> {
+        let mut out = vec![number << 3 | 2];
+        let mut len = bytes.len();
+        while len >= 0x80 {
+            out.push(len as u8 | 0x80);
+            len >>= 7;
+        }
+        out.push(len as u8);
+        out.extend_from_slice(bytes);
+        out
+    }
+    let names = [field(1, api_version.as_bytes()), field(2, kind.as_bytes())].concat();
+    [MAGIC, &field(1, &names), &field(2, raw)].concat()
+}
+
+#[test]
+fn a_body_that_is_no_object_is_an_error_with_a_place() {
+    let unknown = |api_version: &str, kind: &str| DecodeError::UnknownKind {
+        api_version: api_version.to_owned(),
+        kind: kind.to_owned(),
+    };
+    let wrong = |at, message, field, found| DecodeError::WrongType { at, message, field, found };
+    let config = |raw: &[u8]| envelope("v1", "ConfigMap", raw);
+    // Where the message begins in such an envelope.
+    let raw = config(b"").len();
+    for (what, body, expected) in [
+        ("nothing at all", vec![], DecodeError::NoPrefix),
+        ("JSON", b"{}".to_vec(), DecodeError::NoPrefix),
+        ("a prefix alone", MAGIC.to_vec(), DecodeError::Empty),
+        ("no kind", envelope("v1", "", b""), DecodeError::MissingKind),
+        ("no version", envelope("", "Pod", b""), DecodeError::MissingVersion),
+        ("a custom resource", envelope("example.com/v1", "Widget", b""), unknown("example.com/v1", "Widget")),
+        ("a kind of another group", envelope("v1", "Deployment", b""), unknown("v1", "Deployment")),
+        (
+            "an envelope that ends early",
+            b"k8s\0\x0a\x20".to_vec(),
+            DecodeError::Malformed { at: 6, what: Malformed::Truncated },
+        ),
+        ("metadata as a number", config(b"\x08\x01"), wrong(raw, "ConfigMap", "metadata", 0)),
+        ("immutable as text", config(b"\x22\x01x"), wrong(raw, "ConfigMap", "immutable", 2)),
+        ("a map's value as a number", config(b"\x12\x02\x10\x01"), wrong(raw + 2, "map", "value", 0)),
+        (
+            "a name that ends early",
+            config(b"\x0a\x03\x0a\x05a"),
+            DecodeError::Malformed { at: raw + 4, what: Malformed::Truncated },
+        ),
+        (
+            "metadata that ends early",
+            config(b"\x0a\x7f"),
+            DecodeError::Malformed { at: raw + 2, what: Malformed::Truncated },
+        ),
+        ("a field numbered zero", config(b"\x02\x00"), DecodeError::Malformed { at: raw, what: Malformed::Tag }),
+        (
+            "a time beyond the calendar",
+            config(b"\x0a\x0c\x42\x0a\x08\xff\xff\xff\xff\xff\xff\xff\xff\x7f"),
+            DecodeError::InvalidValue { at: raw + 4, why: "a time outside of the years 1 to 9999".to_owned() },
+        ),
+    ] {
+        assert_eq!(protobuf::decode(&body), Err(expected), "{what}: {}", hex(&body));
+    }
+    let revision = envelope("apps/v1", "ControllerRevision", b"\x12\x03\x0a\x01{");
+    let error = protobuf::decode(&revision).expect_err("half an object is no JSON").to_string();
+    assert!(error.starts_with("EOF while parsing an object"), "{error}");
+}
+
+#[test]
+fn fields_that_come_in_pieces_or_from_the_future_are_read() {
+    let read = |raw: &[u8]| decoded(&envelope("v1", "Pod", raw));
+    let pod = |metadata: &str, spec: &str| {
+        format!(r#"{{"kind":"Pod","apiVersion":"v1","metadata":{{{metadata}}},"spec":{{{spec}}},"status":{{}}}}"#)
+    };
+    for (what, raw, expected) in [
+        (
+            "unknown fields",
+            &b"\xfa\x3f\x01x\x0a\x03\x0a\x01a\xf8\x3f\x07"[..],
+            pod(r#""name":"a""#, r#""containers":null"#),
+        ),
+        (
+            "a message in two pieces",
+            b"\x0a\x03\x0a\x01a\x0a\x03\x1a\x01b",
+            pod(r#""name":"a","namespace":"b""#, r#""containers":null"#),
+        ),
+        ("a value that comes twice", b"\x0a\x06\x0a\x01a\x0a\x01b", pod(r#""name":"b""#, r#""containers":null"#)),
+        (
+            "any order",
+            b"\x12\x03\x1a\x01x\x0a\x03\x0a\x01a",
+            pod(r#""name":"a""#, r#""containers":null,"restartPolicy":"x""#),
+        ),
+        (
+            "numbers in one piece",
+            b"\x12\x08\x72\x06\x22\x04\x01\x02\xac\x02",
+            pod("", r#""containers":null,"securityContext":{"supplementalGroups":[1,2,300]}"#),
+        ),
+    ] {
+        assert_eq!(read(raw), expected, "{what}");
+    }
+}
+
+#[test]
+fn an_envelope_inside_json_that_is_inside_protobuf_is_opened() {
+    let inner = encoded("v1", "Namespace", r#"{"metadata":{"name":"web"}}"#);
+    let raw = [&[0x12, inner.len() as u8 + 2, 0x0a, inner.len() as u8][..], &inner].concat();
+    let expected = r#"{"kind":"ControllerRevision","apiVersion":"apps/v1","metadata":{},"data":{"kind":"Namespace","apiVersion":"v1","metadata":{"name":"web"},"spec":{},"status":{}},"revision":0}"#;
+    assert_eq!(decoded(&envelope("apps/v1", "ControllerRevision", &raw)), expected);
+}
+
+#[test]
+fn bodies_that_would_grow_without_end_are_refused() {
+    // A schema whose property `a` has a property `a` and so on.
+    let mut json = "{}".to_owned();
+    for _ in 0..40 {
+        json = format!(r#"{{"properties":{{"a":{json}}}}}"#);
+    }
+    let definition = |schema: &str| {
+        format!(r#"{{"spec":{{"versions":[{{"name":"v1","schema":{{"openAPIV3Schema":{schema}}}}}]}}}}"#)
+    };
+    let body = encoded("apiextensions.k8s.io/v1", "CustomResourceDefinition", &definition(&json));
+    assert!(protobuf::decode(&body).is_ok(), "forty levels of schema are fine");
+    for _ in 0..10 {
+        json = format!(r#"{{"properties":{{"a":{json}}}}}"#);
+    }
+    let body = encoded("apiextensions.k8s.io/v1", "CustomResourceDefinition", &definition(&json));
+    let refused = protobuf::decode(&body);
+    assert!(matches!(refused, Err(DecodeError::TooDeep { .. })), "fifty are not: {refused:?}");
+
+    // Two bytes each, a container of thirty characters each.
+    let containers = [0x12, 0x00].repeat(64 << 10);
+    let spec_bytes = containers.len() as u32;
+    let mut raw =
+        vec![0x12, (spec_bytes & 0x7f) as u8 | 0x80, (spec_bytes >> 7) as u8 | 0x80, (spec_bytes >> 14) as u8];
+    raw.extend_from_slice(&containers);
+    let body = envelope("v1", "Pod", &raw);
+    let limit_bytes = protobuf::json_limit_bytes(body.len());
+    assert_eq!(protobuf::decode(&body), Err(DecodeError::TooLarge { limit_bytes }));
+}
+
+#[test]
+fn a_list_is_made_of_items_that_are_encoded_already() {
+    let list = golden_of("configmap list");
+    let value: Value = serde_json::from_str(list.json).expect("JSON");
+    let items = value["items"].as_array().expect("items");
+    let items: Vec<Vec<u8>> = items.iter().map(|item| encoded("v1", "ConfigMap", &item.to_string())).collect();
+    let text = |name: &str| value["metadata"][name].as_str().unwrap_or_default().to_owned();
+    let meta = ListMeta {
+        api_version: "v1".to_owned(),
+        kind: "ConfigMapList".to_owned(),
+        resource_version: text("resourceVersion"),
+        continue_token: text("continue"),
+        remaining_item_count: value["metadata"]["remainingItemCount"].as_i64(),
+        shard_selector: String::new(),
+    };
+    let body = protobuf::encode_list(&meta, &items).expect("a list");
+    assert_eq!(hex(&body), hex(&list.protobuf), "a list is what kube-apiserver makes of it");
+
+    // `shardInfo` is field 5 of the metadata, its selector field 1 of that.
+    let sharded = ListMeta { shard_selector: "x".to_owned(), ..meta.clone() };
+    let shard = [5 << 3 | 2, 3, 1 << 3 | 2, 1, b'x'];
+    let at = |body: &[u8]| body.windows(shard.len()).position(|window| window == shard);
+    let with = protobuf::encode_list(&sharded, &items).expect("a list");
+    assert!(at(&with).is_some() && at(&body).is_none());
+    assert_eq!(with.len(), body.len() + shard.len(), "and nothing else, lengths included, takes more room");
+
+    let none = golden_of("empty list");
+    let value: Value = serde_json::from_str(none.json).expect("JSON");
+    let resource_version = value["metadata"]["resourceVersion"].as_str().expect("a version").to_owned();
+    let meta = ListMeta { api_version: "v1".to_owned(), kind: "NodeList".to_owned(), resource_version, ..meta };
+    let meta = ListMeta { continue_token: String::new(), remaining_item_count: None, ..meta };
+    assert_eq!(hex(&protobuf::encode_list::<Vec<u8>>(&meta, &[]).expect("a list")), hex(&none.protobuf));
+
+    let refused = protobuf::encode_list(&meta, &[b"{}"]);
+    assert_eq!(refused, Err(EncodeError::Item { index: 0, why: DecodeError::NoPrefix }));
+    let meta = ListMeta { kind: "WidgetList".to_owned(), ..meta };
+    assert!(matches!(protobuf::list_head(&meta, 0), Err(EncodeError::UnknownKind { .. })));
+}
+
+/// The objects of a list body, as they leave the store.
+fn objects(list: &Value) -> Vec<Object> {
+    let items = list["items"].as_array().expect("items");
+    let object = |item: &Value| {
+        let text = |name: &str| item["metadata"][name].as_str().expect("text");
+        let key = Key::new("things", Some("default"), text("name")).expect("a key");
+        let revision = Revision::new(text("resourceVersion").parse().expect("a number"));
+        let shape = ObjectShape::new(true, Vec::new());
+        Object::from_stored(key, revision, Change::Added, item.to_string().as_bytes(), &shape).expect("an object")
+    };
+    items.iter().map(object).collect()
+}
+
+#[test]
+fn a_list_body_is_kube_apiservers_whatever_it_keeps_and_however_it_is_cut() {
+    for (name, kind) in [("configmap list", "ConfigMapList"), ("empty list", "NodeList")] {
+        let list = golden_of(name);
+        let value: Value = serde_json::from_str(list.json).expect("JSON");
+        let text = |name: &str| value["metadata"][name].as_str().unwrap_or_default().to_owned();
+        let meta = ListMeta {
+            api_version: "v1".to_owned(),
+            kind: kind.to_owned(),
+            resource_version: text("resourceVersion"),
+            continue_token: text("continue"),
+            remaining_item_count: value["metadata"]["remainingItemCount"].as_i64(),
+            shard_selector: String::new(),
+        };
+        let objects = objects(&value);
+        for chunk_bytes in [1, 7, 100, 64 << 10] {
+            for kept_bytes in [0, 300, 64 << 10] {
+                let mut body =
+                    ListBody::with_limits(&meta, objects.iter().cloned(), chunk_bytes, kept_bytes).expect("a list");
+                assert_eq!(body.body_bytes(), None, "nothing is measured yet");
+                while !body.measure().expect("objects of their kind") {}
+                assert_eq!(body.body_bytes(), Some(list.protobuf.len()));
+                let chunks: Vec<Bytes> = body.collect::<Result<_, _>>().expect("the same objects again");
+                assert_eq!(hex(&chunks.concat()), hex(&list.protobuf), "{name} {chunk_bytes} {kept_bytes}");
+                let (last, full) = chunks.split_last().expect("a chunk");
+                assert!(full.iter().all(|chunk| chunk.len() == chunk_bytes), "chunks are as large as they may be");
+                assert!(last.len() <= chunk_bytes + protobuf::LIST_TAIL.len());
+            }
+        }
+    }
+}
+
+#[test]
+fn a_list_with_an_object_of_another_kind_is_refused_before_it_begins() {
+    let meta = ListMeta { api_version: "v1".to_owned(), kind: "PodList".to_owned(), ..ListMeta::default() };
+    let value = serde_json::json!({"items": [
+        {"metadata": {"name": "a", "resourceVersion": "1"}, "spec": {}},
+        {"metadata": {"name": "b", "resourceVersion": "2"}, "spec": []},
+    ]});
+    let mut body = ListBody::new(&meta, objects(&value).into_iter()).expect("a list");
+    assert!(matches!(body.measure(), Err(EncodeError::ListItem { index: 1, .. })));
+    // Metadata has no spec.
+    let partial = ListMeta {
+        api_version: "meta.k8s.io/v1".to_owned(),
+        kind: "PartialObjectMetadataList".to_owned(),
+        ..ListMeta::default()
+    };
+    let body = ListBody::new(&partial, objects(&value).into_iter()).expect("a list");
+    let bytes = body.collect::<Result<Vec<_>, _>>().expect("metadata").concat();
+    let list: Value = serde_json::from_str(&decoded(&bytes)).expect("JSON");
+    assert_eq!(list["items"][1]["metadata"]["name"], "b");
+    for kind in ["Pod", "WidgetList", "DeleteOptions"] {
+        let meta = ListMeta { kind: kind.to_owned(), ..meta.clone() };
+        let refused = ListBody::new(&meta, std::iter::empty());
+        assert!(matches!(refused, Err(EncodeError::UnknownKind { .. })), "{kind} is no list with protobuf");
+    }
+    // An iterator that does not repeat itself.
+    let left = std::cell::Cell::new(true);
+    let objects = objects(&value);
+    let lying = objects.iter().filter(|_| left.get()).cloned();
+    let mut body = ListBody::with_limits(&partial, lying, 64, 0).expect("a list");
+    assert!(body.measure().expect("objects"), "a short list is measured in one step");
+    left.set(false);
+    assert_eq!(body.by_ref().find_map(Result::err), Some(EncodeError::ListChanged));
+    assert!(body.next().is_none(), "after an error there is no chunk");
+}
+
+#[test]
+fn a_frame_made_from_json_is_the_frame_made_from_an_envelope() {
+    let config = golden_of("configmap with binaryData");
+    let partial = golden_of("partial metadata");
+    for (kind, api_version, object_kind, golden) in [
+        (EventKind::Modified, "v1", "ConfigMap", &config),
+        (EventKind::Added, "meta.k8s.io/v1", "PartialObjectMetadata", &partial),
+    ] {
+        let frame = protobuf::event_frame(kind, api_version, object_kind, config.json.as_bytes()).expect("a frame");
+        assert_eq!(frame, protobuf::watch_frame(kind, &golden.protobuf));
+        let message = WatchMessage::parse(&protobuf::message_of_frame(&frame)).expect("an event");
+        assert_eq!((message.kind, &message.envelope[..]), (kind, &golden.protobuf[..]));
+    }
+    let bookmark = Bookmark {
+        api_version: "v1",
+        kind: "ConfigMap",
+        revision: Revision::new(233),
+        initial_events_end: true,
+        zero_members: "",
+    };
+    assert_eq!(hex(&protobuf::bookmark_frame(&bookmark).expect("a frame")), BOOKMARK);
+    let status = Status::expired_watch(3, 9);
+    let frame = protobuf::error_frame(&status);
+    let message = WatchMessage::parse(&protobuf::message_of_frame(&frame)).expect("an event");
+    assert_eq!((message.kind, &message.envelope[..]), (EventKind::Error, &protobuf::status(&status)[..]));
+    assert_eq!(decoded(&message.envelope).as_bytes(), status.to_json());
+}
+
+/// What kube-apiserver sent on a watch: a bookmark as it ends the initial events.
+const BOOKMARK: &str = concat!(
+    "000000610a08424f4f4b4d41524b12550a536b3873000a0f0a0276311209436f6e6669674d617012380a360a0012001a0022",
+    "002a0032033233333800420062210a196b38732e696f2f696e697469616c2d6576656e74732d656e641204747275651a0022",
+    "00",
+);
+
+#[test]
+fn watch_frames_are_those_of_kube_apiserver() {
+    let config = golden_of("configmap with binaryData");
+    let added = protobuf::watch_frame(EventKind::Added, &config.protobuf);
+    let bookmark = unhex(BOOKMARK);
+    let mut frames = LengthFrames::new();
+    frames.feed(added.clone());
+    frames.feed(Bytes::from(bookmark.clone()));
+
+    let message = frames.next_frame().expect("a frame").expect("an event");
+    let event = WatchMessage::parse(&message).expect("an event");
+    assert_eq!((event.kind, decoded(&event.envelope).as_str()), (EventKind::Added, config.json));
+
+    let message = frames.next_frame().expect("a frame").expect("an event");
+    let event = WatchMessage::parse(&message).expect("an event");
+    assert_eq!(event.kind, EventKind::Bookmark);
+    let json = decoded(&event.envelope);
+    assert!(json.starts_with(r#"{"kind":"ConfigMap","apiVersion":"v1","metadata":{"resourceVersion":"#), "{json}");
+    let again = protobuf::watch_frame(EventKind::Bookmark, &encoded("v1", "ConfigMap", &json));
+    assert_eq!(hex(&again), hex(&bookmark), "a bookmark is what kube-apiserver makes of it");
+}
+
+#[test]
+fn watch_messages_that_are_none_are_errors() {
+    for (message, why) in [
+        (&b""[..], "empty body"),
+        (b"\x0a\x05ADDED", "empty body"),
+        (b"\x0a\x05ADDED\x12\x00", "empty body"),
+        (b"\x0a\x03ODD\x12\x04\x0a\x02{}", "a watch event of the unknown type ODD at byte 2"),
+        (b"\x0a\x09ADDED", "proto: unexpected EOF at byte 2"),
+        (b"\x08\x01", "proto: wrong wireType = 0 for field  of WatchEvent at byte 0"),
+    ] {
+        let error = WatchMessage::parse(&Bytes::from_static(message)).expect_err("no event").to_string();
+        assert_eq!(error, why, "{message:x?}");
+    }
+}
+
+/// The manifests people start with, through protobuf and back: nothing is lost.
+#[test]
+fn example_manifests_survive() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../examples/manifests");
+    let mut count = 0;
+    let mut open = vec![root];
+    while let Some(path) = open.pop() {
+        if path.is_dir() {
+            open.extend(std::fs::read_dir(&path).expect("a folder").map(|entry| entry.expect("an entry").path()));
+            continue;
+        }
+        if path.extension().is_none_or(|extension| extension != "yaml") {
+            continue;
+        }
+        let text = std::fs::read_to_string(&path).expect("a manifest");
+        for document in yaml_serde::Deserializer::from_str(&text) {
+            let value: Value = serde::Deserialize::deserialize(document).expect("YAML");
+            let Some(kind) = value["kind"].as_str() else { continue };
+            let api_version = value["apiVersion"].as_str().expect("a version");
+            let back: Value =
+                serde_json::from_str(&decoded(&encoded(api_version, kind, &value.to_string()))).expect("JSON");
+            assert_eq!(lost(&value, &back, kind), None, "{}", path.display());
+            count += 1;
+        }
+    }
+    assert!(count > 20, "{count} objects were found");
+}
+
+/// The path of something in `old` that is not in `new`. What Go leaves out may be missing.
+fn lost(old: &Value, new: &Value, at: &str) -> Option<String> {
+    match (old, new) {
+        (Value::Object(old), Value::Object(new)) => old.iter().find_map(|(name, value)| {
+            let at = format!("{at}.{name}");
+            let empty = matches!(value, Value::Null | Value::Bool(false))
+                || value == 0
+                || value == ""
+                || value.as_object().is_some_and(|o| o.is_empty())
+                || value.as_array().is_some_and(|a| a.is_empty());
+            match new.get(name) {
+                Some(found) => lost(value, found, &at),
+                None => (!empty).then_some(at),
+            }
+        }),
+        (Value::Array(old), Value::Array(new)) if old.len() == new.len() => {
+            old.iter().zip(new).enumerate().find_map(|(place, (old, new))| lost(old, new, &format!("{at}[{place}]")))
+        }
+        // A quantity may be written as a number.
+        (Value::Number(old), Value::String(new)) if old.to_string() == *new => None,
+        _ => (old != new).then(|| format!("{at}: {old} became {new}")),
+    }
+}
+
+fn reversed(value: Value) -> Value {
+    match value {
+        Value::Object(members) => Value::Object(members.into_iter().rev().map(|(k, v)| (k, reversed(v))).collect()),
+        Value::Array(elements) => Value::Array(elements.into_iter().map(reversed).collect()),
+        other => other,
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 1_500, ..ProptestConfig::default() })]
+
+    #[test]
+    fn random_objects_are_the_same_behind_protobuf(
+        kind in 0..types::kinds().count(),
+        tape in prop::collection::vec(any::<u8>(), 0..600),
+    ) {
+        let (api_version, kind, id) = types::kinds().nth(kind).expect("a kind");
+        let api_version = if api_version.is_empty() { "apps/v1" } else { api_version };
+        let json = random::object(api_version, kind, id, &mut Tape::new(&tape));
+        let body = encoded(api_version, kind, &json);
+        prop_assert_eq!(decoded(&body), &json[..], "an object is the same behind protobuf");
+        let value: Value = serde_json::from_str(&json).expect("JSON");
+        let other_order = reversed(value.clone()).to_string();
+        let back: Value = serde_json::from_str(&decoded(&encoded(api_version, kind, &other_order))).expect("JSON");
+        prop_assert_eq!(back, value, "the order of members does not matter");
+    }
+
+    #[test]
+    fn random_bytes_never_panic_and_give_json_or_an_error(
+        kind in 0..types::kinds().count(),
+        raw in prop::collection::vec(any::<u8>(), 0..200),
+    ) {
+        let (api_version, kind, _) = types::kinds().nth(kind).expect("a kind");
+        let api_version = if api_version.is_empty() { "v1" } else { api_version };
+        survives(&envelope(api_version, kind, &raw))?;
+        survives(&raw)?;
+    }
+
+    #[test]
+    fn damaged_bodies_never_panic_and_give_json_or_an_error(
+        which in any::<prop::sample::Index>(),
+        damage in prop::collection::vec((any::<prop::sample::Index>(), any::<u8>()), 1..6),
+        end in any::<prop::sample::Index>(),
+        cut in any::<bool>(),
+    ) {
+        let all = golden();
+        let mut body = which.get(&all).protobuf.clone();
+        for (at, byte) in damage {
+            let at = at.index(body.len());
+            body[at] = byte;
+        }
+        if cut {
+            body.truncate(end.index(body.len()));
+        }
+        survives(&body)?;
+        // As a watch message too, which is read by another path.
+        let _ = WatchMessage::parse(&Bytes::from(body));
+    }
+}
+
+/// Whatever was decoded is JSON, can be encoded, and is then stable.
+fn survives(body: &[u8]) -> Result<(), TestCaseError> {
+    let Ok(first) = protobuf::decode(body) else { return Ok(()) };
+    prop_assert!(first.json.len() <= protobuf::json_limit_bytes(body.len()) + (4 << 10), "the limit holds");
+    let parsed = serde_json::from_slice::<Value>(&first.json);
+    prop_assert!(parsed.is_ok(), "what was decoded is JSON: {:?}", parsed.err());
+    let encode = |json: &[u8]| protobuf::encode(&first.api_version, &first.kind, json);
+    let again = encode(&first.json);
+    prop_assert!(again.is_ok(), "what was decoded can be encoded: {:?}", again.err());
+    let second = decoded(&again.unwrap_or_default());
+    let third = decoded(&encode(second.as_bytes()).unwrap_or_default());
+    prop_assert_eq!(second, third, "a second round changes nothing");
+    Ok(())
+}
