@@ -7,10 +7,10 @@ use crate::failure::Outcome;
 use crate::process::Run;
 use crate::random_tests::{self, RandomTests, Seeds, seeded};
 use crate::steps::Steps;
-use crate::{tidy, tools};
+use crate::{format, tidy, tools};
 
 pub(crate) const HELP: &str = "\
-Runs, in this order: cargo fmt --check, the house rules (`cargo xtask help tidy`), clippy over the
+Runs, in this order: rustfmt --check, the house rules (`cargo xtask help tidy`), clippy over the
 whole workspace and all targets with warnings as errors, all tests, and the docs with warnings as
 errors. It reads only: what it complains about, `cargo xtask fix` or you mend. All of it is run even
 if an early step fails; the table at the end says what did.
@@ -24,7 +24,7 @@ Examples:
 
 pub(crate) const HELP_FIX: &str = "\
 Rewrites what a program can: `cargo clippy --fix` over the workspace and all targets (also on a tree
-with uncommitted changes), then `cargo fmt`. What is left, `cargo xtask check` names.
+with uncommitted changes), then rustfmt. What is left, `cargo xtask check` names.
 
 Usage: cargo xtask fix";
 
@@ -42,7 +42,7 @@ pub(crate) fn check(mut args: Args) -> Outcome<()> {
 
 /// What can be said of the source without running it.
 pub(crate) fn source(steps: &mut Steps) {
-    steps.run("source", "format", || show(Run::cargo().args(["fmt", "--all", "--check"]), "formatted"));
+    steps.run("source", "format", format::check);
     steps.run("source", "house rules", tidy::check);
     steps.run("source", "clippy", || {
         let clippy = Run::cargo().args(["clippy", "--workspace", "--all-targets", "--", "-D", "warnings"]);
@@ -142,7 +142,7 @@ pub(crate) fn docs(steps: &mut Steps) {
 pub(crate) fn fix(args: Args) -> Outcome<()> {
     args.finish("fix")?;
     Run::cargo().args(["clippy", "--workspace", "--all-targets", "--fix", "--allow-dirty", "--allow-staged"]).show()?;
-    Run::cargo().args(["fmt", "--all"]).show()
+    format::fix()
 }
 
 /// Runs it on the terminal; the note goes into the table.

@@ -12,6 +12,7 @@ mod counts;
 mod deny;
 mod e2e;
 mod failure;
+mod format;
 mod process;
 mod random_tests;
 mod steps;

@@ -37,10 +37,11 @@ pub use write_scope::{MetadataScope, ResourceWrites, WriteScope};
 /// The text of an error about a port that another service has.
 pub const PORT_TAKEN: &str = "provided port is already allocated";
 
-/// Declares the modules of the kinds, and the list of all of them.
+/// Declares the modules of the kinds, and the list of all of them. `with` names the modules that kinds of one
+/// group share. `cargo xtask fix` formats these files; `cargo fmt` alone does not see them.
 macro_rules! kinds {
-    ($($group:ident { $($kind:ident,)* })*) => {
-        $(mod $group { $(pub(crate) mod $kind;)* })*
+    ($($group:ident { $($kind:ident,)* } $(with { $($shared:ident,)* })?)*) => {
+        $(mod $group { $(pub(crate) mod $kind;)* $($(pub(crate) mod $shared;)*)? })*
 
         /// All built-in kinds, in the order in which discovery shows their groups.
         pub static KINDS: &[&Kind] = &[$($(&$group::$kind::KIND,)*)*];
