@@ -16,7 +16,7 @@ use serde_json::{Map, Value};
 
 /// The members of an object that have defaults.
 #[derive(Debug)]
-pub struct Defaults(&'static [(&'static str, Default)]);
+pub struct Defaults(pub(crate) &'static [(&'static str, Default)]);
 
 impl Defaults {
     /// No defaults.
@@ -25,7 +25,7 @@ impl Defaults {
 
 /// What to do about one member.
 #[derive(Debug)]
-enum Default {
+pub(crate) enum Default {
     /// When absent: this text.
     Text(&'static str),
     /// When absent: this number.
@@ -105,7 +105,8 @@ fn fill(object: &mut Map<String, Value>, name: &str, make: impl FnOnce() -> Opti
     }
 }
 
-fn missing(object: &Map<String, Value>, name: &str) -> bool {
+/// Whether a member is absent, `null` or `""`.
+pub(crate) fn missing(object: &Map<String, Value>, name: &str) -> bool {
     match object.get(name) {
         None | Some(Value::Null) => true,
         Some(Value::String(text)) => text.is_empty(),

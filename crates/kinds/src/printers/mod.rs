@@ -31,11 +31,11 @@ pub struct Printed<'a> {
     object: Json<'a>,
     metadata: Json<'a>,
     name: Json<'a>,
-    created: Json<'a>,
+    pub(crate) created: Json<'a>,
     deleted: Json<'a>,
     spec: Json<'a>,
     status: Json<'a>,
-    now: OffsetDateTime,
+    pub(crate) now: OffsetDateTime,
 }
 
 impl<'a> Printed<'a> {
@@ -57,12 +57,12 @@ impl<'a> Printed<'a> {
     }
 
     /// A member of the object itself; for the three large ones there are methods.
-    fn get(self, key: &str) -> Json<'a> {
+    pub(crate) fn get(self, key: &str) -> Json<'a> {
         self.object.get(key)
     }
 
     /// The value at a dotted path.
-    fn at(self, path: &str) -> Json<'a> {
+    pub(crate) fn at(self, path: &str) -> Json<'a> {
         match path.split_once('.') {
             Some(("metadata", rest)) => self.metadata.at(rest),
             Some(("spec", rest)) => self.spec.at(rest),
@@ -71,7 +71,7 @@ impl<'a> Printed<'a> {
         }
     }
 
-    fn spec(self) -> Json<'a> {
+    pub(crate) fn spec(self) -> Json<'a> {
         self.spec
     }
 
@@ -85,19 +85,19 @@ impl<'a> Printed<'a> {
         self.name.string()
     }
 
-    fn annotation(self, name: &str) -> Json<'a> {
+    pub(crate) fn annotation(self, name: &str) -> Json<'a> {
         self.metadata.get("annotations").get(name)
     }
 
-    fn is_being_deleted(self) -> bool {
+    pub(crate) fn is_being_deleted(self) -> bool {
         self.deleted.exists()
     }
 
-    fn age(self) -> String {
+    pub(crate) fn age(self) -> String {
         self.since(self.created)
     }
 
-    fn since(self, time: Json<'_>) -> String {
+    pub(crate) fn since(self, time: Json<'_>) -> String {
         since(time.time(), self.now)
     }
 }
