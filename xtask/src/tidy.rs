@@ -274,6 +274,11 @@ const WALLS: &[(&str, &[&str], &str)] = &[
         "the cache knows neither etcd nor HTTP",
     ),
     (
+        "listwatch-access",
+        &["tokio", "hyper", "listwatch-storage", "listwatch-cacher", "listwatch-apiserver", "listwatch-client"],
+        "access decisions are pure: they read no store and own no task",
+    ),
+    (
         "listwatch-apiserver",
         &["tonic", "listwatch-client"],
         "the server reaches etcd through storage, and knows no client",

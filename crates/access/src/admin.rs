@@ -1,0 +1,99 @@
+//! The administrator: the holder of one token ([`AdminToken`]), or everyone ([`EveryoneIsAdmin`]).
+
+use std::sync::Arc;
+
+use listwatch_meta::UserInfo;
+use subtle::ConstantTimeEq as _;
+
+use crate::authenticator::{Authentication, AuthenticationRequest, Authenticator};
+use crate::maybe_future::MaybeFuture;
+
+/// The holder of one token is the administrator.
+pub struct AdminToken {
+    token: String,
+    admin: Arc<UserInfo>,
+}
+
+impl AdminToken {
+    /// An authenticator for this token.
+    pub fn new(token: impl Into<String>) -> Self {
+        AdminToken { token: token.into(), admin: Arc::new(UserInfo::admin().clone()) }
+    }
+}
+
+impl std::fmt::Debug for AdminToken {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        // The token itself never reaches a log.
+        f.write_str("AdminToken")
+    }
+}
+
+impl Authenticator for AdminToken {
+    fn authenticate<'a>(&'a self, request: &'a AuthenticationRequest<'a>) -> MaybeFuture<'a, Authentication> {
+        // The comparison takes a time that depends on the length only.
+        let matches = |token: &str| token.as_bytes().ct_eq(self.token.as_bytes()).into();
+        MaybeFuture::ready(match request.token {
+            Some(token) if matches(token) => administrator(&self.admin, request),
+            _ => Authentication::NotRecognized,
+        })
+    }
+}
+
+/// Every request is the administrator's. For servers inside a test process.
+#[derive(Debug)]
+pub struct EveryoneIsAdmin(Arc<UserInfo>);
+
+impl EveryoneIsAdmin {
+    /// An authenticator that takes any request.
+    pub fn new() -> Self {
+        EveryoneIsAdmin(Arc::new(UserInfo::admin().clone()))
+    }
+}
+
+impl Default for EveryoneIsAdmin {
+    fn default() -> Self {
+        EveryoneIsAdmin::new()
+    }
+}
+
+impl Authenticator for EveryoneIsAdmin {
+    fn authenticate<'a>(&'a self, request: &'a AuthenticationRequest<'a>) -> MaybeFuture<'a, Authentication> {
+        MaybeFuture::ready(administrator(&self.0, request))
+    }
+}
+
+/// The administrator's credential is good for any audience.
+fn administrator(admin: &Arc<UserInfo>, request: &AuthenticationRequest<'_>) -> Authentication {
+    Authentication::Authenticated { user: Arc::clone(admin), audiences: request.audiences.to_vec() }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn only_the_exact_token_is_the_administrators() {
+        let authenticator = AdminToken::new("s3cret");
+        for (token, expected) in [
+            (Some("s3cret"), true),
+            (Some("s3cre"), false),
+            (Some("s3crett"), false),
+            (Some("S3cret"), false),
+            (Some(""), false),
+            (None, false),
+        ] {
+            let answer = authenticator.authenticate(&AuthenticationRequest::of_token(token, 0)).await;
+            assert_eq!(matches!(answer, Authentication::Authenticated { .. }), expected, "{token:?}");
+        }
+        assert_eq!(format!("{authenticator:?}"), "AdminToken", "the token is not printed");
+    }
+
+    #[tokio::test]
+    async fn request_without_token_is_the_administrators_where_everyone_is() {
+        let audiences = ["vault".to_owned()];
+        let request = AuthenticationRequest::of_token(None, 0).with_audiences(&audiences);
+        let answer = EveryoneIsAdmin::new().authenticate(&request).await;
+        let user = Arc::new(UserInfo::admin().clone());
+        assert_eq!(answer, Authentication::Authenticated { user, audiences: audiences.to_vec() });
+    }
+}

@@ -1,0 +1,164 @@
+//! [`Authenticator`]: finds the user who sent a request (`apiserver/pkg/authentication/authenticator`).
+
+use std::sync::Arc;
+
+use http::HeaderMap;
+use listwatch_meta::UserInfo;
+
+use crate::maybe_future::MaybeFuture;
+
+/// The credentials of a request, or of a TokenReview.
+#[derive(Clone, Copy, Debug)]
+#[non_exhaustive]
+pub struct AuthenticationRequest<'a> {
+    /// The bearer token.
+    pub token: Option<&'a str>,
+    /// The audiences of which the token must be for one; none means the API server itself.
+    pub audiences: &'a [String],
+    /// The headers of the request; `None` for a TokenReview.
+    pub headers: Option<&'a HeaderMap>,
+    /// The time, in seconds since 1970.
+    pub now: i64,
+}
+
+impl<'a> AuthenticationRequest<'a> {
+    /// A request with this token and nothing else.
+    pub fn of_token(token: Option<&'a str>, now: i64) -> Self {
+        AuthenticationRequest { token, audiences: &[], headers: None, now }
+    }
+
+    /// The same request with these headers.
+    #[must_use]
+    pub fn with_headers(self, headers: &'a HeaderMap) -> Self {
+        AuthenticationRequest { headers: Some(headers), ..self }
+    }
+
+    /// The same request for these audiences.
+    #[must_use]
+    pub fn with_audiences(self, audiences: &'a [String]) -> Self {
+        AuthenticationRequest { audiences, ..self }
+    }
+}
+
+/// What an authenticator finds.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Authentication {
+    /// The credential is valid.
+    Authenticated {
+        /// The user.
+        user: Arc<UserInfo>,
+        /// Those of the requested audiences that the credential is for.
+        audiences: Vec<String>,
+    },
+    /// The credential is of this authenticator's kind and is not valid. No other authenticator is asked.
+    Rejected,
+    /// The request has no credential of this authenticator's kind.
+    NotRecognized,
+}
+
+impl Authentication {
+    /// A user without audiences.
+    pub fn of_user(user: UserInfo) -> Self {
+        Authentication::Authenticated { user: Arc::new(user), audiences: Vec::new() }
+    }
+}
+
+/// Finds the user who sent a request.
+///
+/// ```
+/// use listwatch_access::{Authentication, AuthenticationRequest, Authenticator, MaybeFuture};
+/// use listwatch_meta::UserInfo;
+///
+/// /// Tokens from a list.
+/// struct StaticTokens(Vec<(String, UserInfo)>);
+///
+/// impl Authenticator for StaticTokens {
+///     fn authenticate<'a>(&'a self, request: &'a AuthenticationRequest<'a>) -> MaybeFuture<'a, Authentication> {
+///         let found = self.0.iter().find(|(token, _)| request.token == Some(token));
+///         MaybeFuture::ready(match found {
+///             Some((_, user)) => Authentication::of_user(user.clone()),
+///             None => Authentication::NotRecognized,
+///         })
+///     }
+/// }
+/// ```
+pub trait Authenticator: Send + Sync {
+    /// Finds the user. An answer without I/O is [`MaybeFuture::ready`].
+    fn authenticate<'a>(&'a self, request: &'a AuthenticationRequest<'a>) -> MaybeFuture<'a, Authentication>;
+}
+
+/// Authenticators that are asked in order. The first answer that is not
+/// [`NotRecognized`](Authentication::NotRecognized) counts.
+#[derive(Clone, Default)]
+pub struct AuthenticatorChain(Vec<Arc<dyn Authenticator>>);
+
+impl AuthenticatorChain {
+    /// A chain that recognizes nobody.
+    pub fn new() -> Self {
+        AuthenticatorChain::default()
+    }
+
+    /// The same chain, with one more at its end.
+    #[must_use]
+    pub fn with(self, authenticator: impl Authenticator + 'static) -> Self {
+        self.with_shared(Arc::new(authenticator))
+    }
+
+    /// As [`AuthenticatorChain::with`], for one that is shared.
+    #[must_use]
+    pub fn with_shared(mut self, authenticator: Arc<dyn Authenticator>) -> Self {
+        self.0.push(authenticator);
+        self
+    }
+
+    /// Asks the authenticators in order.
+    pub async fn authenticate(&self, request: &AuthenticationRequest<'_>) -> Authentication {
+        for authenticator in &self.0 {
+            match authenticator.authenticate(request).await {
+                Authentication::NotRecognized => {}
+                decided => return decided,
+            }
+        }
+        Authentication::NotRecognized
+    }
+}
+
+impl std::fmt::Debug for AuthenticatorChain {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "AuthenticatorChain({})", self.0.len())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Knows one token, and rejects tokens that begin with `x`.
+    struct Knows(&'static str);
+
+    impl Authenticator for Knows {
+        fn authenticate<'a>(&'a self, request: &'a AuthenticationRequest<'a>) -> MaybeFuture<'a, Authentication> {
+            MaybeFuture::ready(match request.token {
+                Some(token) if token == self.0 => {
+                    Authentication::of_user(UserInfo { username: token.to_owned(), ..UserInfo::default() })
+                }
+                Some(token) if token.starts_with('x') => Authentication::Rejected,
+                _ => Authentication::NotRecognized,
+            })
+        }
+    }
+
+    #[tokio::test]
+    async fn chain_takes_the_first_answer_that_recognizes_the_credential() {
+        let chain = AuthenticatorChain::new().with(Knows("a")).with(Knows("b")).with(Knows("xb"));
+        let ask = async |token| match chain.authenticate(&AuthenticationRequest::of_token(token, 0)).await {
+            Authentication::Authenticated { user, .. } => user.username.clone(),
+            other => format!("{other:?}"),
+        };
+        assert_eq!(ask(Some("a")).await, "a");
+        assert_eq!(ask(Some("b")).await, "b");
+        assert_eq!(ask(Some("xb")).await, "Rejected", "a rejected credential is offered to no other authenticator");
+        assert_eq!(ask(Some("c")).await, "NotRecognized");
+        assert_eq!(ask(None).await, "NotRecognized");
+    }
+}
