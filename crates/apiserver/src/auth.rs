@@ -1,24 +1,30 @@
-//! Who may ask: [`Auth`], bearer tokens, and what answers without one.
+//! Who may do what: [`Auth`], the choice of a server's users, and [`Access`], its authenticators and
+//! authorizers.
 //!
-//! Besides the administrator there are service accounts, by the tokens that this server issued to them
-//! ([`crate::tokens`]). Authorization is all or nothing: whoever is let in may do everything, and whoever
-//! is named by [`crate::impersonation`] everything or nothing. Finer rules belong to an authorizer, which
-//! this server does not have.
+//! Requests are authenticated by the tokens of service accounts first, then by the authenticators that the
+//! builder was given, then by [`Auth`]. They are authorized by the authorizers that the builder was given,
+//! then by [`KnownUserAuthorizer`].
 
-use http::HeaderMap;
-use http::header::AUTHORIZATION;
+use std::sync::Arc;
+
+use listwatch_access::{
+    AdminToken, Authenticator, AuthenticatorChain, Authorizer, AuthorizerChain, EveryoneIsAdmin, KnownUserAuthorizer,
+    ServiceAccountTokenAuthenticator,
+};
 pub(crate) use listwatch_meta::UserInfo as User;
-use listwatch_meta::user::SYSTEM_MASTERS;
+
+use crate::backend::Backend;
+use crate::tokens::TokenObjects;
 
 /// How requests prove who sends them.
 #[derive(Clone, Default)]
 pub enum Auth {
-    /// Every request is the administrator's, but for those with the token of a service account. For
+    /// Every request is the administrator's, except those with the token of a service account. For
     /// servers inside a test process.
     #[default]
     Open,
-    /// Requests need `Authorization: Bearer <token>`, this one or a service account's; without it only
-    /// health and version answer, the rest is 401.
+    /// Requests need `Authorization: Bearer <token>`, this one or a service account's. Without it only
+    /// health and version answer; the rest is 401.
     Token(String),
 }
 
@@ -32,74 +38,28 @@ impl std::fmt::Debug for Auth {
     }
 }
 
-/// Whether the server knows this user. Known users may do everything: members of `system:masters`, the
-/// administrator by name, and service accounts.
-pub(crate) fn may_do_everything(user: &User) -> bool {
-    user.groups.iter().any(|group| group == SYSTEM_MASTERS)
-        || user.username == User::admin().username
-        || user.service_account().is_some()
+/// The authenticators and authorizers of one server.
+pub(crate) struct Access {
+    pub(crate) authenticators: AuthenticatorChain,
+    pub(crate) authorizers: AuthorizerChain,
 }
 
-/// The groups of the service accounts of a namespace.
-pub(crate) fn service_account_groups(namespace: &str) -> Vec<String> {
-    vec!["system:serviceaccounts".to_owned(), format!("system:serviceaccounts:{namespace}")]
-}
-
-/// The bearer token of a request that has exactly one.
-pub(crate) fn bearer(headers: &HeaderMap) -> Option<&str> {
-    let mut values = headers.get_all(AUTHORIZATION).iter();
-    let (Some(value), None) = (values.next(), values.next()) else { return None };
-    let (scheme, token) = value.to_str().ok()?.trim().split_once(' ')?;
-    scheme.eq_ignore_ascii_case("bearer").then_some(token.trim())
-}
-
-impl Auth {
-    /// Is this the credential of the administrator?
-    pub(crate) fn allows(&self, token: Option<&str>) -> bool {
-        match self {
-            Auth::Open => true,
-            Auth::Token(expected) => token.is_some_and(|token| same_secret(token, expected)),
-        }
-    }
-}
-
-/// Compares in a time that depends on the length only, so that a guess learns nothing from it.
-pub(crate) fn same_secret(given: &str, expected: &str) -> bool {
-    let difference = given.bytes().zip(expected.bytes()).fold(0, |sum, (a, b)| sum | (a ^ b));
-    given.len() == expected.len() && difference == 0
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn only_the_token_opens() {
-        let auth = Auth::Token("s3cret".to_owned());
-        let allowed = |value: Option<&str>| {
-            let mut headers = HeaderMap::new();
-            if let Some(value) = value {
-                headers.insert(AUTHORIZATION, value.parse().unwrap());
-            }
-            auth.allows(bearer(&headers))
+impl Access {
+    /// The built-in ones, and those that the builder was given.
+    pub(crate) fn new(
+        backend: &Arc<Backend>,
+        auth: &Auth,
+        authenticators: Vec<Arc<dyn Authenticator>>,
+        authorizers: Vec<Arc<dyn Authorizer>>,
+    ) -> Self {
+        let service_accounts = ServiceAccountTokenAuthenticator::new(TokenObjects(Arc::clone(backend)));
+        let chain = AuthenticatorChain::new().with(service_accounts);
+        let chain = authenticators.into_iter().fold(chain, AuthenticatorChain::with_shared);
+        let authenticators = match auth {
+            Auth::Open => chain.with(EveryoneIsAdmin::new()),
+            Auth::Token(token) => chain.with(AdminToken::new(token)),
         };
-        assert!(allowed(Some("Bearer s3cret")));
-        assert!(allowed(Some("bearer s3cret")));
-        for refused in [
-            None,
-            Some(""),
-            Some("Bearer"),
-            Some("Bearer "),
-            Some("Bearer s3cre"),
-            Some("Bearer s3crett"),
-            Some("Basic s3cret"),
-            Some("s3cret"),
-        ] {
-            assert!(!allowed(refused), "{refused:?}");
-        }
-        let mut twice = HeaderMap::new();
-        twice.append(AUTHORIZATION, "Bearer s3cret".parse().unwrap());
-        twice.append(AUTHORIZATION, "Bearer s3cret".parse().unwrap());
-        assert!(!auth.allows(bearer(&twice)));
+        let chain = authorizers.into_iter().fold(AuthorizerChain::new(), AuthorizerChain::with_shared);
+        Access { authenticators, authorizers: chain.with(KnownUserAuthorizer) }
     }
 }

@@ -11,8 +11,8 @@ use serde_json::{Value, json};
 
 use crate::Shared;
 use crate::body::Body;
+use crate::preferences::ResponsePreferences;
 use crate::request::ResourceRoute;
-use crate::service::Asker;
 use crate::view::{ListView, ObjectView};
 
 /// Parts of a control plane that this server has none of.
@@ -30,7 +30,7 @@ pub(crate) async fn answer(
     shared: &Shared,
     route: &ResourceRoute<'_>,
     query: &Query<'_>,
-    asker: &Asker,
+    preferences: &ResponsePreferences,
 ) -> Result<Response<Body>, Status> {
     let resource = &route.resource;
     let problem = shared.backend.storage().health().await.err().map(|fault| fault.to_string());
@@ -43,12 +43,12 @@ pub(crate) async fn answer(
             .iter()
             .find(|(found, _)| *found == name)
             .ok_or_else(|| Status::unknown(format!("Component not found: {name}")))?;
-        return ObjectView::negotiate(asker, resource)?.bytes(200, resource, bytes(component));
+        return ObjectView::negotiate(preferences, resource)?.bytes(200, resource, bytes(component));
     }
     if route.is_watch() {
         return Err(Status::verb_not_supported("watch", resource.gr()));
     }
-    let view = ListView::negotiate(asker, resource)?;
+    let view = ListView::negotiate(preferences, resource)?;
     let request = list_options(query)?.0.list(&resource.shape)?;
     let mut items = Vec::new();
     for (name, component) in &found {

@@ -137,7 +137,7 @@ impl Compute {
     ) -> Result<WriteResponse, Status> {
         let work = async {
             let request = read(request.clone(), self.cbor)?;
-            write::review(&shared.backend, &shared.auth, request.user, &request).await
+            write::review(&shared.backend, &shared.access, request.user, &request).await
         };
         if let Some(answer) = inline(work).await {
             return answer;
@@ -145,7 +145,7 @@ impl Compute {
         let (shared, owned, cbor) = (Arc::clone(shared), request.to_owned(), self.cbor);
         let work = async move {
             let request = read(owned.request(), cbor)?;
-            write::review(&shared.backend, &shared.auth, request.user, &request).await
+            write::review(&shared.backend, &shared.access, request.user, &request).await
         };
         // Boxed: few writes go this way, and the future of each is moved about.
         Box::pin(self.run(requester, deadline, work)).await?

@@ -1,5 +1,5 @@
 //! Discovery, OpenAPI, version and index: which document a path and its headers ask for
-//! ([`answer`]). The documents themselves are made by [`crate::discovery`] and [`crate::openapi`].
+//! ([`document()`]). The documents themselves are made by [`crate::discovery`] and [`crate::openapi`].
 
 use bytes::Bytes;
 use listwatch_meta::Status;
@@ -7,39 +7,39 @@ use listwatch_wire::query::Query;
 use time::OffsetDateTime;
 use time::macros::format_description;
 
-use crate::discovery::{AGGREGATED_CONTENT_TYPE, Discovery, Document, VersionInfo};
+use crate::discovery::{self, AGGREGATED_CONTENT_TYPE, Discovery, VersionInfo};
 use crate::openapi;
 use crate::registry::Registry;
 use crate::request::Route;
 
-/// A document with what its headers say.
+/// A document and its headers.
 #[derive(Debug, Default)]
-pub(crate) struct Answer {
+pub(crate) struct Document {
     pub(crate) content_type: &'static str,
     pub(crate) body: Bytes,
     pub(crate) etag: Option<String>,
     pub(crate) cache_control: Option<&'static str>,
     pub(crate) expires: Option<String>,
-    /// Look there instead (301).
+    /// Where the document is instead (301).
     pub(crate) location: Option<String>,
 }
 
 const JSON: &str = "application/json";
 
-impl Answer {
+impl Document {
     pub(crate) fn json(body: Bytes) -> Self {
-        Answer { content_type: JSON, body, ..Answer::default() }
+        Document { content_type: JSON, body, ..Document::default() }
     }
 
-    pub(crate) fn document(content_type: &'static str, document: &Document) -> Self {
-        Answer { content_type, body: document.body.clone(), etag: Some(document.etag.clone()), ..Answer::default() }
+    pub(crate) fn of(content_type: &'static str, document: &discovery::Document) -> Self {
+        Document { content_type, body: document.body.clone(), etag: Some(document.etag.clone()), ..Document::default() }
     }
 }
 
 /// How long a document that names its own hash may be kept, in seconds.
 const IMMUTABLE_SECONDS: i64 = 365 * 24 * 3600;
 
-impl Answer {
+impl Document {
     /// The request named the hash of these bytes: they never change.
     fn immutable(mut self) -> Self {
         let expires = OffsetDateTime::now_utc() + time::Duration::seconds(IMMUTABLE_SECONDS);
@@ -52,9 +52,9 @@ impl Answer {
     }
 }
 
-/// What the client sent that decides between forms of a document.
+/// The parts of a request that select the form of a document.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Asked<'a> {
+pub(crate) struct DocumentRequest<'a> {
     /// The `Accept` header, all its lines joined.
     pub(crate) accept: Option<&'a str>,
     /// The `Host` header, for documents that name the server.
@@ -62,36 +62,40 @@ pub(crate) struct Asked<'a> {
     pub(crate) query: &'a Query<'a>,
 }
 
-/// The document a route leads to.
+/// The document of a route.
 ///
 /// # Errors
 /// 404 for a group or version that is not served, 406 when no form of the document is acceptable.
-pub(crate) fn answer(registry: &Registry, route: &Route<'_>, asked: Asked<'_>) -> Result<Answer, Status> {
+pub(crate) fn document(
+    registry: &Registry,
+    route: &Route<'_>,
+    request: DocumentRequest<'_>,
+) -> Result<Document, Status> {
     let discovery = registry.discovery();
     match route {
-        Route::Version => Ok(Answer::json(VersionInfo::current().body())),
-        Route::Index => Ok(Answer::json(index(registry))),
+        Route::Version => Ok(Document::json(VersionInfo::current().body())),
+        Route::Index => Ok(Document::json(index(registry))),
         Route::CoreVersions => {
-            let host = asked.host.unwrap_or("127.0.0.1:6443");
-            aggregated_or(asked.accept, discovery.aggregated_api(), || Discovery::api(host))
+            let host = request.host.unwrap_or("127.0.0.1:6443");
+            aggregated_or(request.accept, discovery.aggregated_api(), || Discovery::api(host))
         }
-        Route::Groups => aggregated_or(asked.accept, discovery.aggregated_apis(), || discovery.apis()),
-        Route::Group(group) => discovery.group(group).map(Answer::json).ok_or_else(Status::no_such_resource),
+        Route::Groups => aggregated_or(request.accept, discovery.aggregated_apis(), || discovery.apis()),
+        Route::Group(group) => discovery.group(group).map(Document::json).ok_or_else(Status::no_such_resource),
         Route::GroupVersion { group, version } => {
-            discovery.resources(group, version).map(Answer::json).ok_or_else(Status::no_such_resource)
+            discovery.resources(group, version).map(Document::json).ok_or_else(Status::no_such_resource)
         }
         Route::OpenApiV2 => {
-            let (content_type, document) = registry.openapi().v2(asked.accept).ok_or_else(not_acceptable)?;
-            Ok(Answer::document(content_type, &document))
+            let (content_type, document) = registry.openapi().v2(request.accept).ok_or_else(not_acceptable)?;
+            Ok(Document::of(content_type, &document))
         }
-        Route::OpenApiV3Index => Ok(Answer::document(JSON, registry.openapi().v3_index())),
-        Route::OpenApiV3(path) => Ok(match registry.openapi().v3(path, asked.query.get("hash")) {
+        Route::OpenApiV3Index => Ok(Document::of(JSON, registry.openapi().v3_index())),
+        Route::OpenApiV3(path) => Ok(match registry.openapi().v3(path, request.query.get("hash")) {
             openapi::Answer::Document { document, immutable } => {
-                let answer = Answer::document(JSON, &document);
+                let answer = Document::of(JSON, &document);
                 if immutable { answer.immutable() } else { answer }
             }
-            openapi::Answer::Moved(location) => Answer { location: Some(location), ..Answer::default() },
-            openapi::Answer::Unknown => Answer::json(Bytes::new()),
+            openapi::Answer::Moved(location) => Document { location: Some(location), ..Document::default() },
+            openapi::Answer::Unknown => Document::json(Bytes::new()),
         }),
         Route::Resource(_) | Route::Unstored(_) | Route::Health { .. } | Route::Metrics => {
             Err(Status::internal("not a document"))
@@ -102,12 +106,12 @@ pub(crate) fn answer(registry: &Registry, route: &Route<'_>, asked: Asked<'_>) -
 /// The aggregated form when the client asks for it first, else the legacy one.
 fn aggregated_or(
     accept: Option<&str>,
-    aggregated: &Document,
+    aggregated: &discovery::Document,
     legacy: impl FnOnce() -> Bytes,
-) -> Result<Answer, Status> {
+) -> Result<Document, Status> {
     match discovery_form(accept) {
-        Some(Form::Aggregated) => Ok(Answer::document(AGGREGATED_CONTENT_TYPE, aggregated)),
-        Some(Form::Legacy) => Ok(Answer::json(legacy())),
+        Some(Form::Aggregated) => Ok(Document::of(AGGREGATED_CONTENT_TYPE, aggregated)),
+        Some(Form::Legacy) => Ok(Document::json(legacy())),
         None => Err(not_acceptable()),
     }
 }
@@ -172,7 +176,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_first_acceptable_form_of_discovery_wins() {
+    fn first_acceptable_form_of_discovery_is_sent() {
         let v2 = "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList";
         let beta = "application/json;g=apidiscovery.k8s.io;v=v2beta1;as=APIGroupDiscoveryList";
         for (accept, expected) in [

@@ -1,12 +1,12 @@
 //! A Kubernetes API server for list-watch, as a tower `Service` and as a server that listens.
 //!
 //! ```text
-//!            ┌───────────────────────── ApiServer ─────────────────────────┐
-//!  Request ─▶│ service ─▶ request ─▶ read, watch ──▶ cacher ──▶ storage     │
-//!            │    │         │                                    ▲         │
-//!            │    │         └──────▶ write ──────────────────────┘         │
-//!            │    └ discovery, openapi, health    registry: what is served │
-//!            └─────────────────────────────────────────────────────────────┘
+//!            ┌────────────────────────── ApiServer ───────────────────────────┐
+//!  Request ─▶│ service ─▶ filters ─▶ handlers ─▶ read, watch ─▶ cacher ─▶ storage │
+//!            │                         │                               ▲      │
+//!            │                         ├───────▶ write ────────────────┘      │
+//!            │                         └ discovery, openapi, health           │
+//!            └───────────────────────────────────────────────────────────────┘
 //!  server: listeners, TLS, HTTP/1.1 and HTTP/2         pki: certificates, token, kubeconfig
 //! ```
 //!
@@ -43,6 +43,11 @@
 //! ```
 #![forbid(unsafe_code)]
 
+/// The examples of docs/extending.md.
+#[cfg(doctest)]
+#[doc = include_str!("../../../docs/extending.md")]
+struct Extending;
+
 mod auth;
 mod backend;
 mod body;
@@ -57,18 +62,20 @@ mod controllers;
 mod crd;
 pub mod discovery;
 mod documents;
+mod filters;
 mod gather;
 mod gc;
 mod gzip;
 mod h1;
+mod handlers;
 mod health;
-mod impersonation;
 mod list;
 mod metrics;
 mod namespaces;
 pub mod openapi;
 mod peer;
 pub mod pki;
+mod preferences;
 mod pretty;
 mod read;
 pub mod registry;
@@ -95,21 +102,23 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
+use listwatch_access::{Authenticator, Authorizer};
 use listwatch_cacher::Limits;
 use listwatch_storage::{MemoryStorage, Storage};
 use tokio::sync::Semaphore;
 use tokio::task::JoinHandle;
 
+use crate::auth::Access;
 pub use crate::auth::Auth;
 use crate::backend::Backend;
 pub use crate::body::{Body, BrokenOff};
 use crate::body_budget::{BODIES_BYTES_MAX, BodyBudget};
 use crate::bootstrap::Bootstrap;
 pub use crate::controllers::{Controllers, UnknownController};
+use crate::filters::flow_control::FlowControl;
 use crate::health::Finding;
 use crate::metrics::Metrics;
 use crate::pki::{Pki, PkiError};
-use crate::seats::Seats;
 pub use crate::server::{HTTP2_STREAMS_MAX, Serving};
 pub use crate::service::ApiService;
 use crate::store_health::StoreHealth;
@@ -134,11 +143,9 @@ pub struct ApiServer {
 pub(crate) struct Shared {
     pub(crate) backend: Arc<Backend>,
     pub(crate) auth: Auth,
+    pub(crate) access: Access,
     pub(crate) min_request_timeout: Duration,
-    pub(crate) reads: Arc<Seats>,
-    pub(crate) writes: Arc<Seats>,
-    /// Bytes of memory that are left for bodies of writes, parsed, and their answers.
-    pub(crate) writes_bytes: Arc<Semaphore>,
+    pub(crate) flow_control: FlowControl,
     /// What bodies of requests take, as they come.
     pub(crate) bodies: Arc<BodyBudget>,
     store_health: StoreHealth,
@@ -177,6 +184,8 @@ impl std::fmt::Debug for ApiServer {
 pub struct Builder {
     storage: Option<Arc<dyn Storage>>,
     auth: Auth,
+    authenticators: Vec<Arc<dyn Authenticator>>,
+    authorizers: Vec<Arc<dyn Authorizer>>,
     watch_cache: bool,
     min_request_timeout: Duration,
     limits: Limits,
@@ -232,10 +241,27 @@ impl Builder {
         self
     }
 
-    /// Who may ask. Default: everybody ([`Auth::Open`]).
+    /// Who the administrator is. Default: everyone ([`Auth::Open`]).
     #[must_use]
     pub fn auth(mut self, auth: Auth) -> Self {
         self.auth = auth;
+        self
+    }
+
+    /// Adds an authenticator. It is asked after those added before and before [`Builder::auth`] counts; tokens
+    /// of service accounts are never offered to it. docs/extending.md has an example.
+    #[must_use]
+    pub fn authenticator(mut self, authenticator: impl Authenticator + 'static) -> Self {
+        self.authenticators.push(Arc::new(authenticator));
+        self
+    }
+
+    /// Adds an authorizer. It is asked after those added before. If none of them has an opinion, known users
+    /// may do everything ([`KnownUserAuthorizer`](listwatch_access::KnownUserAuthorizer)). docs/extending.md has
+    /// an example.
+    #[must_use]
+    pub fn authorizer(mut self, authorizer: impl Authorizer + 'static) -> Self {
+        self.authorizers.push(Arc::new(authorizer));
         self
     }
 
@@ -344,13 +370,13 @@ impl Builder {
             loops.push(tokio::spawn(gc::run(Arc::clone(&backend))));
         }
         let store_health = StoreHealth::new(Arc::clone(backend.storage()));
+        let access = Access::new(&backend, &self.auth, self.authenticators, self.authorizers);
         let shared = Arc::new(Shared {
             backend,
+            access,
             auth: self.auth,
             min_request_timeout: self.min_request_timeout,
-            reads: Seats::new(service::READS_IN_FLIGHT_MAX),
-            writes: Seats::new(service::WRITES_IN_FLIGHT_MAX),
-            writes_bytes: Arc::new(Semaphore::new(service::WRITES_BYTES_MAX)),
+            flow_control: FlowControl::new(),
             bodies: BodyBudget::new(BODIES_BYTES_MAX),
             store_health,
             http2_streams_max: self.http2_streams_max,
@@ -391,6 +417,8 @@ impl ApiServer {
         Builder {
             storage: None,
             auth: Auth::default(),
+            authenticators: Vec::new(),
+            authorizers: Vec::new(),
             watch_cache: true,
             min_request_timeout: MIN_REQUEST_TIMEOUT,
             limits: Limits::default(),
@@ -470,10 +498,11 @@ impl Shared {
     pub(crate) async fn metrics_text(&self) -> String {
         let caches: Vec<_> = self.backend.running_cachers().into_iter().map(|(_, cacher)| cacher.stats()).collect();
         let store = self.backend.storage().stats().await.ok();
+        let (reads_in_flight, writes_in_flight) = self.flow_control.in_flight();
         let found = metrics::Found {
             registry: &self.backend.registry(),
-            reads_in_flight: self.reads.taken(),
-            writes_in_flight: self.writes.taken(),
+            reads_in_flight,
+            writes_in_flight,
             caches: &caches,
             cache_budget: self.backend.cache_budget(),
             store: store.as_ref(),

@@ -14,10 +14,10 @@ use tokio::time::Instant;
 
 use crate::Shared;
 use crate::body::Body;
+use crate::preferences::ResponsePreferences;
 use crate::registry::Subresource;
 use crate::request::{ResourceRoute, Verb};
 use crate::respond;
-use crate::service::Asker;
 use crate::view::{ListView, ObjectView, WatchView};
 use crate::watch::WatchStream;
 use crate::write;
@@ -31,15 +31,15 @@ pub(crate) async fn get(
     shared: &Shared,
     route: &ResourceRoute<'_>,
     query: &Query<'_>,
-    asker: &Asker,
+    preferences: &ResponsePreferences,
 ) -> Result<Response<Body>, Status> {
     let resource = &route.resource;
     let name = route.name.unwrap_or_default();
     let subresource = route.subresource.and_then(|name| resource.subresource(name));
     let view = match subresource {
         // A Scale is no object of the resource: it has no columns.
-        Some(Subresource::Scale { .. }) => ObjectView::plain(asker)?,
-        _ => ObjectView::negotiate(asker, resource)?,
+        Some(Subresource::Scale { .. }) => ObjectView::plain(preferences)?,
+        _ => ObjectView::negotiate(preferences, resource)?,
     };
     let version = ResourceVersion::new(query.get("resourceVersion").unwrap_or_default());
     let at = ListOptions { resource_version: version, ..ListOptions::default() }.get()?;
@@ -57,10 +57,10 @@ pub(crate) async fn list(
     shared: &Shared,
     route: &ResourceRoute<'_>,
     query: &Query<'_>,
-    asker: &Asker,
+    preferences: &ResponsePreferences,
 ) -> Result<Response<Body>, Status> {
     let resource = &route.resource;
-    let view = in_time(ListView::negotiate(asker, resource))?;
+    let view = in_time(ListView::negotiate(preferences, resource))?;
     let request = list_options(query)?.0.list(&resource.shape)?;
     let cacher = shared.backend.cacher(resource);
     let list = cacher.list(&scope(route)?, &request).await.map_err(|error| error.status(resource.gr()))?;
@@ -76,9 +76,9 @@ pub(crate) async fn watch(
     shared: &Shared,
     route: &ResourceRoute<'_>,
     query: &Query<'_>,
-    asker: &Asker,
+    preferences: &ResponsePreferences,
 ) -> Result<Response<Body>, Status> {
-    let stream = watch_stream(shared, route, query, asker).await?;
+    let stream = watch_stream(shared, route, query, preferences).await?;
     let content_type = stream.content_type();
     Ok(respond::ok(content_type, Body::watch(stream)))
 }
@@ -88,10 +88,10 @@ pub(crate) async fn watch_stream(
     shared: &Shared,
     route: &ResourceRoute<'_>,
     query: &Query<'_>,
-    asker: &Asker,
+    preferences: &ResponsePreferences,
 ) -> Result<WatchStream, Status> {
     let resource = &route.resource;
-    let view = in_time(WatchView::negotiate(asker, resource))?;
+    let view = in_time(WatchView::negotiate(preferences, resource))?;
     let (options, _) = list_options(query)?;
     let request = match route.name {
         Some(name) => options.watch_object(name, &resource.shape, route.info.has_watch_prefix)?,
@@ -103,7 +103,7 @@ pub(crate) async fn watch_stream(
     let watcher = cacher.watch(&scope, &request, deadline).await.map_err(|error| error.status(resource.gr()))?;
     let farewell = Arc::clone(&shared.farewell);
     // Only a WatchList whose client is told where the state ends; other watches are never compressed.
-    let gzip = asker.gzip() && matches!(request.from, WatchFrom::InitialEvents { mark_end: true, .. });
+    let gzip = preferences.gzip() && matches!(request.from, WatchFrom::InitialEvents { mark_end: true, .. });
     Ok(WatchStream::new(watcher, Arc::clone(resource), view?, farewell, gzip))
 }
 

@@ -13,7 +13,8 @@
 use std::borrow::Cow;
 
 use http::Method;
-use listwatch_meta::FieldSelector;
+use listwatch_access::Attributes;
+use listwatch_meta::{FieldSelector, UserInfo};
 use listwatch_wire::query::Query;
 use percent_encoding::percent_decode_str;
 
@@ -154,6 +155,36 @@ impl<'a> RequestInfo<'a> {
     /// The decoded segments of the path.
     pub(crate) fn segments(&self) -> Vec<Cow<'a, str>> {
         segments(self.raw_path).flatten().collect()
+    }
+
+    /// What an authorizer decides on.
+    pub(crate) fn attributes<'s>(&'s self, user: &'s UserInfo) -> Attributes<'s> {
+        Attributes {
+            user,
+            verb: &self.verb,
+            is_resource_request: self.is_resource_request,
+            api_group: &self.api_group,
+            api_version: &self.api_version,
+            namespace: &self.namespace,
+            resource: &self.resource,
+            subresource: &self.subresource,
+            name: &self.name,
+            path: &self.path,
+        }
+    }
+
+    /// The request may change an object. A stream to a kubelet changes none here.
+    pub(crate) fn is_mutating(&self) -> bool {
+        self.is_resource_request && !self.long_running && !matches!(&*self.verb, "get" | "list" | "watch")
+    }
+
+    /// A read of the server's health or version, which needs no authentication and no seat.
+    pub(crate) fn is_health_or_version(&self) -> bool {
+        if self.is_resource_request || !matches!(&*self.verb, "get" | "head") {
+            return false;
+        }
+        let path = self.path.trim_matches('/');
+        path == "version" || matches!(path.split('/').next(), Some("healthz" | "livez" | "readyz"))
     }
 
     /// The request asks for changes of a resource.

@@ -1,17 +1,19 @@
-//! Responses that succeeded: the one place where codes, headers and bodies meet.
+//! Responses of handlers: codes, headers and bodies.
 
 use std::sync::Arc;
 
-use http::header::{CONTENT_ENCODING, CONTENT_TYPE, VARY};
+use http::header::{CONTENT_ENCODING, CONTENT_TYPE, HeaderName, VARY};
 use http::{HeaderValue, Response, StatusCode};
 use listwatch_meta::{Object, Status};
 use listwatch_wire::list::{ListBody, ListMeta, ListStyle};
 
 use crate::body::Body;
+use crate::filters::warnings::WarningRecorder;
 use crate::registry::Resource;
-use crate::service::add_warnings;
 use crate::view::ObjectView;
 use crate::write::{WriteBody, WriteResponse};
+
+const NOSNIFF: HeaderName = HeaderName::from_static("x-content-type-options");
 
 /// A 200 with this body.
 pub(crate) fn ok(content_type: &'static str, body: Body) -> Response<Body> {
@@ -26,7 +28,7 @@ pub(crate) fn ok(content_type: &'static str, body: Body) -> Response<Body> {
     response
 }
 
-/// What a write answers, in the view that was negotiated.
+/// The response of a write, in the view that was negotiated.
 ///
 /// # Errors
 /// 500 when it cannot be shown in that view.
@@ -34,6 +36,7 @@ pub(crate) fn written(
     written: WriteResponse,
     resource: &Arc<Resource>,
     view: &ObjectView,
+    warnings: &WarningRecorder,
 ) -> Result<Response<Body>, Status> {
     let mut response = match written.body {
         WriteBody::Object(object) => view.object(written.code, resource, &object)?,
@@ -42,8 +45,18 @@ pub(crate) fn written(
         WriteBody::List(meta, objects) => view.json(written.code, removed(resource, &meta, objects))?,
     };
     *response.status_mut() = StatusCode::from_u16(written.code).unwrap_or(StatusCode::OK);
-    add_warnings(response.headers_mut(), &written.warnings);
+    warnings.add(written.warnings);
     Ok(response)
+}
+
+/// A response of plain text.
+pub(crate) fn text(code: StatusCode, body: String) -> Response<Body> {
+    let mut response = Response::new(Body::full(body));
+    *response.status_mut() = code;
+    let headers = response.headers_mut();
+    headers.insert(CONTENT_TYPE, HeaderValue::from_static("text/plain; charset=utf-8"));
+    headers.insert(NOSNIFF, HeaderValue::from_static("nosniff"));
+    response
 }
 
 /// The list that a deletecollection answers.

@@ -18,15 +18,15 @@ use time::OffsetDateTime;
 
 use crate::body::{self, Body};
 use crate::list::{self, Shown};
+use crate::preferences::ResponsePreferences;
 use crate::pretty::Indenter;
 use crate::registry::Resource;
 use crate::respond;
-use crate::service::Asker;
 use crate::table::{IncludeObject, ListMeta, MetaVersion, TableView, partial};
 use crate::yaml;
 
-fn served(asker: &Asker, resource: &Resource) -> Served {
-    Served { cbor: asker.cbor(), ..if resource.custom { Served::CUSTOM_JSON } else { Served::BUILTIN } }
+fn served(preferences: &ResponsePreferences, resource: &Resource) -> Served {
+    Served { cbor: preferences.cbor(), ..if resource.custom { Served::CUSTOM_JSON } else { Served::BUILTIN } }
 }
 
 const PARTIAL: &str = "PartialObjectMetadata";
@@ -43,23 +43,23 @@ impl ObjectView {
     ///
     /// # Errors
     /// 406 when it accepts nothing this server has; 400 for a bad `includeObject`.
-    pub(crate) fn negotiate(asker: &Asker, resource: &Resource) -> Result<Self, Status> {
-        Self::from(asker, served(asker, resource))
+    pub(crate) fn negotiate(preferences: &ResponsePreferences, resource: &Resource) -> Result<Self, Status> {
+        Self::from(preferences, served(preferences, resource))
     }
 
     /// What the client accepts for an object that has no other views, such as a Scale.
     ///
     /// # Errors
     /// 406 when it accepts nothing this server has.
-    pub(crate) fn plain(asker: &Asker) -> Result<Self, Status> {
-        Self::from(asker, Served { table: false, partial: false, cbor: asker.cbor(), ..Served::BUILTIN })
+    pub(crate) fn plain(preferences: &ResponsePreferences) -> Result<Self, Status> {
+        Self::from(preferences, Served { table: false, partial: false, cbor: preferences.cbor(), ..Served::BUILTIN })
     }
 
-    fn from(asker: &Asker, served: Served) -> Result<Self, Status> {
-        let negotiated = negotiate(asker.accept(), Purpose::Object, &served)?;
-        let pretty = wants_pretty(asker.pretty(), &negotiated, asker.user_agent());
-        let form = body::Form { pretty, gzip: asker.gzip() };
-        Ok(ObjectView { negotiated, form, include: include(asker, negotiated.view)? })
+    fn from(preferences: &ResponsePreferences, served: Served) -> Result<Self, Status> {
+        let negotiated = negotiate(preferences.accept(), Purpose::Object, &served)?;
+        let pretty = wants_pretty(preferences.pretty(), &negotiated, preferences.user_agent());
+        let form = body::Form { pretty, gzip: preferences.gzip() };
+        Ok(ObjectView { negotiated, form, include: include(preferences, negotiated.view)? })
     }
 
     /// An object of the resource.
@@ -143,13 +143,13 @@ fn type_of(json: &[u8]) -> (String, String) {
 pub(crate) struct StatusView(Option<(Encoding, bool)>);
 
 impl StatusView {
-    pub(crate) fn negotiate(asker: &Asker) -> Self {
+    pub(crate) fn negotiate(preferences: &ResponsePreferences) -> Self {
         let negotiated =
-            negotiate(asker.accept(), Purpose::Object, &Served { cbor: asker.cbor(), ..Served::STATUS }).ok();
-        StatusView(
-            negotiated
-                .map(|negotiated| (negotiated.encoding, wants_pretty(asker.pretty(), &negotiated, asker.user_agent()))),
-        )
+            negotiate(preferences.accept(), Purpose::Object, &Served { cbor: preferences.cbor(), ..Served::STATUS })
+                .ok();
+        StatusView(negotiated.map(|negotiated| {
+            (negotiated.encoding, wants_pretty(preferences.pretty(), &negotiated, preferences.user_agent()))
+        }))
     }
 
     /// The status as a 200; the code is the caller's.
@@ -177,11 +177,11 @@ impl ListView {
     ///
     /// # Errors
     /// 406 when it accepts nothing this server has; 400 for a bad `includeObject`.
-    pub(crate) fn negotiate(asker: &Asker, resource: &Resource) -> Result<Self, Status> {
-        let negotiated = negotiate(asker.accept(), Purpose::List, &served(asker, resource))?;
-        let pretty = wants_pretty(asker.pretty(), &negotiated, asker.user_agent());
-        let form = body::Form { pretty, gzip: asker.gzip() };
-        Ok(ListView { negotiated, form, include: include(asker, negotiated.view)? })
+    pub(crate) fn negotiate(preferences: &ResponsePreferences, resource: &Resource) -> Result<Self, Status> {
+        let negotiated = negotiate(preferences.accept(), Purpose::List, &served(preferences, resource))?;
+        let pretty = wants_pretty(preferences.pretty(), &negotiated, preferences.user_agent());
+        let form = body::Form { pretty, gzip: preferences.gzip() };
+        Ok(ListView { negotiated, form, include: include(preferences, negotiated.view)? })
     }
 
     /// The response that shows a list, streamed.
@@ -241,9 +241,9 @@ impl ListView {
     }
 }
 
-fn include(asker: &Asker, view: View) -> Result<IncludeObject, Status> {
+fn include(preferences: &ResponsePreferences, view: View) -> Result<IncludeObject, Status> {
     match view {
-        View::Table { .. } => IncludeObject::parse(asker.include_object()),
+        View::Table { .. } => IncludeObject::parse(preferences.include_object()),
         View::Full | View::PartialMetadata { .. } => Ok(IncludeObject::default()),
     }
 }
@@ -298,8 +298,8 @@ impl WatchView {
     ///
     /// # Errors
     /// 406 when it accepts no encoding that can stream; 400 for a bad `includeObject`.
-    pub(crate) fn negotiate(asker: &Asker, resource: &Arc<Resource>) -> Result<Self, Status> {
-        let negotiated = negotiate(asker.accept(), Purpose::Watch, &served(asker, resource))?;
+    pub(crate) fn negotiate(preferences: &ResponsePreferences, resource: &Arc<Resource>) -> Result<Self, Status> {
+        let negotiated = negotiate(preferences.accept(), Purpose::Watch, &served(preferences, resource))?;
         let protobuf = negotiated.encoding == Encoding::Protobuf;
         let shown = match negotiated.view {
             View::Full if protobuf => EventsShown::Protobuf {
@@ -309,7 +309,7 @@ impl WatchView {
             },
             View::Full => EventsShown::Whole,
             View::Table { v1beta1 } => {
-                let (include, version) = (include(asker, negotiated.view)?, v1beta1.into());
+                let (include, version) = (include(preferences, negotiated.view)?, v1beta1.into());
                 let id = encoding_ids::TABLE + 8 * u64::from(v1beta1) + include as u64;
                 EventsShown::Table { view: Box::new(TableView::new(resource, include, version)), id, first: true }
             }

@@ -1,30 +1,28 @@
-//! Reviews: questions about the asker and about who may do what, put as a POST of an object that is
-//! answered and not stored (`pkg/registry/authentication`, `pkg/registry/authorization`).
+//! Reviews: questions about users, tokens and permissions, as a POST of an object that is answered and
+//! not stored (`pkg/registry/authentication`, `pkg/registry/authorization`).
 //!
-//! What is answered follows from [`crate::Auth`]: whoever is let in may do everything. Whoever is only named
-//! (the subject of a SubjectAccessReview, or of [`crate::impersonation`]) may do everything or nothing, as
-//! [`may_do_everything`] says.
+//! The authenticators and authorizers of the server answer them, as they decide on requests.
 
+use listwatch_access::{Attributes, Authentication, AuthenticationRequest, Authorization, Decision, is_known_user};
 use listwatch_meta::{FieldError, Status};
 use serde_json::{Map, Value, json};
 
 use super::decode::{Expected, decode};
 use super::options::Options;
 use super::{Clock, WriteBody, WriteRequest, WriteResponse, create};
-use crate::auth::{Auth, User, may_do_everything};
+use crate::auth::{Access, User};
 use crate::backend::Backend;
-use crate::tokens::{self, Verdict};
 use listwatch_validation::object_meta as meta;
 use listwatch_validation::{metadata, metadata_mut};
 
-/// Answers a review that a user asks for.
+/// Answers the review of a user.
 ///
 /// # Errors
 /// What a create of the kind is refused with: 400 for a body that is no such review, 422 for one that
 /// asks nothing or two things at once.
 pub(crate) async fn review(
     backend: &Backend,
-    auth: &Auth,
+    access: &Access,
     user: &User,
     request: &WriteRequest<'_>,
 ) -> Result<WriteResponse, Status> {
@@ -43,25 +41,55 @@ pub(crate) async fn review(
             let audiences = spec.and_then(|spec| spec.get("audiences")).and_then(Value::as_array);
             let audiences = audiences.into_iter().flatten().filter_map(|name| Some(name.as_str()?.to_owned()));
             let (token, audiences) = (text(spec, "token"), audiences.collect::<Vec<String>>());
-            match tokens::judge(backend, token, &audiences, clock.time().unix_timestamp()).await {
-                Verdict::Unknown if auth.allows(Some(token)) => {
-                    Verdict::Known { user: User::admin().clone(), audiences }
-                }
-                verdict => verdict,
-            }
+            let now = clock.time().unix_timestamp();
+            let request = AuthenticationRequest::of_token(Some(token), now).with_audiences(&audiences);
+            access.authenticators.authenticate(&request).await
         }
-        _ => Verdict::Unknown,
+        _ => Authentication::NotRecognized,
     };
-    answer(&resource.kind, user, token, &mut object, &clock.now())?;
+    let authorization = match resource.kind.as_str() {
+        "SelfSubjectAccessReview" => authorize(access, user, object.get("spec")).await,
+        "SubjectAccessReview" | "LocalSubjectAccessReview" => {
+            let spec = object.get("spec");
+            authorize(access, &subject(spec), spec).await
+        }
+        _ => Authorization::no_opinion(),
+    };
+    answer(&resource.kind, user, token, &authorization, &mut object, &clock.now())?;
     let body = serde_json::to_vec(&object).map_err(Status::internal)?;
     Ok(WriteResponse { code: 201, body: WriteBody::Json(body.into()), warnings: decoded.warnings })
 }
 
-/// Puts the answer into the review; `token` is what is thought of the one that it asks about.
-fn answer(kind: &str, user: &User, token: Verdict, object: &mut Map<String, Value>, now: &str) -> Result<(), Status> {
+/// Whether a user may do what the spec of an access review describes.
+async fn authorize(access: &Access, user: &User, spec: Option<&Value>) -> Authorization {
+    let given = |field: &str| spec.and_then(|spec| spec.get(field)).filter(|value| !value.is_null());
+    let (resource, path) = (given("resourceAttributes"), given("nonResourceAttributes"));
+    let attributes = match resource {
+        Some(_) => Attributes {
+            api_version: text(resource, "version"),
+            namespace: text(resource, "namespace"),
+            subresource: text(resource, "subresource"),
+            name: text(resource, "name"),
+            ..Attributes::resource(user, text(resource, "verb"), text(resource, "group"), text(resource, "resource"))
+        },
+        None => Attributes::path(user, text(path, "verb"), text(path, "path")),
+    };
+    access.authorizers.authorize(&attributes).await
+}
+
+/// Puts the status into the review. `token` is the result for the token of a TokenReview, `authorization`
+/// that for the subject of an access review.
+fn answer(
+    kind: &str,
+    user: &User,
+    token: Authentication,
+    authorization: &Authorization,
+    object: &mut Map<String, Value>,
+    now: &str,
+) -> Result<(), Status> {
     let status = match kind {
         "SelfSubjectReview" => {
-            // What is asked is who asks; nothing of the body counts.
+            // The answer is the user who sent the review; nothing of the body counts.
             object.insert("metadata".to_owned(), json!({"creationTimestamp": now}));
             object.shift_remove("spec");
             json!({"userInfo": user})
@@ -71,13 +99,15 @@ fn answer(kind: &str, user: &User, token: Verdict, object: &mut Map<String, Valu
                 return Err(Status::bad_request("token is required for TokenReview in authentication"));
             }
             match token {
-                Verdict::Known { user, audiences } if audiences.is_empty() => {
-                    json!({"authenticated": true, "user": user})
+                Authentication::Authenticated { user, audiences } if audiences.is_empty() => {
+                    json!({"authenticated": true, "user": *user})
                 }
-                Verdict::Known { user, audiences } => {
-                    json!({"authenticated": true, "user": user, "audiences": audiences})
+                Authentication::Authenticated { user, audiences } => {
+                    json!({"authenticated": true, "user": *user, "audiences": audiences})
                 }
-                Verdict::Unknown | Verdict::Refused => json!({"user": {}, "error": "invalid bearer token"}),
+                Authentication::NotRecognized | Authentication::Rejected => {
+                    json!({"user": {}, "error": "invalid bearer token"})
+                }
             }
         }
         "SelfSubjectRulesReview" => {
@@ -89,8 +119,14 @@ fn answer(kind: &str, user: &User, token: Verdict, object: &mut Map<String, Valu
         }
         _ => {
             check_attributes(kind, object)?;
-            let subject = (kind != "SelfSubjectAccessReview").then(|| subject(object.get("spec")));
-            json!({"allowed": may_do_everything(subject.as_ref().unwrap_or(user))})
+            let mut status = json!({"allowed": authorization.is_allowed()});
+            if authorization.decision == Decision::Deny {
+                status["denied"] = json!(true);
+            }
+            if !authorization.reason.is_empty() {
+                status["reason"] = json!(authorization.reason);
+            }
+            status
         }
     };
     object.entry("spec").or_insert_with(|| json!({}));
@@ -105,7 +141,7 @@ fn text<'a>(spec: Option<&'a Value>, field: &str) -> &'a str {
     spec.and_then(|spec| spec.get(field)).and_then(Value::as_str).unwrap_or_default()
 }
 
-/// Whom a review asks about.
+/// The subject of an access review.
 fn subject(spec: Option<&Value>) -> User {
     let groups = spec.and_then(|spec| spec.get("groups")).and_then(Value::as_array).into_iter().flatten();
     User {
@@ -116,10 +152,9 @@ fn subject(spec: Option<&Value>) -> User {
     }
 }
 
-/// What a user may do: everything, or what anybody may whom nobody gave a role (`system:basic-user`,
-/// `system:discovery`).
+/// The rules of a user: everything for known users; `system:basic-user` and `system:discovery` for others.
 fn rules(user: &User) -> Value {
-    let (resources, paths) = match may_do_everything(user) {
+    let (resources, paths) = match is_known_user(user) {
         true => (
             json!([{"verbs": ["*"], "apiGroups": ["*"], "resources": ["*"]}]),
             json!([{"verbs": ["*"], "nonResourceURLs": ["*"]}]),
@@ -137,7 +172,7 @@ fn rules(user: &User) -> Value {
     json!({"resourceRules": resources, "nonResourceRules": paths, "incomplete": false})
 }
 
-/// Exactly one thing has to be asked, of somebody (`pkg/apis/authorization/validation`).
+/// An access review has one kind of attributes and a subject (`pkg/apis/authorization/validation`).
 fn check_attributes(kind: &str, object: &Map<String, Value>) -> Result<(), Status> {
     let spec = object.get("spec");
     let given = |field: &str| spec.and_then(|spec| spec.get(field)).filter(|value| !value.is_null());
@@ -184,15 +219,24 @@ fn check_attributes(kind: &str, object: &Map<String, Value>) -> Result<(), Statu
 
 #[cfg(test)]
 mod tests {
+    use futures_util::FutureExt as _;
+    use listwatch_access::{AuthenticatorChain, AuthorizerChain, KnownUserAuthorizer};
+
     use super::*;
 
     fn check(kind: &str, body: Value, expected: Result<Value, &str>) {
         let Value::Object(mut object) = body else { panic!("not an object") };
         let token = match text(object.get("spec"), "token") {
-            "secret" => Verdict::Known { user: User::admin().clone(), audiences: Vec::new() },
-            _ => Verdict::Unknown,
+            "secret" => Authentication::of_user(User::admin().clone()),
+            _ => Authentication::NotRecognized,
         };
-        let found = answer(kind, User::admin(), token, &mut object, "NOW").map(|()| Value::Object(object));
+        let named = subject(object.get("spec"));
+        let user = if kind == "SelfSubjectAccessReview" { User::admin() } else { &named };
+        let authorizers = AuthorizerChain::new().with(KnownUserAuthorizer);
+        let access = Access { authenticators: AuthenticatorChain::new(), authorizers };
+        let authorization = authorize(&access, user, object.get("spec")).now_or_never().unwrap();
+        let found =
+            answer(kind, User::admin(), token, &authorization, &mut object, "NOW").map(|()| Value::Object(object));
         assert_eq!(found.map_err(|status| status.message), expected.map_err(str::to_owned));
     }
 

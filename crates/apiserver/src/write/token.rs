@@ -1,6 +1,7 @@
 //! `/token` of service accounts: a POST of a TokenRequest, answered with a token
 //! (`pkg/registry/core/serviceaccount/storage/token.go`). Nothing is stored.
 
+use listwatch_access::{BoundObjectReference, Claims, ISSUER, KubernetesClaims, service_account_username};
 use listwatch_meta::{FieldError, GroupResource, Status};
 use serde_json::{Map, Value, json};
 use time::Duration;
@@ -10,7 +11,6 @@ use super::decode::Expected;
 use super::store;
 use super::update::Target;
 use super::{WriteBody, WriteRequest, WriteResponse, new_uid, timestamp};
-use crate::tokens::{About, Claims, ISSUER, Named, username};
 use listwatch_meta::go::Words;
 use listwatch_validation::metadata;
 use listwatch_validation::object_meta as meta;
@@ -73,11 +73,12 @@ pub(super) async fn issue(target: &Target<'_>, request: &WriteRequest<'_>) -> Re
     }
 
     let now = target.clock.time();
-    let serviceaccount = Named { name: target.name.to_owned(), uid: uid.to_owned() };
-    let mut about = About { namespace: namespace.to_owned(), node: None, pod: None, secret: None, serviceaccount };
+    let serviceaccount = BoundObjectReference { name: target.name.to_owned(), uid: uid.to_owned() };
+    let mut kubernetes =
+        KubernetesClaims { namespace: namespace.to_owned(), node: None, pod: None, secret: None, serviceaccount };
     let bound = spec.get("boundObjectRef").and_then(Value::as_object);
     if let Some(reference) = bound {
-        bind(target, namespace, reference, &mut about).await?;
+        bind(target, namespace, reference, &mut kubernetes).await?;
     }
     let issued = now.unix_timestamp();
     let claims = Claims {
@@ -86,9 +87,9 @@ pub(super) async fn issue(target: &Target<'_>, request: &WriteRequest<'_>) -> Re
         iat: issued,
         iss: ISSUER.to_owned(),
         jti: new_uid(target.clock),
-        about,
+        kubernetes,
         nbf: issued,
-        sub: username(namespace, target.name),
+        sub: service_account_username(namespace, target.name),
     };
     let mut answered = json!({"audiences": audiences, "expirationSeconds": seconds});
     if let Some(reference) = bound {
@@ -114,7 +115,7 @@ async fn bind(
     target: &Target<'_>,
     namespace: &str,
     reference: &Map<String, Value>,
-    about: &mut About,
+    kubernetes: &mut KubernetesClaims,
 ) -> Result<(), Status> {
     let [api_version, kind, name] = ["apiVersion", "kind", "name"].map(|field| meta::text(reference, field));
     let (plural, place) = match (api_version, kind) {
@@ -144,7 +145,7 @@ async fn bind(
                 Err(status) if status.code == 404 => String::new(),
                 Err(status) => return Err(status),
             };
-            about.node = Some(Named { name: node.to_owned(), uid });
+            kubernetes.node = Some(BoundObjectReference { name: node.to_owned(), uid });
         }
     }
     let wanted = meta::text(reference, "uid");
@@ -154,11 +155,11 @@ async fn bind(
         );
         return Err(Status::conflict(GroupResource { group: "", resource: kind }, name, why));
     }
-    let named = Some(Named { name: name.to_owned(), uid: uid.to_owned() });
+    let named = Some(BoundObjectReference { name: name.to_owned(), uid: uid.to_owned() });
     match kind {
-        "Pod" => about.pod = named,
-        "Secret" => about.secret = named,
-        _ => about.node = named,
+        "Pod" => kubernetes.pod = named,
+        "Secret" => kubernetes.secret = named,
+        _ => kubernetes.node = named,
     }
     Ok(())
 }

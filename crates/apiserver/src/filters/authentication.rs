@@ -1,0 +1,142 @@
+//! Authentication: which user sent a request (`filters/authentication.go`).
+
+use std::sync::{Arc, LazyLock};
+
+use http::HeaderMap;
+use http::header::AUTHORIZATION;
+use http::request::Parts;
+use listwatch_access::{Authentication, AuthenticationRequest, AuthenticatorChain, Impersonation};
+use listwatch_meta::{Status, UserInfo};
+
+use crate::request_info::RequestInfo;
+use crate::websocket;
+
+/// The user who sent a request.
+#[derive(Debug)]
+pub(crate) struct Sender {
+    pub(crate) user: Arc<UserInfo>,
+    /// An authenticator found the user.
+    pub(crate) is_authenticated: bool,
+}
+
+/// Finds the sender of a request. Health and version take anonymous requests, too, if they impersonate
+/// nobody.
+///
+/// # Errors
+/// 401.
+pub(crate) async fn authenticate(
+    authenticators: &AuthenticatorChain,
+    parts: &Parts,
+    info: &RequestInfo<'_>,
+    now: i64,
+) -> Result<Sender, Status> {
+    let headers = &parts.headers;
+    let of_websocket = if websocket::is_asked(parts) { websocket::bearer(headers).ok().flatten() } else { None };
+    let mut tokens = [bearer(headers), of_websocket.as_deref()].into_iter().flatten();
+    // A request without a token has one try, too: other credentials may be in its headers.
+    let mut token = tokens.next();
+    let answer = loop {
+        let request = AuthenticationRequest::of_token(token, now).with_headers(headers);
+        let answer = authenticators.authenticate(&request).await;
+        token = match (&answer, tokens.next()) {
+            (Authentication::NotRecognized, Some(next)) => Some(next),
+            _ => break answer,
+        };
+    };
+    match answer {
+        Authentication::Authenticated { user, .. } => Ok(Sender { user, is_authenticated: true }),
+        Authentication::Rejected | Authentication::NotRecognized => {
+            let is_open = info.is_health_or_version() && matches!(Impersonation::from_headers(headers), Ok(None));
+            match is_open {
+                true => Ok(Sender { user: Arc::clone(&ANONYMOUS), is_authenticated: false }),
+                false => Err(Status::unauthorized()),
+            }
+        }
+    }
+}
+
+static ANONYMOUS: LazyLock<Arc<UserInfo>> = LazyLock::new(|| {
+    let groups = vec!["system:unauthenticated".to_owned()];
+    Arc::new(UserInfo { username: "system:anonymous".to_owned(), groups, ..UserInfo::default() })
+});
+
+/// The bearer token of a request that has exactly one `Authorization` header.
+fn bearer(headers: &HeaderMap) -> Option<&str> {
+    let mut values = headers.get_all(AUTHORIZATION).iter();
+    let (Some(value), None) = (values.next(), values.next()) else { return None };
+    let (scheme, token) = value.to_str().ok()?.trim().split_once(' ')?;
+    scheme.eq_ignore_ascii_case("bearer").then_some(token.trim())
+}
+
+#[cfg(test)]
+mod tests {
+    use http::Request;
+    use listwatch_access::AdminToken;
+    use listwatch_wire::query::Query;
+
+    use super::*;
+
+    /// The user name of a request, or the code of its failure.
+    async fn sender(line: &str, headers: &[(&str, &str)]) -> Result<String, u16> {
+        let chain = AuthenticatorChain::new().with(AdminToken::new("s3cret"));
+        let (method, path) = line.split_once(' ').unwrap();
+        let mut request = Request::builder().method(method).uri(path);
+        for (name, value) in headers {
+            request = request.header(*name, *value);
+        }
+        let (parts, ()) = request.body(()).unwrap().into_parts();
+        let info = RequestInfo::new(&parts.method, parts.uri.path(), &Query::default());
+        let sender = authenticate(&chain, &parts, &info, 0).await.map_err(|status| status.code)?;
+        assert_eq!(sender.is_authenticated, sender.user.username != "system:anonymous");
+        Ok(sender.user.username.clone())
+    }
+
+    #[tokio::test]
+    async fn only_one_valid_bearer_token_authenticates() {
+        let pods = async |values: &[&str]| {
+            let headers: Vec<(&str, &str)> = values.iter().map(|value| ("authorization", *value)).collect();
+            sender("GET /api/v1/pods", &headers).await.is_ok()
+        };
+        assert!(pods(&["Bearer s3cret"]).await);
+        assert!(pods(&["bearer s3cret"]).await);
+        for rejected in [
+            &[][..],
+            &[""],
+            &["Bearer"],
+            &["Bearer "],
+            &["Bearer s3cre"],
+            &["Bearer s3crett"],
+            &["Basic s3cret"],
+            &["s3cret"],
+            &["Bearer s3cret", "Bearer s3cret"],
+        ] {
+            assert!(!pods(rejected).await, "{rejected:?}");
+        }
+    }
+
+    #[tokio::test]
+    async fn token_of_a_websocket_is_in_its_subprotocol() {
+        let websocket = [("connection", "upgrade"), ("upgrade", "websocket")];
+        let with = |token: &'static str| [websocket[0], websocket[1], ("sec-websocket-protocol", token)];
+        let name = "base64url.bearer.authorization.k8s.io";
+        let (valid, invalid) = (format!("{name}.czNjcmV0, x"), format!("{name}.eA, x"));
+        let path = "GET /api/v1/pods?watch=true";
+        assert_eq!(sender(path, &with(valid.clone().leak())).await, Ok("admin".to_owned()));
+        assert_eq!(sender(path, &with(invalid.leak())).await, Err(401));
+        assert_eq!(sender(path, &[("sec-websocket-protocol", valid.as_str())]).await, Err(401), "no upgrade");
+    }
+
+    #[tokio::test]
+    async fn health_and_version_take_anonymous_requests_without_impersonation() {
+        for path in ["/version", "/healthz", "/livez/ping", "/readyz/poststarthook/x", "/readyz/"] {
+            assert_eq!(sender(&format!("GET {path}"), &[]).await, Ok("system:anonymous".to_owned()), "{path}");
+            for name in ["impersonate-user", "impersonate-group"] {
+                assert_eq!(sender(&format!("GET {path}"), &[(name, "x")]).await, Err(401), "{path} {name}");
+            }
+            assert_eq!(sender(&format!("POST {path}"), &[]).await, Err(401), "{path}");
+        }
+        for path in ["/", "/metrics", "/version/x", "/api", "/healthz1", "/api/v1/healthz"] {
+            assert_eq!(sender(&format!("GET {path}"), &[]).await, Err(401), "{path}");
+        }
+    }
+}

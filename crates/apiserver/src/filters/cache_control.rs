@@ -1,0 +1,24 @@
+//! Responses are not cached, unless their handler says otherwise (`filters/cachecontrol.go`).
+
+use http::header::CACHE_CONTROL;
+use http::{HeaderMap, HeaderValue};
+
+/// Adds `Cache-Control` to a response without one.
+pub(crate) fn add(headers: &mut HeaderMap) {
+    headers.entry(CACHE_CONTROL).or_insert(HeaderValue::from_static("no-cache, private"));
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn cache_control_of_the_handler_is_kept() {
+        let mut headers = HeaderMap::new();
+        add(&mut headers);
+        assert_eq!(headers[CACHE_CONTROL], "no-cache, private");
+        headers.insert(CACHE_CONTROL, HeaderValue::from_static("public, immutable"));
+        add(&mut headers);
+        assert_eq!(headers[CACHE_CONTROL], "public, immutable");
+    }
+}

@@ -1,0 +1,61 @@
+//! Impersonation: which user a request acts as (`filters/impersonation`).
+
+use std::sync::Arc;
+
+use http::HeaderMap;
+use listwatch_access::{AuthorizerChain, Impersonation};
+use listwatch_meta::{Status, UserInfo};
+
+use super::authorization::forbidden;
+
+/// The impersonated user; the sender where the request impersonates nobody. The sender has to be allowed
+/// the verb `impersonate` on each part of the impersonated user.
+///
+/// # Errors
+/// 400 for headers without a user name, 403 for a sender that may not impersonate the user.
+pub(crate) async fn impersonate(
+    authorizers: &AuthorizerChain,
+    headers: &HeaderMap,
+    sender: Arc<UserInfo>,
+) -> Result<Arc<UserInfo>, Status> {
+    let requested = Impersonation::from_headers(headers).map_err(|error| Status::bad_request(error.to_string()))?;
+    let Some(impersonation) = requested else { return Ok(sender) };
+    for attributes in impersonation.attributes(&sender) {
+        let answer = authorizers.authorize(&attributes).await;
+        if !answer.is_allowed() {
+            return Err(forbidden(&attributes, &answer.reason));
+        }
+    }
+    Ok(Arc::new(impersonation.into_user()))
+}
+
+#[cfg(test)]
+mod tests {
+    use listwatch_access::KnownUserAuthorizer;
+
+    use super::*;
+
+    async fn acts_as(sender: &str, headers: &[(&'static str, &str)]) -> Result<String, String> {
+        let authorizers = AuthorizerChain::new().with(KnownUserAuthorizer);
+        let mut map = HeaderMap::new();
+        for (name, value) in headers {
+            map.append(*name, value.parse().unwrap());
+        }
+        let sender = Arc::new(UserInfo { username: sender.to_owned(), ..UserInfo::default() });
+        let user = impersonate(&authorizers, &map, sender).await;
+        user.map(|user| user.username.clone()).map_err(|status| format!("{} {}", status.code, status.message))
+    }
+
+    #[tokio::test]
+    async fn only_a_sender_that_may_impersonate_acts_as_another_user() {
+        let bob = [("impersonate-user", "bob")];
+        assert_eq!(acts_as("admin", &[]).await, Ok("admin".to_owned()));
+        assert_eq!(acts_as("admin", &bob).await, Ok("bob".to_owned()));
+        assert_eq!(acts_as("system:serviceaccount:a:b", &bob).await, Ok("bob".to_owned()));
+        let text = "403 users \"admin\" is forbidden: User \"alice\" cannot impersonate resource \"users\" in API \
+                    group \"\" at the cluster scope";
+        assert_eq!(acts_as("alice", &[("impersonate-user", "admin")]).await, Err(text.to_owned()));
+        let rejected = acts_as("admin", &[("impersonate-group", "dev")]).await;
+        assert!(rejected.is_err_and(|text| text.starts_with("400 requested &user.DefaultInfo")));
+    }
+}

@@ -1,0 +1,105 @@
+//! The deadline of a request: `?timeout=`, or the server's own limit (`filters/request_deadline.go`).
+
+use std::future::Future;
+use std::pin::Pin;
+use std::time::Duration;
+
+use futures_util::FutureExt as _;
+use listwatch_meta::Status;
+use listwatch_wire::query::{Extra, Query};
+use tokio::time::Instant;
+
+use crate::compute;
+use crate::request_info::RequestInfo;
+
+/// How long a request may take, watches excepted, unless it asks for less (`--request-timeout`).
+const REQUEST_TIMEOUT: Duration = Duration::from_secs(60);
+
+/// When the time of a request is over.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct RequestDeadline {
+    at: Instant,
+}
+
+impl RequestDeadline {
+    /// The deadline of a request that arrived at `now`. A watch ignores it; its own deadline is far behind.
+    ///
+    /// # Errors
+    /// 400 for a timeout that is no duration. A long-running request ignores `?timeout=` where it is invalid.
+    pub(crate) fn new(info: &RequestInfo<'_>, query: &Query<'_>, now: Instant) -> Result<Self, Status> {
+        let extra = Extra { timeout: query.get("timeout").map(str::to_owned), ..Extra::default() };
+        let asked = match extra.timeout() {
+            Err(status) if !info.long_running => return Err(status),
+            asked => asked.ok().flatten(),
+        };
+        Ok(RequestDeadline { at: now + asked.map_or(REQUEST_TIMEOUT, |asked| asked.min(REQUEST_TIMEOUT)) })
+    }
+
+    /// The deadline.
+    pub(crate) fn at(self) -> Instant {
+        self.at
+    }
+
+    /// The outcome, or a 504 at the deadline.
+    ///
+    /// Takes the work by reference: an `async fn` would hold it twice, as its argument and inside the timeout.
+    pub(crate) async fn enforce<T, E, F>(self, mut work: Pin<&mut F>) -> Result<T, E>
+    where
+        E: From<Status>,
+        F: Future<Output = Result<T, E>>,
+    {
+        // Most reads wait for nothing and need no timer.
+        if let Some(done) = work.as_mut().now_or_never() {
+            return done;
+        }
+        tokio::time::timeout_at(self.at, work).await.map_err(|_| E::from(compute::timed_out()))?
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::pin::pin;
+
+    use http::Method;
+
+    use super::*;
+
+    fn deadline(path: &str, query: &str, now: Instant) -> Result<Duration, String> {
+        let query = Query::parse(query);
+        let info = RequestInfo::new(&Method::GET, path, &query);
+        RequestDeadline::new(&info, &query, now).map(|deadline| deadline.at - now).map_err(|status| status.message)
+    }
+
+    #[test]
+    fn timeout_of_the_query_shortens_the_deadline() {
+        let now = Instant::now();
+        for (query, seconds) in
+            [("", 60), ("timeout=5s", 5), ("timeout=1000h", 60), ("timeout=0", 60), ("timeout=-1s", 60)]
+        {
+            assert_eq!(deadline("/api/v1/pods", query, now), Ok(Duration::from_secs(seconds)), "{query}");
+        }
+    }
+
+    #[test]
+    fn invalid_timeout_is_rejected_unless_the_request_is_long_running() {
+        let now = Instant::now();
+        assert!(deadline("/api/v1/pods", "timeout=soon", now).is_err_and(|text| text.contains("invalid timeout")));
+        for (path, query) in
+            [("/api/v1/pods", "watch=1&timeout=soon"), ("/api/v1/namespaces/a/pods/x/log", "timeout=soon")]
+        {
+            assert_eq!(deadline(path, query, now), Ok(REQUEST_TIMEOUT), "{path}");
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn work_past_the_deadline_ends_with_504() {
+        let deadline = RequestDeadline { at: Instant::now() + REQUEST_TIMEOUT };
+        let work = async |time| {
+            tokio::time::sleep(time).await;
+            Ok::<_, Status>(())
+        };
+        assert!(deadline.enforce(pin!(work(REQUEST_TIMEOUT / 2))).await.is_ok());
+        let late = deadline.enforce(pin!(work(REQUEST_TIMEOUT))).await;
+        assert_eq!(late.map_err(|status| status.code), Err(504));
+    }
+}
