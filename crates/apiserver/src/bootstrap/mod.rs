@@ -70,6 +70,8 @@ pub(crate) struct Bootstrap {
     backend: Arc<Backend>,
     settings: Settings,
     api_services: ApiServices,
+    /// Whether the published client CAs include this server's.
+    client_ca: authentication::Membership,
     /// The priority classes were there once.
     classes_made: bool,
     /// When this server last created the ConfigMap about legacy tokens.
@@ -78,7 +80,14 @@ pub(crate) struct Bootstrap {
 
 impl Bootstrap {
     pub(crate) fn new(backend: Arc<Backend>, settings: Settings) -> Self {
-        Bootstrap { backend, settings, api_services: ApiServices::default(), classes_made: false, tracking_made: None }
+        Bootstrap {
+            backend,
+            settings,
+            api_services: ApiServices::default(),
+            client_ca: authentication::Membership::default(),
+            classes_made: false,
+            tracking_made: None,
+        }
     }
 
     /// Makes what is missing. What fails is logged, and tried again by [`Bootstrap::run`].
@@ -93,7 +102,7 @@ impl Bootstrap {
         let (made, range, authentication, tracking, api_services) = tokio::join!(
             made,
             objects::ensure_service_range(backend),
-            authentication::sync(backend, self.settings.client_ca.as_deref()),
+            authentication::sync(backend, self.settings.client_ca.as_deref(), &mut self.client_ca),
             objects::sync_tracking(backend, tracked),
             self.api_services.sync(backend),
         );
