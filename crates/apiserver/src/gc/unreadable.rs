@@ -11,7 +11,7 @@
 //! | later, of one kind | deletes no object of that kind, and none because an owner of that kind is absent |
 //! | later, of any kind | ends no deletion in the foreground and none that orphans |
 
-use std::collections::{BTreeMap, BTreeSet, HashSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::sync::Arc;
 
 use listwatch_meta::Key;
@@ -43,69 +43,106 @@ impl Blocked {
 /// Keys of unreadable values. One for each such value in the store, so the store bounds them.
 #[derive(Default)]
 pub(super) struct Unreadable {
-    /// Of kinds that are served, by their storage prefix.
-    served: BTreeMap<String, BTreeSet<Key>>,
-    /// Below no kind that is served now: other servers' own keys, or kinds that are defined later.
-    others: BTreeSet<Key>,
+    /// By directory, which is a key without its last element. The kind depends on the directory alone, so a new
+    /// registry costs one look-up for each directory.
+    directories: BTreeMap<String, Directory>,
+    /// The kinds that are served and have such values, by their storage prefix.
+    served: BTreeMap<String, Kind>,
     registry: Option<Arc<Registry>>,
     blocked: Blocked,
     logged: usize,
 }
 
+struct Directory {
+    /// The storage prefix of its kind. `None` for a kind that is not served: another server's own keys, or a
+    /// kind that is defined later.
+    prefix: Option<String>,
+    keys: BTreeSet<Key>,
+}
+
+#[derive(Default)]
+struct Kind {
+    directories: BTreeSet<String>,
+    keys: usize,
+}
+
 impl Unreadable {
     /// A list of everything begins.
     pub(super) fn begin_sync(&mut self) {
+        self.directories.clear();
         self.served.clear();
-        self.others.clear();
         self.logged = 0;
         self.refresh();
     }
 
-    /// Kinds may have come or gone: which keys are of a kind that is served?
+    /// Kinds may have come or gone.
     pub(super) fn handle_registry(&mut self, registry: &Arc<Registry>) {
         if self.registry.as_ref().is_some_and(|known| Arc::ptr_eq(known, registry)) {
             return;
         }
         self.registry = Some(Arc::clone(registry));
-        let mut keys = std::mem::take(&mut self.others);
-        std::mem::take(&mut self.served).into_values().for_each(|more| keys.extend(more));
-        for key in keys {
-            self.insert(registry, key);
+        self.served.clear();
+        let resources = registry.resources().iter();
+        let kinds: HashMap<&str, bool> =
+            resources.map(|resource| (resource.storage_prefix.as_str(), resource.namespaced)).collect();
+        for (path, directory) in &mut self.directories {
+            directory.prefix = prefix_of(&kinds, path);
+            if let Some(prefix) = &directory.prefix {
+                let kind = self.served.entry(prefix.clone()).or_default();
+                kind.directories.insert(path.clone());
+                kind.keys += directory.keys.len();
+            }
         }
         self.refresh();
     }
 
-    /// What is stored at this key cannot be read.
+    /// The value at this key cannot be read.
     pub(super) fn handle_unreadable(&mut self, registry: &Registry, key: &Key) {
-        if self.insert(registry, key.clone()) && self.logged < KEYS_LOGGED_MAX {
+        let path = directory_of(key);
+        let directory = self.directories.entry(path.to_owned()).or_insert_with(|| Directory {
+            prefix: resource_of(registry, key).map(|resource| resource.storage_prefix.clone()),
+            keys: BTreeSet::new(),
+        });
+        if !directory.keys.insert(key.clone()) {
+            return;
+        }
+        let Some(prefix) = &directory.prefix else { return };
+        let kind = self.served.entry(prefix.clone()).or_default();
+        kind.directories.insert(path.to_owned());
+        kind.keys += 1;
+        if self.logged < KEYS_LOGGED_MAX {
             self.logged += 1;
             tracing::error!(%key, "the garbage collector cannot read the stored value");
         }
         self.refresh();
     }
 
-    /// What is stored at this key can be read, or nothing is stored there.
+    /// The value at this key can be read, or there is none.
     pub(super) fn handle_readable(&mut self, key: &Key) {
-        if self.served.is_empty() && self.others.is_empty() {
+        if self.directories.is_empty() {
             return;
         }
-        self.others.remove(key);
-        let held = |keys: &mut BTreeSet<Key>| keys.remove(key);
-        if self.served.values_mut().any(held) {
-            self.served.retain(|_, keys| !keys.is_empty());
-            self.refresh();
+        let path = directory_of(key);
+        let Some(directory) = self.directories.get_mut(path) else { return };
+        if !directory.keys.remove(key) {
+            return;
         }
-    }
-
-    /// True when the key is new and of a kind that is served.
-    fn insert(&mut self, registry: &Registry, key: Key) -> bool {
-        match resource_of(registry, &key) {
-            Some(resource) => self.served.entry(resource.storage_prefix.clone()).or_default().insert(key),
-            None => {
-                self.others.insert(key);
-                false
+        let is_empty = directory.keys.is_empty();
+        if let Some(prefix) = &directory.prefix
+            && let Some(kind) = self.served.get_mut(prefix)
+        {
+            kind.keys -= 1;
+            if is_empty {
+                kind.directories.remove(path);
+            }
+            if kind.keys == 0 {
+                self.served.remove(prefix);
             }
         }
+        if is_empty {
+            self.directories.remove(path);
+        }
+        self.refresh();
     }
 
     fn refresh(&mut self) {
@@ -123,13 +160,30 @@ impl Unreadable {
         &self.blocked
     }
 
-    /// What `/readyz` says of it; `None` when everything can be read.
+    /// The text of `/readyz`; `None` when everything can be read.
     pub(super) fn problem(&self) -> Option<String> {
-        let first = self.served.values().next()?.first()?;
-        let count: usize = self.served.values().map(BTreeSet::len).sum();
+        let first = self.directories.get(self.served.values().next()?.directories.first()?)?.keys.first()?;
+        let count: usize = self.served.values().map(|kind| kind.keys).sum();
         let kinds: Vec<&str> = self.served.keys().map(String::as_str).collect();
         Some(format!("cannot read {count} of the stored values of {}; the first is {first}", kinds.join(", ")))
     }
+}
+
+/// A key without its last element.
+fn directory_of(key: &Key) -> &str {
+    key.as_str().rsplit_once('/').map_or("", |(directory, _)| directory)
+}
+
+/// The storage prefix of the kind whose objects are in this directory. `kinds` says of each prefix whether its
+/// objects are namespaced.
+fn prefix_of(kinds: &HashMap<&str, bool>, directory: &str) -> Option<String> {
+    let of_cluster = directory.strip_prefix('/')?;
+    let of_namespace = of_cluster.rsplit_once('/').map(|(prefix, _)| prefix);
+    let found = [(Some(of_cluster), false), (of_namespace, true)].into_iter();
+    found
+        .filter_map(|(prefix, namespaced)| Some((prefix?, namespaced)))
+        .find(|(prefix, namespaced)| kinds.get(prefix) == Some(namespaced))
+        .map(|(prefix, _)| prefix.to_owned())
 }
 
 #[cfg(test)]
@@ -180,5 +234,32 @@ mod tests {
         assert!(unreadable.blocked().covers("pods"));
         unreadable.handle_registry(&nothing);
         assert!(!unreadable.blocked().is_any());
+    }
+
+    #[test]
+    fn new_registry_does_not_look_at_each_unreadable_key() {
+        let registries = [Arc::new(Registry::builtin()), Arc::new(Registry::builtin()), Arc::new(Registry::default())];
+        let mut unreadable = Unreadable::default();
+        for number in 0..20_000 {
+            let key = Key::from_path(&format!("/pods/ns-{}/x-{number}", number % 10)).unwrap();
+            unreadable.handle_unreadable(&registries[0], &key);
+        }
+        unreadable.handle_unreadable(&registries[0], &Key::from_path("/minions/n").unwrap());
+        let begun = std::time::Instant::now();
+        for _ in 0..300 {
+            for (registry, blocked) in registries.iter().zip([true, true, false]) {
+                unreadable.handle_registry(registry);
+                let covered = (unreadable.blocked().covers("pods"), unreadable.blocked().covers("minions"));
+                assert_eq!(covered, (blocked, blocked));
+            }
+        }
+        // One look at each key is 18 million, with each resource.
+        assert!(begun.elapsed() < std::time::Duration::from_secs(5), "it took {:?}", begun.elapsed());
+        for number in 0..20_000 {
+            let key = Key::from_path(&format!("/pods/ns-{}/x-{number}", number % 10)).unwrap();
+            unreadable.handle_readable(&key);
+        }
+        unreadable.handle_readable(&Key::from_path("/minions/n").unwrap());
+        assert!(unreadable.directories.is_empty() && unreadable.problem().is_none());
     }
 }
