@@ -413,7 +413,7 @@ impl WatchView {
             kind: &resource.kind,
             revision,
             initial_events_end,
-            zero_members: zero_members(resource),
+            zero_members: resource.builtin.map_or("", |kind| kind.zero_members),
         };
         let head = b"{\"type\":\"BOOKMARK\",\"object\":";
         let cbor = |json: &[u8]| cbor::event_frame(EventKind::Bookmark, json).map_err(Status::internal);
@@ -442,17 +442,6 @@ impl WatchView {
             Encoding::Cbor => cbor::error_frame(status),
             _ => listwatch_wire::error_frame(status),
         }
-    }
-}
-
-/// What Go prints for an empty object of these kinds besides its metadata.
-fn zero_members(resource: &Resource) -> &'static str {
-    match (resource.group.as_str(), resource.kind.as_str()) {
-        ("", "Pod") => r#""spec":{"containers":null},"status":{}"#,
-        ("", "Service") => r#""spec":{},"status":{"loadBalancer":{}}"#,
-        ("", "Node" | "Namespace" | "PersistentVolume") => r#""spec":{},"status":{}"#,
-        ("", "PersistentVolumeClaim") => r#""spec":{"resources":{}},"status":{}"#,
-        _ => "",
     }
 }
 

@@ -83,6 +83,9 @@ pub struct Kind {
     pub status_write: WriteScope,
     /// The columns of a Table and how a row is made.
     pub printer: &'static Printer,
+    /// The members, besides metadata, that Go prints for an object of this kind with no field set. Bookmarks
+    /// carry such an object.
+    pub zero_members: &'static str,
     /// The part of the object that is stored and not enforced by this server.
     pub unenforced: Option<Unenforced>,
 }
@@ -197,6 +200,7 @@ impl Kind {
             keeps_spec: false,
             status_write: WriteScope::STATUS,
             printer: &printers::DEFAULT,
+            zero_members: "",
             unenforced: None,
         }
     }

@@ -17,6 +17,7 @@ pub(crate) static KIND: Kind = Kind {
     validate: crate::validate::namespace,
     validate_transition: crate::hooks::namespaces::judge,
     printer: &crate::printers::core::NAMESPACE,
+    zero_members: r#""spec":{},"status":{}"#,
     unenforced: Some(Unenforced {
         part: UnenforcedPart::Label("pod-security.kubernetes.io/"),
         consequence: "pods are not checked against the Pod Security Standards",

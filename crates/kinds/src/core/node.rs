@@ -15,5 +15,6 @@ pub(crate) static KIND: Kind = Kind {
     validate: crate::validate::nodes::node,
     validate_status: crate::validate::nodes::node_status,
     printer: &crate::printers::core::NODE,
+    zero_members: r#""spec":{},"status":{}"#,
     ..Kind::cluster("", "v1", "nodes", "Node")
 };

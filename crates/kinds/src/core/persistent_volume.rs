@@ -13,5 +13,6 @@ pub(crate) static KIND: Kind = Kind {
     prepare_for_update: crate::hooks::enter_phase,
     validate: crate::validate::volumes::volume,
     printer: &crate::printers::storage::PERSISTENT_VOLUME,
+    zero_members: r#""spec":{},"status":{}"#,
     ..Kind::cluster("", "v1", "persistentvolumes", "PersistentVolume")
 };

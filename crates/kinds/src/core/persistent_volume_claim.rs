@@ -14,5 +14,6 @@ pub(crate) static KIND: Kind = Kind {
     validate: crate::validate::volumes::claim,
     validate_status: crate::validate::volumes::claim_status,
     printer: &crate::printers::storage::PERSISTENT_VOLUME_CLAIM,
+    zero_members: r#""spec":{"resources":{}},"status":{}"#,
     ..Kind::namespaced("", "v1", "persistentvolumeclaims", "PersistentVolumeClaim")
 };

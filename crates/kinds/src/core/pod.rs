@@ -41,5 +41,6 @@ pub(crate) static KIND: Kind = Kind {
         reset: &[&["spec"], &["metadata", "deletionTimestamp"], &["metadata", "ownerReferences"]],
     },
     printer: &crate::printers::pod::POD,
+    zero_members: r#""spec":{"containers":null},"status":{}"#,
     ..Kind::namespaced("", "v1", "pods", "Pod")
 };

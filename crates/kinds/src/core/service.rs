@@ -18,5 +18,6 @@ pub(crate) static KIND: Kind = Kind {
     validate: crate::validate::services::service,
     validate_status: crate::validate::services::service_status,
     printer: &crate::printers::network::SERVICE,
+    zero_members: r#""spec":{},"status":{"loadBalancer":{}}"#,
     ..Kind::namespaced("", "v1", "services", "Service")
 };

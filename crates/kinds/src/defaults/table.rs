@@ -3,13 +3,8 @@
 use serde_json::{Map, Value, json};
 
 use super::Default::{Do, Each, Empty, Flag, From, If, In, Number, Positive, Text};
-use super::{Defaults, missing};
+use super::{BLANK, Defaults, NULL, missing};
 use crate::validate::pods::level_pod;
-
-/// A member that is always shown.
-const NULL: super::Default = From(|_| Some(Value::Null));
-/// A text that is always shown.
-const BLANK: super::Default = From(|_| Some(Value::String(String::new())));
 
 const RBAC: &str = "rbac.authorization.k8s.io";
 
