@@ -3,6 +3,7 @@
 //! A verb that only reads has a twin that rewrites (`check` and `fix`); what CI runs is what a
 //! person runs (`test`). Start reading at [`VERBS`], which is also the help.
 
+mod api;
 mod args;
 mod bench;
 mod check;
@@ -51,6 +52,12 @@ const VERBS: &[Verb] = &[
         line: "the house rules alone: file headers, cited names and paths, walls",
         help: tidy::HELP,
         run: tidy::run,
+    },
+    Verb {
+        name: "api",
+        line: "the public surface of every crate, as listings in docs/api",
+        help: api::HELP,
+        run: api::run,
     },
     Verb {
         name: "deny",
