@@ -37,10 +37,10 @@ pub use write_scope::{MetadataScope, ResourceWrites, WriteScope};
 /// The text of an error about a port that another service has.
 pub const PORT_TAKEN: &str = "provided port is already allocated";
 
-/// Declares the modules of the kinds, and the list of all of them. `with` names the modules that kinds of one
+/// Declares the modules of the kinds, and the list of all of them. `+` names the modules that kinds of one
 /// group share. `cargo xtask fix` formats these files; `cargo fmt` alone does not see them.
 macro_rules! kinds {
-    ($($group:ident { $($kind:ident,)* } $(with { $($shared:ident,)* })?)*) => {
+    ($($group:ident { $($kind:ident,)* } $(+ { $($shared:ident,)* })?)*) => {
         $(mod $group { $(pub(crate) mod $kind;)* $($(pub(crate) mod $shared;)*)? })*
 
         /// All built-in kinds, in the order in which discovery shows their groups.
