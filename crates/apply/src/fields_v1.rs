@@ -26,7 +26,7 @@ impl Set {
     ///
     /// # Errors
     /// The reason as text for humans.
-    pub fn from_fields(fields: &Value) -> Result<Set, String> {
+    pub(crate) fn from_fields(fields: &Value) -> Result<Set, String> {
         match read(fields, DEPTH_MAX)? {
             (Some(set), _) => Ok(set),
             (None, _) => Ok(Set::new()),
@@ -34,7 +34,7 @@ impl Set {
     }
 
     /// The set as `fieldsV1`, with members in Go's order.
-    pub fn to_fields(&self) -> Value {
+    pub(crate) fn to_fields(&self) -> Value {
         Value::Object(self.tree(false))
     }
 

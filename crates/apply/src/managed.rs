@@ -361,7 +361,7 @@ fn timestamp(time: OffsetDateTime) -> String {
 
 /// Whether a client requests that all ownership is reset: by an empty list, or a list of one empty
 /// entry.
-pub fn is_reset(entries: Option<&Value>) -> bool {
+pub(crate) fn is_reset(entries: Option<&Value>) -> bool {
     match entries {
         Some(Value::Array(entries)) => match &**entries {
             [] => true,

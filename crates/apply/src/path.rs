@@ -131,7 +131,7 @@ impl PathElement {
     }
 
     /// The form in managedFields, e.g. `f:spec`, `k:{"name":"a"}`.
-    pub fn to_key(&self) -> String {
+    pub(crate) fn to_key(&self) -> String {
         let mut out = String::new();
         self.write(&mut out);
         out

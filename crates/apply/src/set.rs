@@ -237,7 +237,7 @@ impl Set {
 
     /// The members of both sets.
     #[must_use]
-    pub fn intersection(&self, other: &Set) -> Set {
+    pub(crate) fn intersection(&self, other: &Set) -> Set {
         let mut out = Set::new();
         walk(&self.members, &other.members, Ord::cmp, |a, b| {
             if let (Some(member), Some(_)) = (a, b) {
@@ -262,7 +262,7 @@ impl Set {
 
     /// The members that are neither in `other` nor below a member of `other`.
     #[must_use]
-    pub fn recursive_difference(&self, other: &Set) -> Set {
+    pub(crate) fn recursive_difference(&self, other: &Set) -> Set {
         let mut out = self.clone();
         out.subtract_recursively(other);
         out

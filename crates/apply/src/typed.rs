@@ -16,7 +16,7 @@ use serde_json::{Map as Object, Value};
 
 pub use self::compare::Comparison;
 pub(crate) use self::compare::View;
-use self::cut::{extract, remove};
+use self::cut::remove;
 use self::merge::merge;
 use self::reconcile::reconcile;
 use crate::path::PathElement;
@@ -212,7 +212,7 @@ impl Typing {
     }
 
     /// The set of all leaves and items of an object.
-    pub fn field_set(&self, object: &Value) -> Set {
+    pub(crate) fn field_set(&self, object: &Value) -> Set {
         let mut set = Set::new();
         // The root object is never a member of a set, so the result for the root is ignored.
         name_fields(self.schema(), self.root(), object, &mut set);
@@ -249,11 +249,6 @@ impl Typing {
     /// The object without the items and fields in a set. Atomic lists and maps are kept whole.
     pub fn remove(&self, object: &Value, fields: &Set) -> Value {
         remove(self.schema(), self.root(), object, fields).unwrap_or(Value::Null)
-    }
-
-    /// Only the items and fields of an object that are in a set.
-    pub fn extract(&self, object: &Value, fields: &Set) -> Value {
-        extract(self.schema(), self.root(), object, fields).unwrap_or(Value::Null)
     }
 
     /// Removes the zero members that Go omits from structs, at any depth.

@@ -141,12 +141,12 @@ impl Map {
     }
 
     /// Whether the map is one leaf.
-    pub fn is_atomic(&self) -> bool {
+    pub(crate) fn is_atomic(&self) -> bool {
         self.atomic
     }
 
     /// Whether all members are named fields.
-    pub fn is_struct(&self) -> bool {
+    pub(crate) fn is_struct(&self) -> bool {
         self.rest.is_none() && !self.fields.is_empty()
     }
 
@@ -181,19 +181,6 @@ impl Type {
     /// A map.
     pub fn map(map: Map) -> Self {
         Type { map: Some(map), ..Type::default() }
-    }
-
-    /// The same type with its map, or else its list, made atomic or not atomic.
-    #[must_use]
-    pub fn with_atomicity(mut self, atomic: bool) -> Self {
-        if let Some(map) = &mut self.map {
-            map.atomic = atomic;
-        } else if let Some(list) = &mut self.list
-            && atomic
-        {
-            list.relation = Relation::Atomic;
-        }
-        self
     }
 }
 

@@ -8,8 +8,9 @@
 use std::fmt;
 
 use crate::client::Client;
+use crate::discovery::{ResourceName, parse_group_list, parse_resource_list};
 use crate::problem::Problem;
-use crate::resource::{ApiResource, ResourceName, parse_group_list, parse_resource_list};
+use crate::resource::ApiResource;
 
 /// Why a name leads to no resource.
 #[derive(Clone, Debug, PartialEq)]

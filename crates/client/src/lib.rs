@@ -99,6 +99,8 @@ pub mod decode;
 pub mod delta_fifo;
 #[cfg(feature = "http")]
 mod discover;
+#[cfg(feature = "http")]
+mod discovery;
 pub mod driver;
 pub mod indexer;
 pub mod informer;
@@ -139,7 +141,7 @@ pub use object::{Object, ObjectKey, RawObject, TypeName, compare_versions};
 pub use problem::{Cause, Problem};
 pub use projection::Projection;
 pub use reflector::{FirstRead, Reflector, ReflectorConfig, ReflectorState};
-pub use resource::{ApiGroup, ApiResource, ResourceName, Scope, parse_group_list, parse_resource_list};
+pub use resource::{ApiResource, Scope};
 pub use shard::{ShardListWatch, Unsharded};
 pub use stored::{Stored, Typed};
 pub use work_queue::{QueueConfig, WorkItem, WorkQueue};

@@ -124,7 +124,7 @@ impl RawObject {
     }
 
     /// An object whose metadata was found already.
-    pub fn with_spans(bytes: Bytes, spans: MetadataSpans) -> Self {
+    pub(crate) fn with_spans(bytes: Bytes, spans: MetadataSpans) -> Self {
         RawObject { bytes, spans }
     }
 

@@ -82,7 +82,7 @@ impl Pager {
 
     /// The same list in one piece, after a later page expired; `None` while nothing but the first
     /// page was asked for.
-    pub fn whole_list(&self) -> Option<Pager> {
+    pub(crate) fn whole_list(&self) -> Option<Pager> {
         (self.page > 1).then(|| Pager {
             first: ListOptions { limit: 0, resource_version_match: String::new(), ..self.first.clone() },
             token: String::new(),
@@ -103,17 +103,17 @@ impl Pager {
     }
 
     /// True before the second page.
-    pub fn is_at_start(&self) -> bool {
+    pub(crate) fn is_at_start(&self) -> bool {
         self.page == 1
     }
 
     /// True when the list asks for the most recent state.
-    pub fn asked_for_most_recent(&self) -> bool {
+    pub(crate) fn asked_for_most_recent(&self) -> bool {
         self.first.resource_version.is_empty()
     }
 
     /// True when the list asks for whatever is at hand.
-    pub fn asked_for_any(&self) -> bool {
+    pub(crate) fn asked_for_any(&self) -> bool {
         self.first.resource_version.as_str() == "0"
     }
 }

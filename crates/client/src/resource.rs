@@ -1,7 +1,6 @@
 //! What can be listed and watched: [`ApiResource`], and the paths it has.
 
 use listwatch_wire::query::encode_path_segment;
-use serde::Deserialize;
 
 use crate::object::TypeName;
 
@@ -68,203 +67,21 @@ impl ApiResource {
         path.push_str(&self.plural);
         path
     }
-
-    /// Can it be listed and watched?
-    pub fn can_watch(&self) -> bool {
-        ["list", "watch"].iter().all(|verb| self.verbs.iter().any(|known| known == verb))
-    }
-
-    /// Is it called this: plural, singular, short name, or kind in any case?
-    pub fn is_called(&self, name: &str) -> bool {
-        self.plural == name
-            || (!self.singular.is_empty() && self.singular == name)
-            || self.short_names.iter().any(|short| short == name)
-            || self.kind.eq_ignore_ascii_case(name)
-    }
-}
-
-/// A name as a user types it: `pods`, `deploy`, `deployments.apps`, `deployments.v1.apps`.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct ResourceName {
-    /// The first part: any name of the resource, in lower case.
-    pub name: String,
-    /// What follows the first dot, if one does: a group, or a version and a group.
-    pub rest: Option<String>,
-}
-
-impl ResourceName {
-    /// Takes a name apart.
-    pub fn parse(text: &str) -> Self {
-        let text = text.trim().to_ascii_lowercase();
-        match text.split_once('.') {
-            Some((name, rest)) if !rest.is_empty() => {
-                ResourceName { name: name.to_owned(), rest: Some(rest.to_owned()) }
-            }
-            _ => ResourceName { name: text.trim_end_matches('.').to_owned(), rest: None },
-        }
-    }
-
-    /// May a resource of this group and version be meant? Of the two readings of `x.v1.apps`
-    /// either will do: a version and a group, or a group whose name happens to begin so.
-    pub fn may_mean(&self, group: &str, version: &str) -> bool {
-        let Some(rest) = &self.rest else { return true };
-        rest == group
-            || rest.split_once('.').is_some_and(|(v, g)| v == version && g == group)
-            || (group.is_empty() && rest == version)
-    }
-
-    /// Does this name mean that resource?
-    pub fn means(&self, resource: &ApiResource) -> bool {
-        resource.is_called(&self.name) && self.may_mean(&resource.group, &resource.version)
-    }
-}
-
-/// `APIResourceList` as far as it matters.
-#[derive(Debug, Deserialize)]
-#[serde(rename_all = "camelCase")]
-struct ResourceList {
-    #[serde(default)]
-    group_version: String,
-    #[serde(default)]
-    resources: Vec<ListedResource>,
-}
-
-#[derive(Debug, Deserialize)]
-#[serde(rename_all = "camelCase")]
-struct ListedResource {
-    name: String,
-    #[serde(default)]
-    singular_name: String,
-    #[serde(default)]
-    namespaced: bool,
-    #[serde(default)]
-    kind: String,
-    #[serde(default)]
-    verbs: Option<Vec<String>>,
-    #[serde(default)]
-    short_names: Option<Vec<String>>,
-    #[serde(default)]
-    categories: Option<Vec<String>>,
-}
-
-/// Reads an `APIResourceList`, without its subresources.
-///
-/// # Errors
-/// When the document is no `APIResourceList`.
-pub fn parse_resource_list(document: &[u8]) -> Result<Vec<ApiResource>, serde_json::Error> {
-    let list: ResourceList = serde_json::from_slice(document)?;
-    let (group, version) = list.group_version.split_once('/').unwrap_or(("", &list.group_version));
-    let resources = list.resources.into_iter().filter(|resource| !resource.name.contains('/'));
-    Ok(resources
-        .map(|resource| ApiResource {
-            group: group.to_owned(),
-            version: version.to_owned(),
-            plural: resource.name,
-            singular: resource.singular_name,
-            kind: resource.kind,
-            namespaced: resource.namespaced,
-            short_names: resource.short_names.unwrap_or_default(),
-            categories: resource.categories.unwrap_or_default(),
-            verbs: resource.verbs.unwrap_or_default(),
-        })
-        .collect())
-}
-
-/// A group and its versions, the preferred one first.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct ApiGroup {
-    /// The group's name.
-    pub name: String,
-    /// Its versions, the preferred one first, then as the server orders them.
-    pub versions: Vec<String>,
-}
-
-#[derive(Debug, Deserialize)]
-struct GroupList {
-    #[serde(default)]
-    groups: Vec<ListedGroup>,
-}
-
-#[derive(Debug, Deserialize)]
-#[serde(rename_all = "camelCase")]
-struct ListedGroup {
-    name: String,
-    #[serde(default)]
-    versions: Vec<GroupVersion>,
-    preferred_version: Option<GroupVersion>,
-}
-
-#[derive(Debug, Deserialize)]
-struct GroupVersion {
-    #[serde(default)]
-    version: String,
-}
-
-/// Reads an `APIGroupList`, groups in the server's order.
-///
-/// # Errors
-/// When the document is no `APIGroupList`.
-pub fn parse_group_list(document: &[u8]) -> Result<Vec<ApiGroup>, serde_json::Error> {
-    let list: GroupList = serde_json::from_slice(document)?;
-    Ok(list
-        .groups
-        .into_iter()
-        .map(|group| {
-            let mut versions: Vec<String> = group.preferred_version.into_iter().map(|v| v.version).collect();
-            for GroupVersion { version } in group.versions {
-                if !versions.contains(&version) {
-                    versions.push(version);
-                }
-            }
-            versions.retain(|version| !version.is_empty());
-            ApiGroup { name: group.name, versions }
-        })
-        .collect())
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    const APPS: &str = r#"{"kind":"APIResourceList","apiVersion":"v1","groupVersion":"apps/v1","resources":[
-        {"name":"deployments","singularName":"deployment","namespaced":true,"kind":"Deployment","verbs":["create","list","watch"],"shortNames":["deploy"],"categories":["all"]},
-        {"name":"deployments/scale","singularName":"","namespaced":true,"group":"autoscaling","version":"v1","kind":"Scale","verbs":["get"]}]}"#;
-
-    #[test]
-    fn resource_list_is_parsed_without_subresources() {
-        let found = parse_resource_list(APPS.as_bytes()).unwrap();
-        assert_eq!(found.len(), 1);
-        let deployments = &found[0];
-        assert_eq!(deployments.api_version(), "apps/v1");
-        assert_eq!(deployments.qualified_name(), "deployments.apps");
-        assert!(deployments.can_watch());
-        assert!(parse_resource_list(b"[1]").is_err());
-    }
-
-    #[test]
-    fn resource_names_resolve_like_kubectl() {
-        let deployments = parse_resource_list(APPS.as_bytes()).unwrap().remove(0);
-        fn check(name: &str, resource: &ApiResource, expected: bool) {
-            assert_eq!(ResourceName::parse(name).means(resource), expected, "{name}");
-        }
-        for name in
-            ["deployments", "deployment", "deploy", "Deployment", "deploy.apps", "deployments.v1.apps", "deployments."]
-        {
-            check(name, &deployments, true);
-        }
-        for name in ["pods", "deployments.extensions", "deployments.v2.apps", "dep", "", "deployments.v1"] {
-            check(name, &deployments, false);
-        }
-        let pods =
-            ApiResource { version: "v1".into(), plural: "pods".into(), kind: "Pod".into(), ..ApiResource::default() };
-        check("pods", &pods, true);
-        check("pods.v1", &pods, true);
-        check("pods.apps", &pods, false);
-    }
-
     #[test]
     fn request_paths_match_the_server() {
-        let mut resource = parse_resource_list(APPS.as_bytes()).unwrap().remove(0);
+        let mut resource = ApiResource {
+            group: "apps".to_owned(),
+            version: "v1".to_owned(),
+            plural: "deployments".to_owned(),
+            namespaced: true,
+            ..ApiResource::default()
+        };
         let shop = Scope::Namespace("shop".to_owned());
         assert_eq!(resource.collection_path(&Scope::Cluster), "/apis/apps/v1/deployments");
         assert_eq!(resource.collection_path(&shop), "/apis/apps/v1/namespaces/shop/deployments");
@@ -272,14 +89,5 @@ mod tests {
         assert_eq!(resource.collection_path(&shop), "/apis/apps/v1/deployments");
         resource.group.clear();
         assert_eq!(resource.collection_path(&shop), "/api/v1/deployments");
-    }
-
-    #[test]
-    fn preferred_version_comes_first() {
-        let found = parse_group_list(
-            br#"{"kind":"APIGroupList","apiVersion":"v1","groups":[{"name":"apps","versions":[{"groupVersion":"apps/v2","version":"v2"},{"groupVersion":"apps/v1","version":"v1"}],"preferredVersion":{"groupVersion":"apps/v1","version":"v1"}},{"name":"bare","versions":[{"groupVersion":"bare/v1","version":"v1"}]}]}"#,
-        );
-        let found: Vec<_> = found.unwrap().into_iter().map(|group| (group.name, group.versions.join(","))).collect();
-        assert_eq!(found, [("apps".to_owned(), "v1,v2".to_owned()), ("bare".to_owned(), "v1".to_owned())]);
     }
 }

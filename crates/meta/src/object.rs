@@ -139,7 +139,7 @@ impl ObjectShape {
     }
 
     /// The field's own label for a selector label; an unknown label is returned unchanged.
-    pub fn own_label<'a>(&'a self, label: &'a str) -> &'a str {
+    pub(crate) fn own_label<'a>(&'a self, label: &'a str) -> &'a str {
         match self.selector_labels.iter().position(|selector_label| selector_label == label) {
             Some(position) if !self.hidden[position] => &self.fields[position].label,
             _ => label,
@@ -182,7 +182,7 @@ impl ObjectShape {
 
     /// Whether the kind has its own list of field labels, even an empty one. The error for an
     /// unsupported label depends on it.
-    pub fn has_own_labels(&self) -> bool {
+    pub(crate) fn has_own_labels(&self) -> bool {
         self.own_labels
     }
 }

@@ -9,7 +9,7 @@
 //! The same bytes give the same frames wherever they are cut. Frames are slices of what was fed;
 //! only a frame that straddles two chunks is copied.
 
-use bytes::{BufMut, Bytes, BytesMut};
+use bytes::{Bytes, BytesMut};
 
 use crate::cbor::CborFrames;
 use crate::cut::Cutter;
@@ -201,17 +201,6 @@ impl Default for LengthFrames {
     }
 }
 
-/// Puts a length in front of a payload: the encoding half of [`LengthFrames`].
-///
-/// # Panics
-/// When the payload is 4 GiB or larger; objects are bounded far below.
-pub fn length_frame(payload: &[u8]) -> Bytes {
-    let mut frame = BytesMut::with_capacity(LENGTH_BYTES + payload.len());
-    frame.put_u32(u32::try_from(payload.len()).expect("a frame is smaller than 4 GiB"));
-    frame.put_slice(payload);
-    frame.freeze()
-}
-
 /// The decoder for a watch in some encoding.
 #[derive(Debug)]
 pub enum Frames {
@@ -272,7 +261,17 @@ impl Frames {
 mod tests {
     use proptest::prelude::*;
 
+    use bytes::BufMut as _;
+
     use super::*;
+
+    /// Puts a length in front of a payload: the encoding half of [`LengthFrames`].
+    fn length_frame(payload: &[u8]) -> Bytes {
+        let mut frame = BytesMut::with_capacity(LENGTH_BYTES + payload.len());
+        frame.put_u32(u32::try_from(payload.len()).expect("a frame is smaller than 4 GiB"));
+        frame.put_slice(payload);
+        frame.freeze()
+    }
 
     /// Everything a decoder says about a stream that arrives in these pieces.
     fn read(mut frames: Frames, pieces: &[&[u8]]) -> (Vec<Bytes>, Result<(), FrameError>) {

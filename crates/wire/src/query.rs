@@ -203,13 +203,13 @@ pub fn print_list_options(options: &ListOptions) -> String {
 
 /// Builds a query string pair by pair, encoding what needs it.
 #[derive(Clone, Debug, Default)]
-pub struct QueryPrinter {
+pub(crate) struct QueryPrinter {
     query: String,
 }
 
 impl QueryPrinter {
     /// Adds a pair, whatever the value.
-    pub fn pair(&mut self, key: &str, value: &str) {
+    pub(crate) fn pair(&mut self, key: &str, value: &str) {
         if !self.query.is_empty() {
             self.query.push('&');
         }
@@ -219,28 +219,28 @@ impl QueryPrinter {
     }
 
     /// Adds a text unless it is empty.
-    pub fn text(&mut self, key: &str, value: &str) {
+    pub(crate) fn text(&mut self, key: &str, value: &str) {
         if !value.is_empty() {
             self.pair(key, value);
         }
     }
 
     /// Adds a boolean if there is one.
-    pub fn flag(&mut self, key: &str, value: Option<bool>) {
+    pub(crate) fn flag(&mut self, key: &str, value: Option<bool>) {
         if let Some(value) = value {
             self.pair(key, if value { "true" } else { "false" });
         }
     }
 
     /// Adds a number if there is one.
-    pub fn int(&mut self, key: &str, value: Option<i64>) {
+    pub(crate) fn int(&mut self, key: &str, value: Option<i64>) {
         if let Some(value) = value {
             self.pair(key, &value.to_string());
         }
     }
 
     /// The query, without a leading `?`.
-    pub fn finish(self) -> String {
+    pub(crate) fn finish(self) -> String {
         self.query
     }
 }

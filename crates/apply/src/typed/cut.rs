@@ -1,4 +1,4 @@
-//! Removes a set of fields from a value, or extracts a set of fields.
+//! Removes a set of fields from a value.
 
 use serde_json::{Map as Object, Value};
 
@@ -60,41 +60,6 @@ pub(super) fn remove(schema: &Schema, of: TypeId, value: &Value, fields: &Set) -
             (touched || !kept.is_empty()).then_some(Value::Object(kept))
         }
         (Form::List(_) | Form::Map(_), _) => None,
-        _ => Some(value.clone()),
-    }
-}
-
-/// The part of the value in `fields`; `None` if it is empty.
-pub(super) fn extract(schema: &Schema, of: TypeId, value: &Value, fields: &Set) -> Option<Value> {
-    match (form(schema.get(of), Some(value)), value) {
-        (Form::List(list), Value::Array(items)) if list.relation != Relation::Atomic && !items.is_empty() => {
-            let mut kept = Vec::new();
-            for item in items {
-                let Ok(element) = item_element(schema, list, item) else { continue };
-                let below = fields.child(&element).filter(|below| !below.is_empty());
-                match below {
-                    Some(below) => kept.push(extract(schema, list.items, item, below).unwrap_or(Value::Null)),
-                    None if fields.has_member(&element) => kept.push(item.clone()),
-                    None => {}
-                }
-            }
-            (!kept.is_empty()).then_some(Value::Array(kept))
-        }
-        (Form::Map(map), Value::Object(members)) if !map.is_atomic() && !members.is_empty() => {
-            let mut kept = Object::new();
-            for (name, value) in members {
-                let element = PathElement::field(name);
-                let below = fields.child(&element).filter(|below| !below.is_empty());
-                let of = map.member(name).unwrap_or(Schema::DEDUCED);
-                let value = match below {
-                    Some(below) => extract(schema, of, value, below),
-                    None if fields.has_member(&element) => Some(value.clone()),
-                    None => continue,
-                };
-                kept.insert(name.clone(), value.unwrap_or(Value::Null));
-            }
-            (!kept.is_empty()).then_some(Value::Object(kept))
-        }
         _ => Some(value.clone()),
     }
 }

@@ -197,7 +197,7 @@ impl<D: Decode> DeltaFifo<D> {
     }
 
     /// Changes how the queue behaves from here on.
-    pub fn set_config(&mut self, config: FifoConfig) {
+    pub(crate) fn set_config(&mut self, config: FifoConfig) {
         self.config = config;
     }
 
@@ -322,13 +322,13 @@ impl<D: Decode> DeltaFifo<D> {
     }
 
     /// True while a resync has objects to tell.
-    pub fn is_resyncing(&self) -> bool {
+    pub(crate) fn is_resyncing(&self) -> bool {
         self.resync.is_some()
     }
 
     /// Decodes the objects in quarantine once more, where their bytes were kept: after a transform
     /// that depends on something else may have got what it needs. Returns how many were released.
-    pub fn retry_quarantined(&mut self, known: &Snapshot<D::Stored>) -> usize {
+    pub(crate) fn retry_quarantined(&mut self, known: &Snapshot<D::Stored>) -> usize {
         let waiting: Vec<_> = self.quarantine.iter().map(|(key, entry)| (key.clone(), entry.clone())).collect();
         let mut released = 0;
         for (key, entry) in waiting {

@@ -51,7 +51,7 @@ mod run;
 mod shared_informer;
 mod slot;
 mod status;
-pub mod view;
+mod view;
 
 pub use event::{Event, Reason, Stop};
 pub use factory::{InformerKey, InformersNotSynced, Namespaces, Shards, SharedInformerFactory};

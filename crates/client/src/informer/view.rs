@@ -296,14 +296,14 @@ impl<S: Stored> View<S> {
 
     /// An object's newest version could not be decoded. Told once for each object and version that
     /// the handler comes to; not at all when a good version, or the deletion, comes first.
-    pub fn push_quarantined(&mut self, key: &ObjectKey, entry: &Arc<Quarantined>) {
+    pub(crate) fn push_quarantined(&mut self, key: &ObjectKey, entry: &Arc<Quarantined>) {
         if !self.closed {
             self.notes.insert(key.clone(), entry.clone());
         }
     }
 
     /// The state moved on without a change that this view would tell.
-    pub fn set_latest(&mut self, state: Arc<Snapshot<S>>) {
+    pub(crate) fn set_latest(&mut self, state: Arc<Snapshot<S>>) {
         self.latest_version = state.version().parse().ok();
         self.latest = state;
     }
@@ -353,7 +353,7 @@ impl<S: Stored> View<S> {
     }
 
     /// The informer waited for handlers, this one or others, from then to then.
-    pub fn note_wait(&mut self, from: Instant, to: Instant) {
+    pub(crate) fn note_wait(&mut self, from: Instant, to: Instant) {
         if !self.is_idle() {
             let from = self.last_take.map_or(from, |last_take| last_take.max(from));
             self.stalled += to.saturating_duration_since(from);
@@ -455,7 +455,7 @@ impl<S: Stored> View<S> {
     }
 
     /// When the handler last took something.
-    pub fn last_take(&self) -> Option<Instant> {
+    pub(crate) fn last_take(&self) -> Option<Instant> {
         self.last_take
     }
 

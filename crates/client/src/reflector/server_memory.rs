@@ -36,22 +36,22 @@ impl ServerMemory {
     }
 
     /// True while the server is remembered not to know WatchList.
-    pub fn refuses_watch_list(&self, now: Instant) -> bool {
+    pub(crate) fn refuses_watch_list(&self, now: Instant) -> bool {
         self.lock().refused_until.is_some_and(|until| now < until)
     }
 
     /// The server refused a WatchList: no reflector tries another one for [`WATCH_LIST_MEMORY`].
-    pub fn remember_refusal(&self, now: Instant) {
+    pub(crate) fn remember_refusal(&self, now: Instant) {
         *self.lock() = Memory { refused_until: Some(now + WATCH_LIST_MEMORY), ..Memory::default() };
     }
 
     /// The server sent the end marker of a WatchList.
-    pub fn remember_end_marker(&self) {
+    pub(crate) fn remember_end_marker(&self) {
         *self.lock() = Memory { knows_watch_list: true, ..Memory::default() };
     }
 
     /// A WatchList that was requested at `asked` went silent before its end marker; noticed at `now`.
-    pub fn remember_silence(&self, asked: Instant, now: Instant) {
+    pub(crate) fn remember_silence(&self, asked: Instant, now: Instant) {
         let mut memory = self.lock();
         let overlaps = memory.last_silence.is_some_and(|last| asked <= last);
         if memory.knows_watch_list || overlaps {

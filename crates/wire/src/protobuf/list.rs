@@ -23,7 +23,7 @@ use listwatch_k8s_types::{Id, Shape, Type};
 pub const LIST_TAIL: &[u8] = TAIL;
 
 /// The bytes that an item of `raw_bytes` takes in a list, with its tag and length.
-pub const fn item_bytes(raw_bytes: usize) -> usize {
+pub(crate) const fn item_bytes(raw_bytes: usize) -> usize {
     field_bytes(raw_bytes)
 }
 
@@ -64,7 +64,7 @@ pub fn list_head(meta: &ListMeta, items_bytes: usize) -> Result<Vec<u8>, EncodeE
 }
 
 /// What stands before an item of `raw_bytes`.
-pub fn push_item_head(out: &mut Vec<u8>, raw_bytes: usize) {
+pub(crate) fn push_item_head(out: &mut Vec<u8>, raw_bytes: usize) {
     push_head(out, 2, raw_bytes);
 }
 

@@ -8,20 +8,12 @@ use sha1::{Digest as _, Sha1};
 /// What RFC 6455 appends to a key.
 const GUID: &str = "258EAFA5-E914-47DA-95CA-C5AB0DC85B11";
 
-/// Bytes of a key before base64.
-pub const KEY_BYTES: usize = 16;
-
 /// A subprotocol that is a bearer token in disguise: browsers cannot set headers.
 const BEARER_PREFIX: &str = "base64url.bearer.authorization.k8s.io.";
 
 /// `Sec-WebSocket-Accept` for a `Sec-WebSocket-Key`.
-pub fn accept_key(key: &str) -> String {
+pub(crate) fn accept_key(key: &str) -> String {
     STANDARD.encode(Sha1::new().chain_update(key).chain_update(GUID).finalize())
-}
-
-/// `Sec-WebSocket-Key` from bytes that nobody can foretell: the client's half.
-pub fn request_key(random: [u8; KEY_BYTES]) -> String {
-    STANDARD.encode(random)
 }
 
 /// Whether a GET asks for a WebSocket at all. If not, it is a watch over plain HTTP.
@@ -160,7 +152,6 @@ mod tests {
     fn a_good_request_is_accepted() {
         // The example of RFC 6455, 1.3.
         let accept = "s3pPLMBiTxaQ9kYGzzhZRbK+xOo=".to_owned();
-        assert_eq!(request_key(*b"the sample nonce"), "dGhlIHNhbXBsZSBub25jZQ==");
         for (protocols, protocol) in [(None, None), (Some(""), None), (Some(" chat "), Some("chat"))] {
             let accepted = Accepted { accept: accept.clone(), protocol: protocol.map(str::to_owned) };
             assert_eq!(Upgrade { protocols, ..GOOD }.check(), Ok(accepted), "{protocols:?}");

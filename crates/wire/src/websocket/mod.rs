@@ -22,6 +22,4 @@ mod codec;
 mod handshake;
 
 pub use codec::{Close, Decoder, Error, Head, Kind, MESSAGE_LIMIT_BYTES, Message, Role, close, frame, mask, pong};
-pub use handshake::{
-    Accepted, BearerError, KEY_BYTES, Refused, Upgrade, accept_key, bearer_token, is_upgrade, request_key,
-};
+pub use handshake::{Accepted, BearerError, Refused, Upgrade, bearer_token, is_upgrade};
