@@ -259,9 +259,8 @@ impl Frames {
 
 #[cfg(test)]
 mod tests {
-    use proptest::prelude::*;
-
     use bytes::BufMut as _;
+    use proptest::prelude::*;
 
     use super::*;
 
