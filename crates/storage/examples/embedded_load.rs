@@ -1,7 +1,7 @@
-//! What the embedded store costs on this machine: what one sync costs, durable creates, a lone
-//! writer, point reads, lists, watching, how long writers wait while history is compacted and the
-//! file made dense, opening after a close and after a SIGKILL, memory. Prints one line per measure;
-//! takes an empty directory, the number of objects and the number of writers.
+//! Measures the embedded store on this machine: syncs, durable creates, a single writer, point
+//! reads, lists, watches, the waits of writers during compaction and defragmentation, opening after
+//! a close and after a SIGKILL, and memory. Prints one line per measurement. Arguments: an empty
+//! directory, the number of objects and the number of writers.
 //!
 //! ```text
 //! cargo run --release -p listwatch-storage --example embedded_load -- <empty directory> 20000 64
@@ -24,17 +24,16 @@ type Result<T, E = Box<dyn Error + Send + Sync>> = std::result::Result<T, E>;
 
 const VALUE_BYTES: usize = 1024;
 
-/// A lone writer writes so often.
+/// Writes of the single writer.
 const LONE_WRITES: usize = 2000;
 
-/// So many point reads are measured, one after the other.
+/// Point reads, one after the other.
 const READS: usize = 200_000;
 
-/// The load under which the store is killed, and under which waiting is measured, has so many
-/// writers.
+/// Writers of the load under which the store is killed and waits are measured.
 const BUSY_WRITERS: usize = 8;
 
-/// As the first argument: be the child that writes until it is killed.
+/// First argument of the child process, which writes until it is killed.
 const UNTIL_KILLED: &str = "--until-killed";
 
 fn key(n: usize) -> Key {
@@ -47,7 +46,7 @@ fn value(n: usize) -> Bytes {
     value.into()
 }
 
-/// Resident memory in MiB; zero where there is no `/proc`.
+/// Resident memory in MiB; zero without `/proc`.
 fn resident_mib() -> f64 {
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
     let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"));
@@ -55,7 +54,7 @@ fn resident_mib() -> f64 {
     kib.unwrap_or(0.0) / 1024.0
 }
 
-/// User and system time of the process in seconds; zero where there is no `/proc`.
+/// User and system time of the process in seconds; zero without `/proc`.
 fn cpu_seconds() -> f64 {
     const TICKS_PER_SECOND: f64 = 100.0;
     let stat = std::fs::read_to_string("/proc/self/stat").unwrap_or_default();
@@ -64,13 +63,13 @@ fn cpu_seconds() -> f64 {
     (ticks(11) + ticks(12)) / TICKS_PER_SECOND
 }
 
-/// CPU time of this thread in seconds; zero where there is no `/proc`.
+/// CPU time of this thread in seconds; zero without `/proc`.
 fn thread_cpu_seconds() -> f64 {
     let times = std::fs::read_to_string("/proc/thread-self/schedstat").unwrap_or_default();
     times.split_whitespace().next().and_then(|nanos| nanos.parse::<f64>().ok()).unwrap_or(0.0) / 1e9
 }
 
-/// What a stretch of work took.
+/// The time and CPU time of a measurement.
 struct Meter {
     began: Instant,
     cpu: f64,
@@ -78,12 +77,12 @@ struct Meter {
 }
 
 impl Meter {
-    /// Of the whole process.
+    /// Starts measuring the whole process.
     fn start() -> Self {
         Meter { began: Instant::now(), cpu: cpu_seconds(), clock: cpu_seconds }
     }
 
-    /// Of this thread alone.
+    /// Starts measuring this thread only.
     fn start_thread() -> Self {
         Meter { began: Instant::now(), cpu: thread_cpu_seconds(), clock: thread_cpu_seconds }
     }
@@ -95,7 +94,7 @@ impl Meter {
     }
 }
 
-/// Creates the objects `from..to` with so many writers at once.
+/// Creates the objects `from..to` with this many concurrent writers.
 async fn create(store: &EmbeddedStorage, from: usize, to: usize, writers: usize) -> Result<()> {
     let meter = Meter::start();
     let write = async |writer: usize| {
@@ -109,7 +108,7 @@ async fn create(store: &EmbeddedStorage, from: usize, to: usize, writers: usize)
     Ok(())
 }
 
-/// Appends to a plain file and syncs: the floor of what a durable write can cost.
+/// Appends to a plain file and syncs, which is the minimum cost of a durable write.
 fn syncs(path: &Path, bytes: usize) -> Result<()> {
     const SYNCS: usize = 500;
     let path = path.with_extension("sync");
@@ -133,7 +132,7 @@ fn quantiles(mut took: Vec<Duration>) -> String {
     format!("median {:.2} ms, 99 % {:.2}, 99.9 % {:.2}, longest {:.2}", at(0.5), at(0.99), at(0.999), at(1.0))
 }
 
-/// Updates keys of its own until told to stop; how long each update waited.
+/// Updates a key until stopped; returns the wait of each update.
 async fn update_until(store: &EmbeddedStorage, name: &str, stop: &AtomicBool) -> Result<Vec<Duration>> {
     let key = Key::new("configmaps", Some("busy"), name)?;
     let mut at = store.get(&key).await?.0.map_or(Revision::ZERO, |found| found.modified);
@@ -150,7 +149,7 @@ async fn update_until(store: &EmbeddedStorage, name: &str, stop: &AtomicBool) ->
     Ok(took)
 }
 
-/// How long writers wait while something else happens.
+/// Measures the waits of writers during another operation.
 async fn waiting<T>(store: &Arc<EmbeddedStorage>, what: &str, happens: impl Future<Output = Result<T>>) -> Result<T> {
     let stop = Arc::new(AtomicBool::new(false));
     let writers: Vec<_> = (0..BUSY_WRITERS)
@@ -172,10 +171,10 @@ async fn waiting<T>(store: &Arc<EmbeddedStorage>, what: &str, happens: impl Futu
     result
 }
 
-/// Waits until what was compacted is gone from the disk's reckoning, as far as can be seen.
+/// Waits until compacted data is freed, as far as statistics show.
 async fn compacted(store: &EmbeddedStorage) -> Result<()> {
     store.compact(store.current_revision().await?).await?;
-    // What is left to do by then is seen in the next measure.
+    // The next measurement includes work that remains by then.
     tokio::time::sleep(Duration::from_secs(5)).await;
     Ok(())
 }
@@ -190,7 +189,7 @@ fn open(path: &Path, what: &str) -> Result<Arc<EmbeddedStorage>> {
     Ok(store)
 }
 
-/// The child: writes until it is killed, and says when it has begun.
+/// The child process: writes until it is killed, and reports its start.
 async fn until_killed(path: &Path) -> Result<()> {
     let store = EmbeddedStorage::open(path, EmbeddedOptions::default())?;
     let stop = AtomicBool::new(false);
@@ -202,7 +201,7 @@ async fn until_killed(path: &Path) -> Result<()> {
     join_all(writers).await.into_iter().collect()
 }
 
-/// Has a child write to the store and kills it.
+/// Starts a child that writes to the store, and kills it.
 fn kill_under_load(path: &Path) -> Result<()> {
     let mut child =
         Command::new(std::env::current_exe()?).arg(UNTIL_KILLED).arg(path).stdout(Stdio::piped()).spawn()?;
@@ -235,7 +234,7 @@ async fn main() -> Result<()> {
     create(&store, objects, objects + LONE_WRITES, 1).await?;
 
     for what in ["get, first", "get, again"] {
-        // On this thread alone, beside what the committer still tidies away.
+        // Measures this thread only, because the committer still removes dead revisions.
         let meter = Meter::start_thread();
         for n in 0..READS {
             let found = store.get(&key(n * 7919 % objects)).await?.0;

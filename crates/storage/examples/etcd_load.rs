@@ -1,6 +1,6 @@
-//! What the etcd store costs **this process**: creates, point reads, the first list with its memory,
-//! watching, many watches. Prints one line per measure. `list` wants a process of its own, so that
-//! no memory of an earlier step is used again.
+//! Measures the cost of the etcd store in **this process**: creates, point reads, the first list
+//! with its memory, a watch, many watches. Prints one line per measurement. Run `list` in a
+//! separate process, so that it reuses no memory of an earlier step.
 //!
 //! ```text
 //! etcd --data-dir /tmp/load --quota-backend-bytes=8000000000 &
@@ -25,7 +25,7 @@ fn key(resource: &str, n: usize) -> Key {
     Key::new(resource, Some("default"), &format!("object-{n:07}")).expect("a valid key")
 }
 
-/// An object that a server can read, so that what `create` leaves can be served too.
+/// An object that a server can decode, so that a server can serve the created objects.
 fn value(n: usize) -> Bytes {
     let mut value = format!(r#"{{"metadata":{{"name":"object-{n:07}","namespace":"default"}},"data":{{"x":""#);
     let padding = VALUE_BYTES.saturating_sub(value.len() + r#""}}"#.len());
@@ -34,7 +34,7 @@ fn value(n: usize) -> Bytes {
     value.into()
 }
 
-/// A line of `/proc/self/status` in MiB; zero where there is no `/proc`.
+/// A value of `/proc/self/status` in MiB; zero without `/proc`.
 fn status_mib(name: &str) -> f64 {
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
     let line = status.lines().find_map(|line| line.strip_prefix(name));
@@ -42,7 +42,7 @@ fn status_mib(name: &str) -> f64 {
     kib.and_then(|kib| kib.trim().parse::<f64>().ok()).unwrap_or(0.0) / 1024.0
 }
 
-/// User and system time of the process in seconds; zero where there is no `/proc`.
+/// User and system time of the process in seconds; zero without `/proc`.
 fn cpu_seconds() -> f64 {
     const TICKS_PER_SECOND: f64 = 100.0;
     let stat = std::fs::read_to_string("/proc/self/stat").unwrap_or_default();
@@ -51,7 +51,7 @@ fn cpu_seconds() -> f64 {
     (ticks(11) + ticks(12)) / TICKS_PER_SECOND
 }
 
-/// What a stretch of work took.
+/// The time and CPU time of a measurement.
 struct Meter {
     began: Instant,
     cpu: f64,
@@ -69,7 +69,7 @@ impl Meter {
     }
 }
 
-/// Creates so many objects with so many writers at once; those that are there already do not count.
+/// Creates this many objects with concurrent writers; existing ones are not counted.
 async fn create(store: &Arc<Etcd3>, resource: &'static str, objects: usize, writers: usize) -> Result<(), String> {
     let mut tasks = tokio::task::JoinSet::new();
     for writer in 0..writers {
@@ -91,9 +91,9 @@ async fn create(store: &Arc<Etcd3>, resource: &'static str, objects: usize, writ
 }
 
 async fn list(store: &Etcd3) -> Result<(), Box<dyn Error>> {
-    // A first request, so that the connection's own memory is there.
+    // The first request allocates the connection's own memory.
     store.current_revision().await?;
-    // 5: forget the peak.
+    // 5 resets the peak.
     let fresh = std::fs::write("/proc/self/clear_refs", "5").is_ok();
     let before = status_mib("VmRSS");
     let meter = Meter::start();

@@ -1,27 +1,29 @@
-//! One error enum per verb: each names only what can happen there and says what the caller can do.
+//! The errors of the store, one enum per verb: each lists only the errors that can occur and the
+//! caller's next step.
 
 use listwatch_meta::{Key, Revision};
 
 use crate::types::KeyValue;
 
-/// The store itself failed; nothing is known about the caller's request being at fault.
+/// The store itself failed; the request may be valid.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum StoreFault {
-    /// The store cannot be reached or did not answer in time. A read may be tried again. A write
-    /// may or may not have happened: read before trying again.
+    /// The store is unreachable or did not answer in time. A read may be retried. A write may or
+    /// may not have happened: read before retrying.
     #[error("the store is not reachable: {0}")]
     Unavailable(String),
-    /// The store has no room (disk full, quota). Reads and watches go on; try the write again
-    /// after room was made.
+    /// The store has no room (disk full, quota). Reads and watches continue; retry the write after
+    /// room was made.
     #[error("the store has no room left: {0}")]
     NoSpace(String),
-    /// The value or request is larger than the store takes, in bytes where known. Do not retry.
+    /// The value or request exceeds the store's limit; the text has the bytes, if known. Do not
+    /// retry.
     #[error("the store refuses a request of this size: {0}")]
     TooLarge(String),
-    /// The store refuses this server's credential. An operator must act.
+    /// The store rejects this server's credential. An operator must act.
     #[error("the store refuses this server's credential: {0}")]
     Denied(String),
-    /// The store holds something that cannot be: an operator must look.
+    /// The stored data is invalid. An operator must act.
     #[error("the store is corrupt: {0}")]
     Corrupt(String),
     /// The store is shutting down or was closed.
@@ -29,22 +31,22 @@ pub enum StoreFault {
     Closed,
 }
 
-/// Why a get or a list failed.
+/// The error of a get or a list.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ReadError {
-    /// The revision asked for is no longer held; the oldest held one is `oldest` where known.
-    /// Read at the latest state instead.
+    /// The requested revision is compacted; the oldest available one is `oldest`, if known. Read at
+    /// the latest state instead.
     #[error("revision {requested} is compacted")]
     Compacted {
-        /// What was asked for.
+        /// The requested revision.
         requested: Revision,
-        /// The oldest revision that can be read, where the store tells.
+        /// The oldest readable revision, if known.
         oldest: Option<Revision>,
     },
-    /// The revision asked for has not happened yet. Wait, or read at the latest state.
+    /// The requested revision does not exist yet. Wait, or read at the latest state.
     #[error("revision {requested} is ahead of the store, which is at {current}")]
     Future {
-        /// What was asked for.
+        /// The requested revision.
         requested: Revision,
         /// The store's revision.
         current: Revision,
@@ -54,15 +56,15 @@ pub enum ReadError {
     Fault(#[from] StoreFault),
 }
 
-/// Why a create failed.
+/// The error of a create.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum CreateError {
-    /// The key is taken; `current` is what is there.
+    /// The key exists, with the state `current`.
     #[error("{key} already exists")]
     AlreadyExists {
         /// The key.
         key: Key,
-        /// What is there.
+        /// The existing state.
         current: KeyValue,
     },
     /// The store failed.
@@ -70,14 +72,14 @@ pub enum CreateError {
     Fault(#[from] StoreFault),
 }
 
-/// Why an update failed.
+/// The error of an update.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum UpdateError {
-    /// The key is not at the expected revision; `current` is what is there now (`None`: nothing).
-    /// Apply the change to that and try again.
+    /// The key is not at the expected revision; `current` is its current state (`None` if absent).
+    /// Apply the change to that state and retry.
     #[error("the object was changed or removed")]
     Conflict {
-        /// What is there now.
+        /// The current state.
         current: Option<KeyValue>,
     },
     /// The store failed.
@@ -85,13 +87,13 @@ pub enum UpdateError {
     Fault(#[from] StoreFault),
 }
 
-/// Why a delete failed.
+/// The error of a delete.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum DeleteError {
-    /// The key is not at the expected revision; `current` is what is there now (`None`: nothing).
+    /// The key is not at the expected revision; `current` is its current state (`None` if absent).
     #[error("the object was changed or removed")]
     Conflict {
-        /// What is there now.
+        /// The current state.
         current: Option<KeyValue>,
     },
     /// The store failed.
@@ -99,8 +101,8 @@ pub enum DeleteError {
     Fault(#[from] StoreFault),
 }
 
-/// Why a watch could not begin. What ends a running watch is a
-/// [`WatchItem`](crate::WatchItem), not an error of this type.
+/// The error of starting a watch. The end of a running watch is a [`WatchItem`](crate::WatchItem)
+/// instead.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum WatchError {
     /// The store failed.

@@ -1,12 +1,12 @@
-//! Where the watchers of a store stand: which of them a change concerns, who has to be woken.
+//! Matches changes to the watchers of a store, and tracks the position of each watcher.
 //!
-//! A watcher owns no queue. It is either `Current` (everything of its range was handed out) or
-//! `Behind` a revision from which it reads the shared history at its own pace. A change makes the
-//! `Current` watchers of its key `Behind` and wakes them; a watcher that is already behind costs
-//! nothing more. So a stalled watcher is one number, and a watcher of a quiet range never loses
-//! its place because others write.
+//! A watcher has no queue. It is either `Current` (its range is delivered completely) or `Behind` a
+//! revision from which it reads the shared history at its own pace. A change makes the `Current`
+//! watchers of its key `Behind` and wakes them; a watcher that is already behind costs nothing
+//! more. So a stalled watcher is one number, and a watcher of a quiet range never expires because
+//! of other writes.
 //!
-//! A change finds its watchers through the prefixes of its key, so thousands of watchers of single
+//! A change finds its watchers through the prefixes of its key, so thousands of watchers of other
 //! objects or namespaces cost a write nothing.
 
 use std::collections::HashMap;
@@ -15,18 +15,18 @@ use std::task::Waker;
 use listwatch_meta::{KeyRange, Revision};
 use parking_lot::Mutex;
 
-/// Names a watcher of one [`Hub`].
+/// The identifier of a watcher within one [`Hub`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct WatcherId(usize);
 
-/// What a watcher should do next.
+/// The next action of a watcher.
 #[derive(Debug, PartialEq, Eq)]
-pub(crate) enum Turn {
-    /// Read history after this revision, then say how far with [`Hub::moved`].
+pub(crate) enum NextAction {
+    /// Read history after this revision, then report the new position with [`Hub::moved`].
     Read(Revision),
-    /// Hand out a progress item at the store's current revision.
+    /// Deliver a progress item at the store's current revision.
     Progress,
-    /// Nothing to do: the waker is kept.
+    /// Wait: the waker is stored.
     Wait,
     /// The store was closed.
     Closed,
@@ -35,9 +35,9 @@ pub(crate) enum Turn {
 #[derive(Debug)]
 struct Watcher {
     range: KeyRange,
-    /// `Some(after)`: behind. `None`: current.
+    /// `Some(after)` while behind, `None` while current.
     behind: Option<Revision>,
-    /// Changes up to here are not this watcher's: it asked to begin later.
+    /// Changes up to this revision are skipped, because the watcher begins later.
     floor: Revision,
     progress_asked: bool,
     waker: Option<Waker>,
@@ -49,20 +49,20 @@ struct Registry {
     free: Vec<usize>,
     /// Watchers of all keys below a prefix, and of single keys, by the range's start.
     by_start: HashMap<Box<str>, Vec<usize>>,
-    /// Watchers of ranges of another form.
+    /// Watchers of any other range.
     odd: Vec<usize>,
     closed: bool,
 }
 
-/// The watchers of one store. Lock order: the store's state first, then the hub; and the hub is
-/// asked and told while the state is locked, so that no change slips in between.
+/// The watchers of one store. Lock order: the store's state first, then the hub. All calls are made
+/// while the state is locked, so that no change comes in between.
 #[derive(Debug, Default)]
 pub(crate) struct Hub {
     registry: Mutex<Registry>,
 }
 
 impl Hub {
-    /// A watcher that wants everything of a range after `after`; the store is at `current`.
+    /// Adds a watcher of everything in a range after `after`; the store is at `current`.
     pub(crate) fn join(&self, range: KeyRange, after: Revision, current: Revision) -> WatcherId {
         let mut registry = self.registry.lock();
         let behind = (after < current).then_some(after);
@@ -82,7 +82,7 @@ impl Hub {
         WatcherId(id)
     }
 
-    /// The watcher is gone.
+    /// Removes a watcher.
     pub(crate) fn leave(&self, id: WatcherId) {
         let mut registry = self.registry.lock();
         let Some(watcher) = registry.watchers[id.0].take() else { return };
@@ -99,8 +99,8 @@ impl Hub {
         }
     }
 
-    /// A key changed at `revision`: its watchers' wakers are added to `wake`, to be woken when no
-    /// lock is held any more.
+    /// Records a change of a key. Adds the wakers of its watchers to `wake`, to be called once no
+    /// lock is held.
     pub(crate) fn changed(&self, key: &str, revision: Revision, wake: &mut Vec<Waker>) {
         let mut registry = self.registry.lock();
         let Registry { watchers, by_start, odd, .. } = &mut *registry;
@@ -130,37 +130,37 @@ impl Hub {
         }
     }
 
-    /// What a watcher should do, asked while the store's state is locked. `waker` is kept when
-    /// the answer is [`Turn::Wait`].
-    pub(crate) fn turn(&self, id: WatcherId, waker: &Waker) -> Turn {
+    /// The watcher's next action, while the store's state is locked. `waker` is stored when the
+    /// result is [`NextAction::Wait`].
+    pub(crate) fn turn(&self, id: WatcherId, waker: &Waker) -> NextAction {
         let mut registry = self.registry.lock();
         let closed = registry.closed;
-        let Some(watcher) = registry.watchers[id.0].as_mut() else { return Turn::Closed };
+        let Some(watcher) = registry.watchers[id.0].as_mut() else { return NextAction::Closed };
         if let Some(after) = watcher.behind {
-            return Turn::Read(after.max(watcher.floor));
+            return NextAction::Read(after.max(watcher.floor));
         }
         if closed {
-            return Turn::Closed;
+            return NextAction::Closed;
         }
         if std::mem::take(&mut watcher.progress_asked) {
-            return Turn::Progress;
+            return NextAction::Progress;
         }
         match &mut watcher.waker {
             Some(kept) => kept.clone_from(waker),
             none => *none = Some(waker.clone()),
         }
-        Turn::Wait
+        NextAction::Wait
     }
 
-    /// How far a watcher has read: behind a revision, or current (`None`). Told while the store's
-    /// state is locked.
+    /// Records a watcher's position: behind a revision, or current (`None`). Called while the
+    /// store's state is locked.
     pub(crate) fn moved(&self, id: WatcherId, behind: Option<Revision>) {
         if let Some(watcher) = self.registry.lock().watchers[id.0].as_mut() {
             watcher.behind = behind;
         }
     }
 
-    /// The watcher's reader asks for progress.
+    /// Records a progress request of a watcher.
     pub(crate) fn ask_progress(&self, id: WatcherId) {
         let waker = {
             let mut registry = self.registry.lock();
@@ -174,7 +174,7 @@ impl Hub {
         }
     }
 
-    /// The store is closed: watchers end when they have read what is there.
+    /// Closes the store: watchers end after reading the remaining history.
     pub(crate) fn close(&self) {
         let wakers: Vec<Waker> = {
             let mut registry = self.registry.lock();
@@ -184,7 +184,7 @@ impl Hub {
         wakers.into_iter().for_each(Waker::wake);
     }
 
-    /// How many watchers there are.
+    /// The number of watchers.
     #[cfg(any(test, feature = "embedded"))]
     pub(crate) fn len(&self) -> usize {
         let registry = self.registry.lock();
@@ -192,7 +192,7 @@ impl Hub {
     }
 }
 
-/// Can every key of this range find it by a prefix of its own text? True for all keys below a
+/// Whether every key of this range can find it by one of its prefixes. True for all keys below a
 /// prefix and for single keys.
 fn indexable(range: &KeyRange) -> bool {
     let (start, end) = (range.start(), range.end());
@@ -206,7 +206,7 @@ mod tests {
     use listwatch_meta::Key;
 
     #[test]
-    fn a_change_finds_its_watchers_and_no_others() {
+    fn change_wakes_only_the_watchers_of_its_key() {
         let key = Key::new("pods", Some("a"), "x").unwrap();
         let hub = Hub::default();
         let current = Revision::new(5);
@@ -229,10 +229,10 @@ mod tests {
         hub.changed(key.as_str(), Revision::new(7), &mut Vec::new());
         let waker = Waker::noop();
         for id in concerned {
-            assert_eq!(hub.turn(id, waker), Turn::Read(current), "{id:?} is concerned from its first change");
+            assert_eq!(hub.turn(id, waker), NextAction::Read(current), "{id:?} is concerned from its first change");
         }
         for id in others {
-            assert_eq!(hub.turn(id, waker), Turn::Wait, "{id:?} is not concerned");
+            assert_eq!(hub.turn(id, waker), NextAction::Wait, "{id:?} is not concerned");
         }
         concerned.into_iter().chain(others).for_each(|id| hub.leave(id));
         assert_eq!(hub.len(), 0);

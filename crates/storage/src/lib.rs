@@ -1,4 +1,4 @@
-//! The store as a contract: [`Storage`], with its guarantees, and what implements it.
+//! The storage contract: [`Storage`] with its guarantees, and its implementations.
 //!
 //! ```text
 //!             create / update / delete                       watch
@@ -13,10 +13,10 @@
 //!   conformance the suite that all of them pass                (feature `conformance`)
 //! ```
 //!
-//! The store knows keys, bytes and revisions. It does not know what the bytes mean.
+//! The store handles keys, bytes and revisions. It does not interpret the bytes.
 //!
 //! # Example
-//! List, then watch from the list's revision: together they miss nothing, on any of the stores.
+//! List, then watch from the list's revision. Together they miss no change, on any of the stores.
 //!
 //! ```
 //! use listwatch_meta::{Key, KeyRange};

@@ -1,5 +1,5 @@
-//! [`MemoryStorage`]: the store with nothing on disk, and the executable specification of the
-//! [`Storage`] contract that the other implementations are compared with.
+//! The store in memory: [`MemoryStorage`], which is also the executable specification of the
+//! [`Storage`] contract, against which the other implementations are compared.
 //!
 //! ```text
 //!   create ──┐  one write lock        ┌── Hub: watchers of this key become "behind", are woken
@@ -9,9 +9,9 @@
 //!   watch  ────▶ reads the log from its own place, WATCH_BATCH events at a time
 //! ```
 //!
-//! A write costs one lock, one map insertion and one log entry; the value's bytes are shared by the
-//! map, the log and every reader. Nothing runs in the background until a key with a TTL is
-//! written; then one task sleeps until the next deadline.
+//! A write costs one lock, one map insertion and one log entry; the map, the log and every reader
+//! share the value's bytes. The store has no background task until a key with a TTL is written;
+//! then one task sleeps until the next deadline.
 
 use std::collections::VecDeque;
 use std::pin::Pin;
@@ -29,36 +29,35 @@ use tokio::task::{AbortHandle, coop};
 use tokio::time::Instant;
 
 use crate::error::{CreateError, DeleteError, ReadError, StoreFault, UpdateError, WatchError};
-use crate::hub::{Hub, Turn, WatcherId};
+use crate::hub::{Hub, NextAction, WatcherId};
 use crate::mvcc::{Entry, FIRST_REVISION, Mvcc, Stored};
-use crate::retention::{Keeper, Retention};
+use crate::retention::{Retention, RetentionTracker};
 use crate::transfer::{self, PAGE_RECORDS_MAX, Record, Records, RecordsError, Source};
 use crate::ttl::{self, Deadlines, Millis};
 use crate::types::{
     Capabilities, KeyValue, ListPage, ListQuery, Storage, StoreEvent, StoreStats, VALUE_BYTES_MAX, Watch, WatchItem,
 };
 
-/// A watcher takes at most this many events from the history at a time. What a stalled watcher
-/// holds; the rest of its backlog is its place in the shared history.
+/// Events that a watcher takes from the history at a time. A stalled watcher holds no more; the
+/// rest of its backlog is its position in the shared history.
 const WATCH_BATCH: usize = 64;
 
-/// A watcher looks at no more than this many entries of history while it holds the lock; then
-/// writers have their turn.
+/// History entries that a watcher examines while it holds the lock; then writers can proceed.
 const WATCH_SCAN: usize = 4096;
 
-/// A write drops at most this many entries that left the retention window. More than one, so that
-/// dropping keeps up; few, so that no write is slow.
+/// Entries outside of the retention window that a write drops. More than one, so that dropping
+/// keeps up; few, so that no write is slow.
 const TRIM_PER_WRITE: usize = 16;
 
-/// An explicit compaction drops this many entries before it lets others have the lock.
+/// Entries that an explicit compaction drops before it releases the lock.
 const TRIM_PER_STEP: usize = 1024;
 
-/// So many expired keys are removed before others have the lock.
+/// Expired keys that are removed before the lock is released.
 const EXPIRE_PER_STEP: usize = 128;
 
-/// A store in memory. It survives nothing, and is as fast as the contract allows.
+/// A store in memory, without any durability and with the least overhead.
 ///
-/// Dropping it ends its watches and its reaper task.
+/// Dropping it ends its watches and its TTL task.
 ///
 /// # Example
 /// ```
@@ -83,35 +82,35 @@ pub struct MemoryStorage {
 struct Inner {
     state: RwLock<State>,
     hub: Hub,
-    /// Millisecond zero of this store's clock.
+    /// The origin of this store's millisecond clock.
     origin: Instant,
-    /// Tells the reaper that the next deadline changed, or that the store is closed.
+    /// Notifies the TTL task of a new next deadline, or of the closing.
     rearm: Notify,
     reaper: Mutex<Option<AbortHandle>>,
 }
 
 struct State {
     mvcc: Mvcc<Bytes>,
-    keeper: Keeper,
+    keeper: RetentionTracker,
     deadlines: Deadlines,
     closed: bool,
 }
 
 impl MemoryStorage {
-    /// An empty store with the default [`Retention`].
+    /// Creates an empty store with the default [`Retention`].
     ///
-    /// Needs no runtime; its `async` methods need a tokio runtime only for keys with a TTL.
+    /// It needs a tokio runtime only for keys with a TTL.
     pub fn new() -> Arc<Self> {
         Self::with_retention(Retention::default())
     }
 
-    /// An empty store that keeps so much history.
+    /// Creates an empty store with this retention.
     pub fn with_retention(retention: Retention) -> Arc<Self> {
         Arc::new(MemoryStorage {
             inner: Arc::new(Inner {
                 state: RwLock::new(State {
                     mvcc: Mvcc::new(Revision::ZERO, FIRST_REVISION),
-                    keeper: Keeper::new(retention),
+                    keeper: RetentionTracker::new(retention),
                     deadlines: Deadlines::default(),
                     closed: false,
                 }),
@@ -137,22 +136,22 @@ impl Inner {
         u64::try_from(self.origin.elapsed().as_millis()).unwrap_or(u64::MAX)
     }
 
-    /// Runs one change under the lock and then wakes whom it concerns. `change` says which
-    /// revision it took; the log then holds its entry.
+    /// Runs one change under the lock and then wakes the watchers concerned. `change` returns the
+    /// revision of its log entry.
     fn write<E>(&self, change: impl FnOnce(&mut State, Millis) -> Result<Revision, E>) -> Result<Revision, E> {
         let now = self.now();
         let mut wake = Vec::new();
         let revision = {
             let mut state = self.state.write();
             let revision = change(&mut state, now)?;
-            state.account(revision, now, &self.hub, &mut wake);
+            state.record_change(revision, now, &self.hub, &mut wake);
             revision
         };
         wake.into_iter().for_each(Waker::wake);
         Ok(revision)
     }
 
-    /// Sees to it that the reaper runs and knows of the deadline of `revision`.
+    /// Ensures that the TTL task runs and knows the deadline of `revision`.
     fn arm(self: &Arc<Self>, revision: Revision) {
         let is_next = {
             let state = self.state.read();
@@ -162,7 +161,7 @@ impl Inner {
             return;
         }
         let mut reaper = self.reaper.lock();
-        // A finished reaper is one whose runtime was shut down: this one takes over.
+        // A finished task belonged to a runtime that was shut down; this one replaces it.
         if reaper.as_ref().is_none_or(AbortHandle::is_finished) {
             *reaper = Some(tokio::spawn(reap(Arc::downgrade(self))).abort_handle());
         } else {
@@ -170,7 +169,7 @@ impl Inner {
         }
     }
 
-    /// Removes what is due, up to a step. True when more may be due.
+    /// Removes expired keys, up to a step. True when more may be due.
     fn expire(&self) -> bool {
         let now = self.now();
         let mut wake = Vec::new();
@@ -182,7 +181,7 @@ impl Inner {
             {
                 state.deadlines.forget(revision);
                 if let Some(removal) = state.mvcc.delete(key.as_str()) {
-                    state.account(removal, now, &self.hub, &mut wake);
+                    state.record_change(removal, now, &self.hub, &mut wake);
                 }
                 removed += 1;
             }
@@ -193,19 +192,19 @@ impl Inner {
 }
 
 impl State {
-    /// After a change: tells the watchers, reckons the history and drops what left the window.
-    fn account(&mut self, revision: Revision, now: Millis, hub: &Hub, wake: &mut Vec<Waker>) {
+    /// After a change: notifies the watchers, accounts the history and drops what left the window.
+    fn record_change(&mut self, revision: Revision, now: Millis, hub: &Hub, wake: &mut Vec<Waker>) {
         if let Some(entry) = self.mvcc.entry(revision) {
             self.keeper.added(cost(entry));
             hub.changed(entry.key.as_str(), revision, wake);
         }
         let forget = self.keeper.forget_to(revision, now);
-        // `forget` never passes the current revision.
+        // `forget` never exceeds the current revision.
         let _ = self.mvcc.compact(forget);
         self.trim(TRIM_PER_WRITE);
     }
 
-    /// Drops up to `limit` entries that nobody can ask for; true when it dropped that many.
+    /// Drops up to `limit` unreadable entries; true when it dropped that many.
     fn trim(&mut self, limit: usize) -> bool {
         for _ in 0..limit {
             if let Some((_, entry)) = self.mvcc.trim() {
@@ -228,7 +227,7 @@ impl State {
         revision
     }
 
-    /// The present state of a key when it is not at `expected`.
+    /// Fails with the current state of a key that is not at `expected`.
     fn conflict(&self, key: &Key, expected: Revision) -> Result<(), Option<KeyValue>> {
         match self.mvcc.get(key.as_str()) {
             Some(stored) if stored.modified == expected => Ok(()),
@@ -238,7 +237,7 @@ impl State {
 }
 
 fn cost(entry: &Entry<Bytes>) -> u64 {
-    Keeper::cost(entry.key.as_str().len(), entry.previous.as_ref().map_or(0, |stored| stored.value.len()))
+    RetentionTracker::cost(entry.key.as_str().len(), entry.previous.as_ref().map_or(0, |stored| stored.value.len()))
 }
 
 fn key_value(key: &Key, stored: &Stored<Bytes>) -> KeyValue {
@@ -253,7 +252,7 @@ fn store_event(revision: Revision, entry: &Entry<Bytes>) -> StoreEvent {
     }
 }
 
-/// Removes keys when their time has come, until the store is dropped.
+/// Removes expired keys until the store is dropped.
 async fn reap(store: Weak<Inner>) {
     loop {
         let Some(inner) = store.upgrade() else { return };
@@ -267,7 +266,7 @@ async fn reap(store: Weak<Inner>) {
             }
             state.deadlines.next()
         };
-        // The store's owner may drop it meanwhile: `Drop` rings `rearm`, and `closed` is seen.
+        // The store may be dropped meanwhile: `Drop` notifies `rearm`, and `closed` is seen.
         match next {
             None => inner.rearm.notified().await,
             Some(deadline) => {
@@ -350,7 +349,7 @@ impl Storage for MemoryStorage {
         }
         let id = self.inner.hub.join(range.clone(), after, state.mvcc.current());
         drop(state);
-        let place = Arc::new(Place { inner: self.inner.clone(), id });
+        let place = Arc::new(Registration { inner: self.inner.clone(), id });
         let asked = place.clone();
         let items = MemoryWatch { place, range, ready: VecDeque::new(), ended: false };
         Ok(Watch::new(items, move || asked.inner.hub.ask_progress(asked.id)))
@@ -362,7 +361,7 @@ impl Storage for MemoryStorage {
 
     async fn compact(&self, revision: Revision) -> Result<(), ReadError> {
         self.inner.state.write().mvcc.compact(revision)?;
-        // Read anew each time: the lock is free in between.
+        // Each step takes the lock anew, so that others can proceed in between.
         while self.inner.state.write().trim(TRIM_PER_STEP) {
             tokio::task::yield_now().await;
         }
@@ -391,14 +390,14 @@ impl Storage for MemoryStorage {
 
 #[async_trait]
 impl Source for MemoryStorage {
-    /// A key that was written again since has its former TTL forgotten: it is told without one.
+    /// A key that was rewritten has lost its former TTL, so it is exported without one.
     async fn records(&self) -> Result<Box<dyn Records + '_>, ReadError> {
         let state = self.inner.state.read();
         Ok(Box::new(MemoryRecords { store: self, at: state.mvcc.current(), count: state.mvcc.live(), last: None }))
     }
 }
 
-/// Everything at one revision.
+/// All records at one revision.
 struct MemoryRecords<'a> {
     store: &'a MemoryStorage,
     at: Revision,
@@ -420,11 +419,11 @@ impl Records for MemoryRecords<'_> {
         let inner = &self.store.inner;
         let now = inner.now();
         let state = inner.state.read();
-        // The bytes are shared: only how many records there are costs memory.
+        // The bytes are shared, so only the number of records costs memory.
         let page = state.mvcc.list(&transfer::behind(self.last.as_ref()), self.at, PAGE_RECORDS_MAX)?;
         let record = |(key, stored): (&Key, &Stored<Bytes>)| {
             let deadline = state.deadlines.of(stored.modified);
-            // One that is due and not removed yet goes at once where it is brought to.
+            // A key that is due but not yet removed expires at once in the target.
             let ttl = deadline.map(|deadline| Duration::from_millis(deadline.saturating_sub(now).max(1)));
             Record { entry: key_value(key, stored), ttl }
         };
@@ -434,13 +433,13 @@ impl Records for MemoryRecords<'_> {
     }
 }
 
-/// A watcher's membership in the hub; the last owner leaves.
-struct Place {
+/// A watcher's registration in the hub; dropping it removes the watcher.
+struct Registration {
     inner: Arc<Inner>,
     id: WatcherId,
 }
 
-impl Drop for Place {
+impl Drop for Registration {
     fn drop(&mut self) {
         self.inner.hub.leave(self.id);
     }
@@ -448,26 +447,27 @@ impl Drop for Place {
 
 /// The stream of one watch.
 struct MemoryWatch {
-    place: Arc<Place>,
+    place: Arc<Registration>,
     range: KeyRange,
-    /// Taken from history and not yet handed out; at most [`WATCH_BATCH`].
+    /// Events taken from the history but not yet delivered; at most [`WATCH_BATCH`].
     ready: VecDeque<WatchItem>,
     ended: bool,
 }
 
 impl MemoryWatch {
-    /// Takes the next events of the range from history. False when there was nothing to do.
+    /// Takes the next events of the range from the history. False when there is nothing to do.
     fn refill(&mut self, waker: &Waker) -> bool {
-        let Place { inner, id } = &*self.place;
+        let Registration { inner, id } = &*self.place;
         let state = inner.state.read();
         match inner.hub.turn(*id, waker) {
-            Turn::Read(after) if after < state.mvcc.oldest() => {
+            NextAction::Read(after) if after < state.mvcc.oldest() => {
                 self.ready.push_back(WatchItem::Expired { oldest: Some(state.mvcc.oldest()) });
                 self.ended = true;
             }
-            Turn::Read(after) => {
+            NextAction::Read(after) => {
                 let current = state.mvcc.current();
-                // Where the next turn goes on, when this one does not reach the end.
+                // The revision at which the next call continues, if this one does not reach the
+                // end.
                 let mut behind = None;
                 for (scanned, (revision, entry)) in state.mvcc.entries_after(after).enumerate() {
                     if self.ready.len() == WATCH_BATCH || scanned == WATCH_SCAN {
@@ -481,9 +481,9 @@ impl MemoryWatch {
                 debug_assert!(behind.is_none_or(|behind| after < behind && behind < current), "each turn goes on");
                 inner.hub.moved(*id, behind);
             }
-            Turn::Progress => self.ready.push_back(WatchItem::Progress(state.mvcc.current())),
-            Turn::Closed => self.ended = true,
-            Turn::Wait => return false,
+            NextAction::Progress => self.ready.push_back(WatchItem::Progress(state.mvcc.current())),
+            NextAction::Closed => self.ended = true,
+            NextAction::Wait => return false,
         }
         true
     }
@@ -493,7 +493,7 @@ impl Stream for MemoryWatch {
     type Item = WatchItem;
 
     fn poll_next(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<WatchItem>> {
-        // A reader that drains a long history in one loop lets other tasks have their turn.
+        // Yields to other tasks while a reader drains a long history.
         let budget = ready!(coop::poll_proceed(cx));
         loop {
             if let Some(item) = self.ready.pop_front() {
@@ -519,7 +519,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn history_stays_within_its_bytes() {
+    async fn history_stays_within_its_byte_bound() {
         let retention = Retention { age: Duration::from_secs(3600), revisions: 1_000_000, bytes: 64 << 10 };
         let store = MemoryStorage::with_retention(retention);
         let mut at = store.create(&pod("a"), Bytes::new(), None).await.unwrap();
@@ -537,7 +537,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_watcher_of_a_quiet_range_keeps_its_place() {
+    async fn watcher_of_a_quiet_range_never_expires() {
         let retention = Retention { age: Duration::ZERO, revisions: 10, bytes: u64::MAX };
         let store = MemoryStorage::with_retention(retention);
         let start = store.create(&pod("a"), Bytes::new(), None).await.unwrap();
@@ -555,7 +555,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn dropping_ends_watches_and_leaves_nothing_behind() {
+    async fn dropping_the_store_ends_watches_and_frees_its_memory() {
         let store = MemoryStorage::new();
         let inner = store.inner.clone();
         let mut watch = store.watch(KeyRange::resource("pods"), Revision::ZERO).await.unwrap();
@@ -571,7 +571,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn the_reaper_survives_the_runtime_that_began_it() {
+    async fn ttl_task_survives_the_runtime_that_started_it() {
         let store = MemoryStorage::new();
         let other = store.clone();
         std::thread::spawn(move || {
@@ -592,7 +592,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn refuses_what_is_too_large() {
+    async fn create_rejects_value_above_the_size_limit() {
         let store = MemoryStorage::new();
         store.create(&pod("fits"), vec![0; VALUE_BYTES_MAX].into(), None).await.unwrap();
         let error = store.create(&pod("large"), vec![0; VALUE_BYTES_MAX + 1].into(), None).await.unwrap_err();

@@ -1,5 +1,5 @@
-//! The multi-version core that `memory` and `embedded` share: which key had which value at which
-//! revision, for every revision since the last compaction.
+//! The multi-version core of `memory` and `embedded`: the value of each key at each revision since
+//! the last compaction.
 //!
 //! ```text
 //!   keys   BTreeMap   /pods/a ─▶ Slot { last: 9, live: v@9 }     newest state, for reads at "now"
@@ -11,13 +11,13 @@
 //!          oldest = 6 ┘                                         └ current = 9
 //! ```
 //!
-//! Every revision after `oldest` has exactly one entry, so the entry of a revision is found by
-//! subtraction, and a watcher's place in history is a number. A key's state at revision R is its
-//! newest state, walked back along `earlier` while the change is newer than R: no version lists
-//! have to be kept per key, and a key that was never changed in the window costs nothing extra.
+//! Every revision after `oldest` has exactly one entry, so a revision's entry is found by
+//! subtraction, and a watcher's position is a number. A key's state at revision R is its newest
+//! state, followed back along `earlier` while the change is newer than R. So there are no version
+//! lists per key, and a key without changes in the window costs nothing extra.
 //!
-//! The core is pure: no lock, clock or task. What a value is, is the caller's affair: the memory
-//! store keeps the bytes here, the embedded store keeps nothing and reads the disk by revision.
+//! The core is pure: no lock, clock or task. The value type is the caller's: the memory store keeps
+//! the bytes here; the embedded store keeps only lengths and reads the disk by revision.
 #![cfg_attr(not(feature = "embedded"), allow(dead_code, reason = "restoring a history is for the durable store"))]
 
 use std::collections::{BTreeMap, VecDeque, btree_map};
@@ -27,11 +27,11 @@ use listwatch_meta::{Key, KeyRange, Revision};
 
 use crate::error::ReadError;
 
-/// The revision of a store that was never written to. The first write takes the next one; etcd
-/// does the same, so that a list of an empty store has a resource version above zero.
+/// The revision of a store without writes. The first write takes the next one; etcd does the same,
+/// so that a list of an empty store has a resource version above zero.
 pub(crate) const FIRST_REVISION: Revision = Revision::new(1);
 
-/// A state of a key: what was written and when.
+/// A state of a key: the value and its revisions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Stored<V> {
     pub value: V,
@@ -47,10 +47,10 @@ pub(crate) struct Entry<V> {
     pub key: Key,
     /// The state after; `None` is a removal.
     pub current: Option<Stored<V>>,
-    /// The state before; `None` when the key did not exist.
+    /// The state before; `None` if the key did not exist.
     pub previous: Option<Stored<V>>,
-    /// The revision of this key's change before this one, removals included; zero when there is
-    /// none. It may already be forgotten.
+    /// The revision of this key's previous change, including removals; zero if there is none. It
+    /// may already be compacted.
     earlier: Revision,
 }
 
@@ -68,7 +68,7 @@ pub(crate) struct Page<'a, V> {
     pub remaining: u64,
 }
 
-/// See the file's head.
+/// The multi-version core.
 #[derive(Debug)]
 pub(crate) struct Mvcc<V> {
     keys: BTreeMap<Key, Slot<V>>,
@@ -76,21 +76,21 @@ pub(crate) struct Mvcc<V> {
     live: u64,
     /// The entries of the revisions `logged_after + 1 ..= current`.
     log: VecDeque<Entry<V>>,
-    /// `logged_after <= oldest`: forgetting is decided at once and carried out in steps.
+    /// `logged_after <= oldest`: a compaction takes effect at once and is carried out in steps.
     logged_after: Revision,
     oldest: Revision,
     current: Revision,
 }
 
 impl<V> Mvcc<V> {
-    /// An empty store whose history begins at `oldest`: nothing before is known.
-    /// A new store begins at [`FIRST_REVISION`] with `oldest` zero.
+    /// Creates an empty store whose history begins at `oldest`. A new store begins at
+    /// [`FIRST_REVISION`] with `oldest` zero.
     pub(crate) fn new(oldest: Revision, current: Revision) -> Self {
-        // The revisions up to `current` that are not in the log hold nothing.
+        // The revisions up to `current` have no entries.
         Mvcc { keys: BTreeMap::new(), live: 0, log: VecDeque::new(), logged_after: current, oldest, current }
     }
 
-    // ---- what is there ----
+    // ---- the current state ----
 
     /// The revision of the last change.
     pub(crate) fn current(&self) -> Revision {
@@ -102,17 +102,17 @@ impl<V> Mvcc<V> {
         self.oldest
     }
 
-    /// How many keys exist now.
+    /// The number of existing keys.
     pub(crate) fn live(&self) -> u64 {
         self.live
     }
 
-    /// Does [`Mvcc::trim`] have something to do?
+    /// Whether [`Mvcc::trim`] has work to do.
     pub(crate) fn has_untrimmed(&self) -> bool {
         self.logged_after < self.oldest && !self.log.is_empty()
     }
 
-    /// Entries held, those included that wait for [`Mvcc::trim`].
+    /// The number of entries, including those that wait for [`Mvcc::trim`].
     #[cfg(test)]
     pub(crate) fn log_len(&self) -> usize {
         self.log.len()
@@ -123,7 +123,7 @@ impl<V> Mvcc<V> {
         self.keys.get(key)?.live.as_ref()
     }
 
-    /// Can this revision be read?
+    /// Checks that this revision is readable.
     ///
     /// # Errors
     /// Compacted below [`Mvcc::oldest`], Future above [`Mvcc::current`].
@@ -137,7 +137,7 @@ impl<V> Mvcc<V> {
         Ok(())
     }
 
-    /// The keys of a range at a revision, at most `limit` of them (0: all), and how many follow.
+    /// Lists the keys of a range at a revision, at most `limit` (0 for all), and counts the rest.
     ///
     /// # Errors
     /// As [`Mvcc::check_readable`].
@@ -160,8 +160,8 @@ impl<V> Mvcc<V> {
         Ok(page)
     }
 
-    /// The first `limit` keys of a range at a revision: [`Mvcc::list`] for who does not ask how many
-    /// follow.
+    /// Lists the first `limit` keys of a range at a revision, without counting the rest as
+    /// [`Mvcc::list`] does.
     ///
     /// # Errors
     /// As [`Mvcc::check_readable`].
@@ -180,7 +180,7 @@ impl<V> Mvcc<V> {
         Ok(states.filter_map(|(key, slot)| Some((key, self.state_at(slot, at)?))).take(limit).collect())
     }
 
-    /// The state of a slot as it was at `at`, which must be readable.
+    /// The state of a slot at the readable revision `at`.
     fn state_at<'a>(&'a self, slot: &'a Slot<V>, at: Revision) -> Option<&'a Stored<V>> {
         let mut state = slot.live.as_ref();
         let mut changed = slot.last;
@@ -192,7 +192,7 @@ impl<V> Mvcc<V> {
         state
     }
 
-    /// The change of one revision; `None` when it is forgotten or has not happened.
+    /// The change of one revision; `None` if it is compacted or in the future.
     pub(crate) fn entry(&self, revision: Revision) -> Option<&Entry<V>> {
         let index = revision.get().checked_sub(self.logged_after.get() + 1)?;
         self.log.get(usize::try_from(index).ok()?)
@@ -209,7 +209,7 @@ impl<V> Mvcc<V> {
 
     // ---- changes ----
 
-    /// Writes a key at the next revision, whatever was there before.
+    /// Writes a key at the next revision, whether or not it exists.
     pub(crate) fn put(&mut self, key: &Key, value: V) -> Revision
     where
         V: Clone,
@@ -217,7 +217,7 @@ impl<V> Mvcc<V> {
         let revision = self.current.next();
         let entry = match self.keys.entry(key.clone()) {
             btree_map::Entry::Occupied(mut slot) => {
-                // Entries share the text of the map's key, so history costs no copy of it.
+                // Entries share the text of the map's key, so history does not copy it.
                 let key = slot.key().clone();
                 let slot = slot.get_mut();
                 let created = slot.live.as_ref().map_or(revision, |stored| stored.created);
@@ -237,7 +237,7 @@ impl<V> Mvcc<V> {
         revision
     }
 
-    /// Removes a key at the next revision. `None`, and no revision is taken, when it is not there.
+    /// Removes a key at the next revision. `None` if the key is absent; then no revision is taken.
     pub(crate) fn delete(&mut self, key: &str) -> Option<Revision> {
         let revision = self.current.next();
         let shared = self.keys.get_key_value(key)?.0.clone();
@@ -254,9 +254,9 @@ impl<V> Mvcc<V> {
         self.log.push_back(entry);
     }
 
-    /// Puts back a state that was written before this history begins, in place of an older one,
-    /// which is handed back: how a store that was opened again fills in what its log no longer
-    /// holds. Before the first change only.
+    /// Adds a state written before this history begins, replacing an older one, which is returned.
+    /// A reopened store uses it to fill in states that are not in its log. To be called before the
+    /// first change.
     pub(crate) fn restore(&mut self, key: &Key, stored: Stored<V>) -> Option<Stored<V>> {
         debug_assert!(self.log.is_empty(), "what is put back comes before what changes it");
         let last = stored.modified;
@@ -266,8 +266,7 @@ impl<V> Mvcc<V> {
         former
     }
 
-    /// Takes back what [`Mvcc::restore`] put there: the key was removed before this history
-    /// begins.
+    /// Undoes [`Mvcc::restore`], because the key was removed before this history begins.
     pub(crate) fn unrestore(&mut self, key: &str) -> Option<Stored<V>> {
         debug_assert!(self.log.is_empty(), "what is taken back comes before what changes it");
         let former = self.keys.remove(key)?.live;
@@ -275,13 +274,12 @@ impl<V> Mvcc<V> {
         former
     }
 
-    // ---- forgetting ----
+    // ---- compaction ----
 
-    /// Decides that revisions before `revision` can no longer be read or watched from. The
-    /// entries go in [`Mvcc::trim`].
+    /// Makes revisions before `revision` unreadable. [`Mvcc::trim`] drops the entries.
     ///
     /// # Errors
-    /// Future when the revision has not happened yet.
+    /// Future when the store has not reached the revision.
     pub(crate) fn compact(&mut self, revision: Revision) -> Result<(), ReadError> {
         if revision > self.current {
             return Err(ReadError::Future { requested: revision, current: self.current });
@@ -290,15 +288,15 @@ impl<V> Mvcc<V> {
         Ok(())
     }
 
-    /// Drops the oldest entry that nobody can ask for any more, and says its revision. `None` when
-    /// there is none.
+    /// Drops the oldest unreadable entry, and returns it with its revision; `None` if there is
+    /// none.
     pub(crate) fn trim(&mut self) -> Option<(Revision, Entry<V>)> {
         if self.logged_after >= self.oldest {
             return None;
         }
         let entry = self.log.pop_front()?;
         self.logged_after = self.logged_after.next();
-        // A removal whose turn has come takes the key's slot along, unless the key came back.
+        // The slot of a removed key is dropped too, unless the key was created again.
         if entry.current.is_none()
             && self.keys.get(entry.key.as_str()).is_some_and(|slot| slot.last == self.logged_after)
         {

@@ -1,5 +1,5 @@
-//! How much history a store keeps: [`Retention`], and the pure bookkeeping that turns it into "the
-//! revisions before this one may go".
+//! The retention of history: [`Retention`], and the pure bookkeeping of which revisions may be
+//! dropped.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -8,33 +8,32 @@ use listwatch_meta::Revision;
 
 use crate::ttl::Millis;
 
-/// How much history a store of this crate keeps by itself. What goes beyond is compacted in the
-/// background; [`Storage::compact`](crate::Storage::compact) forgets earlier.
+/// The history that a store of this crate keeps by itself. Older history is compacted in the
+/// background; [`Storage::compact`](crate::Storage::compact) compacts earlier.
 ///
 /// A revision is kept while it is younger than [`age`](Retention::age) **or** among the newest
-/// [`revisions`](Retention::revisions), but never beyond [`bytes`](Retention::bytes): a reader that
-/// is further behind is told [`Expired`](crate::WatchItem::Expired) and lists again.
+/// [`revisions`](Retention::revisions), but never beyond [`bytes`](Retention::bytes). A reader that
+/// is further behind receives [`Expired`](crate::WatchItem::Expired) and lists again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Retention {
-    /// History is kept at least this long. kube-apiserver on etcd keeps 5 to 10 minutes.
+    /// The minimum age of kept history. kube-apiserver on etcd keeps 5 to 10 minutes.
     pub age: Duration,
-    /// At least this many revisions are kept, however old. Keeps a quiet store watchable after a
+    /// Revisions that are kept whatever their age, so that a quiet store can be watched after a
     /// long pause.
     pub revisions: u64,
-    /// At most this many bytes of history: superseded and removed values, plus
-    /// [`ENTRY_BYTES`] and the key for each change. Live values do not count.
+    /// Bytes of history: replaced and removed values, plus [`ENTRY_BYTES`] and the key for each
+    /// change. Live values do not count.
     pub bytes: u64,
 }
 
-/// What one change costs in the reckoning of [`Retention::bytes`], in bytes, besides its key and
-/// the value it replaced.
+/// Accounted bytes of one change in [`Retention::bytes`], besides its key and the replaced value.
 pub const ENTRY_BYTES: u64 = 160;
 
-/// [`Retention::age`] by default.
+/// Default of [`Retention::age`].
 pub const RETENTION_AGE: Duration = Duration::from_secs(10 * 60);
-/// [`Retention::revisions`] by default.
+/// Default of [`Retention::revisions`].
 pub const RETENTION_REVISIONS: u64 = 10_000;
-/// [`Retention::bytes`] by default.
+/// Default of [`Retention::bytes`].
 pub const RETENTION_BYTES: u64 = 64 << 20;
 
 impl Default for Retention {
@@ -43,54 +42,55 @@ impl Default for Retention {
     }
 }
 
-/// The age of history, sampled: at most [`AGE_MARKS`] + 1 marks, so that no entry needs a clock
-/// reading of its own. History is kept up to one part in [`AGE_MARKS`] longer than asked.
+/// Divisor of the age that gives the distance of marks, so that no entry needs its own clock
+/// reading. There are at most one more marks than this, and history is kept up to one part in this
+/// many longer than requested.
 const AGE_MARKS: u64 = 20;
 
-/// Says which revisions may be forgotten. Fed with every change and every forgotten one.
+/// Determines which revisions may be dropped; must be told of every added and dropped change.
 #[derive(Debug)]
-pub(crate) struct Keeper {
+pub(crate) struct RetentionTracker {
     retention: Retention,
     bytes: u64,
-    /// (a revision, a time at which it had already happened), oldest first.
+    /// Pairs of a revision and a time at which it existed already, oldest first.
     marks: VecDeque<(Revision, Millis)>,
-    /// Everything up to here is older than `retention.age`.
+    /// Everything up to this revision exceeds `retention.age`.
     aged: Revision,
 }
 
-impl Keeper {
+impl RetentionTracker {
     pub(crate) fn new(retention: Retention) -> Self {
-        Keeper { retention, bytes: 0, marks: VecDeque::new(), aged: Revision::ZERO }
+        RetentionTracker { retention, bytes: 0, marks: VecDeque::new(), aged: Revision::ZERO }
     }
 
-    /// What a change of a key with a replaced value costs.
+    /// The accounted bytes of a change of a key with a replaced value.
     pub(crate) fn cost(key_bytes: usize, previous_bytes: usize) -> u64 {
         ENTRY_BYTES + (key_bytes + previous_bytes) as u64
     }
 
-    /// A change was added to the history.
+    /// Records a change added to the history.
     pub(crate) fn added(&mut self, cost: u64) {
         self.bytes += cost;
     }
 
-    /// The oldest change was dropped from the history.
+    /// Records that the oldest change was dropped from the history.
     pub(crate) fn dropped(&mut self, cost: u64) {
         self.bytes = self.bytes.saturating_sub(cost);
     }
 
-    /// Bytes of history as [`Retention::bytes`] reckons them.
+    /// Bytes of history as counted by [`Retention::bytes`].
     #[cfg(any(test, feature = "embedded"))]
     pub(crate) fn bytes(&self) -> u64 {
         self.bytes
     }
 
-    /// True when the oldest change must go whatever its age.
+    /// True when the oldest change must be dropped whatever its age.
     pub(crate) fn over_bytes(&self) -> bool {
         self.bytes > self.retention.bytes
     }
 
-    /// Up to which revision history may go by age and number, when the clock is at `now` and the
-    /// store at `current`. Nothing is forgotten by size here, see [`Keeper::over_bytes`].
+    /// The revision up to which history may be dropped by age and number, at time `now` and
+    /// revision `current`. The bound in bytes is separate, see [`RetentionTracker::over_bytes`].
     pub(crate) fn forget_to(&mut self, current: Revision, now: Millis) -> Revision {
         let age = u64::try_from(self.retention.age.as_millis()).unwrap_or(u64::MAX);
         let apart = age / AGE_MARKS;
@@ -113,9 +113,9 @@ impl Keeper {
 mod tests {
     use super::*;
 
-    /// Feeds one change a second and says what may be forgotten at the end.
+    /// Adds one change a second and returns the revision up to which history may be dropped.
     fn check(retention: Retention, seconds: u64) -> u64 {
-        let mut keeper = Keeper::new(retention);
+        let mut keeper = RetentionTracker::new(retention);
         let mut forget = Revision::ZERO;
         for second in 1..=seconds {
             forget = keeper.forget_to(Revision::new(second), second * 1000);
@@ -125,7 +125,7 @@ mod tests {
     }
 
     #[test]
-    fn history_is_kept_while_it_is_young_or_among_the_newest() {
+    fn history_is_kept_while_young_or_among_the_newest() {
         let keep = |seconds, revisions| Retention { age: Duration::from_secs(seconds), revisions, bytes: u64::MAX };
         assert_eq!(check(keep(100, 1000), 500), 0, "few revisions are kept however old");
         let forgotten = check(keep(100, 10), 500);

@@ -1,5 +1,4 @@
-//! When keys remove themselves: a queue of deadlines. Pure; time is a number of milliseconds on
-//! whatever clock the caller reads.
+//! The deadlines of expiring keys. Pure; time is a number of milliseconds on the caller's clock.
 
 use std::collections::{BTreeMap, HashMap};
 use std::time::Duration;
@@ -9,18 +8,18 @@ use listwatch_meta::{Key, Revision};
 /// Milliseconds on the caller's clock.
 pub(crate) type Millis = u64;
 
-/// The deadlines of the keys that have one. A deadline belongs to the revision that set it, so a
-/// key that was written again is never removed by its former deadline.
+/// The deadlines of keys with a TTL. A deadline belongs to the revision that set it, so a rewritten
+/// key is never removed by its former deadline.
 ///
-/// A deadline is known on two clocks: a steady one, on which it falls due, and the one on which it is
-/// stored, which may be set anew meanwhile.
+/// A deadline has two times: one on a steady clock, at which it expires, and one on the clock in
+/// which it is stored, which may be changed meanwhile.
 #[derive(Debug, Default)]
 pub(crate) struct Deadlines {
     by_time: BTreeMap<(Millis, Revision), Key>,
     by_revision: HashMap<Revision, Deadline>,
 }
 
-/// See [`Deadlines`].
+/// One deadline; see [`Deadlines`].
 #[derive(Clone, Copy, Debug)]
 struct Deadline {
     due: Millis,
@@ -28,13 +27,13 @@ struct Deadline {
 }
 
 impl Deadlines {
-    /// The key written at `revision` removes itself at `due`, which is stored as `stored`.
+    /// Sets the deadline of the key written at `revision` to `due`, which is stored as `stored`.
     pub(crate) fn set(&mut self, key: Key, revision: Revision, due: Millis, stored: Millis) {
         self.by_revision.insert(revision, Deadline { due, stored });
         self.by_time.insert((due, revision), key);
     }
 
-    /// The state written at `revision` is no longer the key's newest.
+    /// Drops the deadline of a state that is no longer the key's newest.
     pub(crate) fn forget(&mut self, revision: Revision) {
         if self.by_revision.is_empty() {
             return;
@@ -49,8 +48,8 @@ impl Deadlines {
         self.by_time.first_key_value().map(|((deadline, _), _)| *deadline)
     }
 
-    /// The earliest deadline that has passed at `now`, with its key and the revision it is about.
-    /// It stays until [`Deadlines::forget`].
+    /// The earliest deadline that has passed at `now`, with its key and revision. It stays until
+    /// [`Deadlines::forget`].
     pub(crate) fn due(&self, now: Millis) -> Option<(Key, Revision)> {
         let ((deadline, revision), key) = self.by_time.first_key_value()?;
         (*deadline <= now).then(|| (key.clone(), *revision))
@@ -70,9 +69,9 @@ impl Deadlines {
     }
 }
 
-/// The deadline of a TTL that begins at `now`; never earlier than asked for.
+/// The deadline of a TTL that begins at `now`; never earlier than requested.
 pub(crate) fn deadline(now: Millis, ttl: Duration) -> Millis {
-    // Round up: a key never goes early.
+    // Rounded up, so that a key never expires early.
     let millis = ttl.as_nanos().div_ceil(1_000_000);
     now.saturating_add(u64::try_from(millis).unwrap_or(u64::MAX))
 }

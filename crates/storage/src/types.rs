@@ -1,4 +1,4 @@
-//! The [`Storage`] trait and the values that cross it.
+//! The [`Storage`] trait and its types.
 
 use std::fmt;
 use std::pin::Pin;
@@ -12,12 +12,12 @@ use listwatch_meta::{Key, KeyRange, Revision};
 
 use crate::error::{CreateError, DeleteError, ReadError, StoreFault, UpdateError, WatchError};
 
-/// The largest value that the stores of this crate take, in bytes: 1.5 MiB, etcd's default request
-/// limit. A larger one is refused with [`StoreFault::TooLarge`]. (etcd counts the request's other
-/// parts too, so there the largest value is a little smaller.)
+/// The largest value of this crate's stores, in bytes: 1.5 MiB, etcd's default request limit. A
+/// larger one fails with [`StoreFault::TooLarge`]. (etcd also counts the request's other parts, so
+/// its largest value is a little smaller.)
 pub const VALUE_BYTES_MAX: usize = 3 << 19;
 
-/// A key with its value, at the revision that wrote it.
+/// A key with its value and the value's revision.
 #[derive(Clone, PartialEq, Eq)]
 pub struct KeyValue {
     /// The key, relative to the store's prefix.
@@ -41,44 +41,43 @@ impl fmt::Debug for KeyValue {
 pub struct ListPage {
     /// The entries, in key order.
     pub items: Vec<KeyValue>,
-    /// The revision this page shows. Pin it in [`ListQuery::at`] for the further pages.
+    /// The revision of this page. Pass it as [`ListQuery::at`] for the following pages.
     pub revision: Revision,
     /// True when keys of the range follow behind the last item.
     pub more: bool,
-    /// How many keys of the range follow behind the last item, where the store counts them
-    /// exactly. `None` is "unknown", never "none".
+    /// The number of keys of the range behind the last item, if the store counts them exactly;
+    /// `None` means unknown.
     pub remaining: Option<u64>,
 }
 
-/// What a list asks for.
+/// The parameters of a list.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ListQuery {
-    /// Which keys; resume a paged list with [`KeyRange::starting_at`].
+    /// The keys; resume a paged list with [`KeyRange::starting_at`].
     pub range: KeyRange,
-    /// The revision to show; `None`, and [`Revision::ZERO`] likewise, is the latest, read
-    /// linearizably.
+    /// The revision to read; `None` and [`Revision::ZERO`] both mean the latest, read linearizably.
     pub at: Option<Revision>,
-    /// At most this many items; 0 is no limit.
+    /// The maximum number of items; 0 for no limit.
     pub limit: usize,
 }
 
-/// What happened to a key.
+/// A change of a key.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum StoreEvent {
-    /// The key was written: created when `previous` is `None`, else changed.
+    /// The key was written: created if `previous` is `None`, else changed.
     Put {
         /// The new state.
         current: KeyValue,
         /// The state before.
         previous: Option<KeyValue>,
     },
-    /// The key was removed, by a delete or because its TTL ran out.
+    /// The key was removed by a delete or by its TTL.
     Delete {
         /// The key.
         key: Key,
         /// The revision of the removal.
         revision: Revision,
-        /// The last state; `None` only where the store no longer holds it (compacted).
+        /// The last state; `None` only if the store has compacted it.
         previous: Option<KeyValue>,
     },
 }
@@ -101,31 +100,30 @@ impl StoreEvent {
     }
 }
 
-/// What a watch hands out, in order.
+/// An item of a watch.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum WatchItem {
-    /// A change. Revisions never fall. Changes of one revision (one transaction, the keys of one
-    /// lease that ran out) are adjacent and ready together: after the first of them was handed out
-    /// the stream is not pending before the last one was. So a reader that takes what is ready
-    /// never holds a part of a revision.
+    /// A change. Revisions never decrease. Changes of one revision (one transaction, the keys of
+    /// one expired lease) are adjacent and ready together: between the first and the last of them,
+    /// the stream is never pending. So a reader that takes all ready items never stops within a
+    /// revision.
     Event(StoreEvent),
-    /// Everything of this range up to and including this revision has been handed out.
+    /// Everything of this range up to and including this revision has been delivered.
     Progress(Revision),
-    /// The watch's place is no longer held by the store (compacted, or of a history that was
-    /// replaced by another one): list again. Last item.
+    /// The store no longer holds the watch's revision (compacted, or the history was replaced):
+    /// list again. Last item.
     Expired {
-        /// The oldest revision that can be watched from, where the store tells.
+        /// The oldest revision that can be watched from, if known.
         oldest: Option<Revision>,
     },
-    /// The watch cannot go on and nothing more is known. Resume from the last revision seen.
-    /// Last item.
+    /// The watch broke. Resume from the last seen revision. Last item.
     Lost(StoreFault),
 }
 
-/// A running watch: a stream of [`WatchItem`]s. Dropping it ends the watch.
+/// A running watch: a stream of [`WatchItem`]. Dropping it ends the watch.
 ///
-/// After [`WatchItem::Expired`] or [`WatchItem::Lost`] the stream ends. It never ends without one
-/// of them, except when the store was closed.
+/// After [`WatchItem::Expired`] or [`WatchItem::Lost`] the stream ends. Without one of them it ends
+/// only when the store is closed.
 pub struct Watch {
     items: ItemStream,
     progress: ProgressRequest,
@@ -134,11 +132,12 @@ pub struct Watch {
 /// The items of a [`Watch`].
 pub type ItemStream = Pin<Box<dyn Stream<Item = WatchItem> + Send>>;
 
-/// What [`Watch::request_progress`] does.
+/// The implementation of [`Watch::request_progress`].
 pub type ProgressRequest = Box<dyn Fn() + Send + Sync>;
 
 impl Watch {
-    /// A watch from its stream of items and what [`Watch::request_progress`] does.
+    /// Creates a watch from its stream of items and the implementation of
+    /// [`Watch::request_progress`].
     pub fn new(
         items: impl Stream<Item = WatchItem> + Send + 'static,
         progress: impl Fn() + Send + Sync + 'static,
@@ -146,19 +145,20 @@ impl Watch {
         Watch { items: Box::pin(items), progress: Box::new(progress) }
     }
 
-    /// Asks for a [`WatchItem::Progress`] soon. Returns at once; asking often is harmless, the
-    /// implementation merges requests. Where [`Capabilities::progress_requests`] is false nothing
-    /// happens.
+    /// Requests a [`WatchItem::Progress`] soon and returns at once. Frequent calls are harmless,
+    /// because the implementation merges requests. Without [`Capabilities::progress_requests`] the
+    /// call has no effect.
     pub fn request_progress(&self) {
         (self.progress)();
     }
 
-    /// The stream of items and what [`Watch::request_progress`] does, for who wraps a watch.
+    /// The stream of items and the implementation of [`Watch::request_progress`], for wrappers of a
+    /// watch.
     pub fn into_parts(self) -> (ItemStream, ProgressRequest) {
         (self.items, self.progress)
     }
 
-    /// The next item; `None` after the end.
+    /// Waits for the next item; `None` after the end.
     pub async fn next(&mut self) -> Option<WatchItem> {
         std::future::poll_fn(|cx| self.items.as_mut().poll_next(cx)).await
     }
@@ -178,62 +178,62 @@ impl fmt::Debug for Watch {
     }
 }
 
-/// What this store can do beyond the contract.
+/// Optional features of a store.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Capabilities {
-    /// [`Watch::request_progress`] is answered, and truthfully: reads may rely on it to learn
-    /// that a cache is fresh. False on etcd before 3.4.31 and 3.5.13 (etcd #15220).
+    /// Whether [`Watch::request_progress`] is answered reliably, so that reads may depend on it.
+    /// False on etcd before 3.4.31 and 3.5.13 (etcd #15220).
     pub progress_requests: bool,
 }
 
-/// What the store reports about itself, for metrics and `listwatch storage stats`.
+/// Statistics of a store, for metrics and `listwatch storage stats`.
 #[derive(Clone, Debug, PartialEq, Eq, Default)]
 pub struct StoreStats {
-    /// What the store is, e.g. `memory`, `embedded (redb)`, `etcd 3.5.16`.
+    /// The kind of store, e.g. `memory`, `embedded (redb)`, `etcd 3.5.16`.
     pub description: String,
     /// The revision of the last write.
     pub revision: Revision,
     /// The oldest revision that can be read or watched from.
     pub oldest: Revision,
-    /// Live keys, where known.
+    /// Live keys, if known.
     pub keys: Option<u64>,
-    /// Bytes on disk, where known.
+    /// Bytes on disk, if known.
     pub disk_bytes: Option<u64>,
 }
 
-/// A store of keys and values with one revision clock: what list-watch stands on.
+/// A store of keys and values with one sequence of revisions, as list and watch need it.
 ///
 /// # Guarantees
 /// 1. **One order.** Every successful write (create, update, delete, TTL removal) takes the next
-///    revision; all readers and watchers agree on the order.
+///    revision; all readers and watchers see the same order.
 /// 2. **Linearizable.** A read without a revision shows every write acknowledged before it began.
 /// 3. **Optimistic.** `update` and `delete` happen only if the key is at the expected revision.
-/// 4. **Complete.** A watch from revision R hands out every change of its range after R, once,
-///    in order, or says that it cannot ([`WatchItem::Expired`], [`WatchItem::Lost`]). The changes
-///    of one revision are handed out together ([`WatchItem::Event`]).
-/// 5. **Progress is true.** After [`WatchItem::Progress`] at R no change at or below R follows, and
-///    the store has reached R: a revision that only the watcher has named is never told.
-/// 6. **Durable.** A write is acknowledged only when it survives whatever the implementation
-///    promises to survive (memory: nothing; embedded: power loss; etcd: a minority of members).
-/// 7. **Cancel safe.** Dropping a read's future does nothing. Dropping a write's future leaves it
-///    undecided: it may still happen.
+/// 4. **Complete.** A watch from revision R delivers every change of its range after R once, in
+///    order, or reports that it cannot ([`WatchItem::Expired`], [`WatchItem::Lost`]). The changes
+///    of one revision are delivered together ([`WatchItem::Event`]).
+/// 5. **Reliable progress.** After [`WatchItem::Progress`] at R no change at or below R follows,
+///    and the store has reached R: a revision that only the watcher has named is never reported.
+/// 6. **Durable.** An acknowledged write survives the failures that the implementation covers
+///    (memory: none; embedded: power loss; etcd: loss of a minority of members).
+/// 7. **Cancel safe.** Dropping a read's future has no effect. After dropping a write's future the
+///    write may still happen.
 #[async_trait]
 pub trait Storage: Send + Sync + 'static {
-    /// The value of one key, read linearizably, with the store's revision at that moment.
+    /// Reads one key linearizably, with the store's revision at that moment.
     ///
     /// # Errors
     /// [`ReadError::Fault`] when the store fails.
     async fn get(&self, key: &Key) -> Result<(Option<KeyValue>, Revision), ReadError>;
 
-    /// The entries of a range in key order.
+    /// Lists the entries of a range in key order.
     ///
     /// # Errors
-    /// [`ReadError::Compacted`] or [`ReadError::Future`] when [`ListQuery::at`] is not held;
+    /// [`ReadError::Compacted`] or [`ReadError::Future`] when [`ListQuery::at`] is not available;
     /// [`ReadError::Fault`] when the store fails.
     async fn list(&self, query: ListQuery) -> Result<ListPage, ReadError>;
 
-    /// What [`Storage::list`] shows, with empty values: for callers that compare keys and revisions,
-    /// which need not read and carry the values.
+    /// Lists keys and revisions like [`Storage::list`], with empty values, so that the values need
+    /// not be read and transferred.
     ///
     /// # Errors
     /// As [`Storage::list`].
@@ -243,9 +243,9 @@ pub trait Storage: Send + Sync + 'static {
         Ok(page)
     }
 
-    /// Writes a key that must not exist. With `ttl` the key removes itself after about that time
-    /// (never earlier; at most a minute or a twentieth later, whichever is less, plus the store's
-    /// own tick).
+    /// Creates a key that must not exist. With `ttl` the key expires after about that time: never
+    /// earlier, and later by at most a minute or a twentieth of the TTL, whichever is less, plus
+    /// the store's own tick.
     ///
     /// # Errors
     /// [`CreateError::AlreadyExists`]; [`CreateError::Fault`] when the store fails.
@@ -255,7 +255,7 @@ pub trait Storage: Send + Sync + 'static {
     /// TTL; `None` removes it.
     ///
     /// # Errors
-    /// [`UpdateError::Conflict`] with the present state; [`UpdateError::Fault`].
+    /// [`UpdateError::Conflict`] with the current state; [`UpdateError::Fault`].
     async fn update(
         &self,
         key: &Key,
@@ -267,44 +267,44 @@ pub trait Storage: Send + Sync + 'static {
     /// Removes a key that is at revision `expected`; returns the revision of the removal.
     ///
     /// # Errors
-    /// [`DeleteError::Conflict`] with the present state; [`DeleteError::Fault`].
+    /// [`DeleteError::Conflict`] with the current state; [`DeleteError::Fault`].
     async fn delete(&self, key: &Key, expected: Revision) -> Result<Revision, DeleteError>;
 
-    /// Every change of a range after revision `after`. [`Revision::ZERO`] means from the first
-    /// revision ever, which is [`WatchItem::Expired`] on a store that was compacted. An
-    /// implementation keeps the changes of one revision together: between the first and the last of
-    /// them its stream is never pending, whatever its buffers and its scheduler would like.
+    /// Watches every change of a range after revision `after`. [`Revision::ZERO`] means from the
+    /// first revision ever, which is [`WatchItem::Expired`] on a compacted store. An implementation
+    /// keeps the changes of one revision together: between the first and the last of them its
+    /// stream is never pending.
     ///
     /// # Errors
-    /// [`WatchError::Fault`] when the store fails before the watch stands. A place that is no
-    /// longer held is an item, not an error.
+    /// [`WatchError::Fault`] when the store fails before the watch is established. A compacted
+    /// revision is an item, not an error.
     async fn watch(&self, range: KeyRange, after: Revision) -> Result<Watch, WatchError>;
 
-    /// The store's revision now, read linearizably.
+    /// The store's current revision, read linearizably.
     ///
     /// # Errors
     /// [`ReadError::Fault`] when the store fails.
     async fn current_revision(&self) -> Result<Revision, ReadError>;
 
-    /// Forgets history before `revision`: older revisions can no longer be read or watched from.
-    /// Returns when the store has accepted it. Compacting twice to the same place is fine.
+    /// Compacts history before `revision`: older revisions can no longer be read or watched from.
+    /// Returns when the store has accepted it. Compacting twice to the same revision is allowed.
     ///
     /// # Errors
-    /// [`ReadError::Future`] when the revision has not happened yet; [`ReadError::Fault`].
+    /// [`ReadError::Future`] when the store has not reached the revision; [`ReadError::Fault`].
     async fn compact(&self, revision: Revision) -> Result<(), ReadError>;
 
-    /// What this store can do beyond the contract.
+    /// The optional features of this store.
     fn capabilities(&self) -> Capabilities;
 
-    /// Is the store able to serve? For `/healthz` and `/readyz`; answers within two seconds.
+    /// Checks that the store can serve, within two seconds; for `/healthz` and `/readyz`.
     ///
     /// # Errors
-    /// The fault that keeps it from serving.
+    /// The fault that prevents it from serving.
     async fn health(&self) -> Result<(), StoreFault>;
 
-    /// What the store reports about itself.
+    /// Statistics of the store.
     ///
     /// # Errors
-    /// The fault that keeps it from answering.
+    /// The fault that prevents an answer.
     async fn stats(&self) -> Result<StoreStats, StoreFault>;
 }

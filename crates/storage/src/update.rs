@@ -1,5 +1,5 @@
-//! The optimistic write loop, Kubernetes' `GuaranteedUpdate`: read, decide, write if nobody else
-//! wrote meanwhile, else decide again upon what they wrote.
+//! The optimistic write loop, Kubernetes' `GuaranteedUpdate`: read, decide, and write if no other
+//! client wrote meanwhile, else decide again on the new state.
 //!
 //! ```text
 //!                     suggestion (a cached state, perhaps stale)
@@ -15,12 +15,12 @@
 //!                      Done
 //! ```
 //!
-//! [`UpdateLoop`] is that machine: pure, it says what to do next ([`Step`]) and is told the answer.
-//! [`guaranteed_update`] runs it on a [`Storage`]. A caller whose decision has to await something
-//! (an admission webhook) runs the machine itself, in the same few lines.
+//! [`UpdateLoop`] is that state machine: it is pure, returns the next action ([`Step`]) and
+//! receives the result. [`guaranteed_update`] runs it on a [`Storage`]. A caller whose decision
+//! must await (an admission webhook) runs the state machine itself.
 //!
-//! The rules are those of `pkg/storage/etcd3/store.go` `GuaranteedUpdate` and `Delete`, except that
-//! the number of rounds has a limit.
+//! Source: `GuaranteedUpdate` and `Delete` of `pkg/storage/etcd3/store.go`, except that the number
+//! of rounds is bounded.
 
 use std::time::Duration;
 
@@ -30,27 +30,27 @@ use listwatch_meta::{Key, Revision};
 use crate::error::{CreateError, DeleteError, ReadError, StoreFault, UpdateError};
 use crate::types::{KeyValue, Storage};
 
-/// What the caller wants done about the state it was shown.
+/// The caller's decision on a state.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Decision {
-    /// Write this value: a create where nothing was there, else an update. A value equal to the
-    /// present one is not written ([`Outcome::Unchanged`]), and so does not renew a TTL.
+    /// Write this value: a create if the key is absent, else an update. A value equal to the
+    /// current one is not written ([`Outcome::Unchanged`]), and so does not renew a TTL.
     Write {
         /// The new bytes.
         value: Bytes,
         /// As in [`Storage::create`] and [`Storage::update`].
         ttl: Option<Duration>,
     },
-    /// Remove the key. Where nothing was there this is [`Decision::Nothing`].
+    /// Remove the key; the same as [`Decision::Nothing`] if it is absent.
     Delete,
-    /// Leave it as it is.
+    /// Write nothing.
     Nothing,
 }
 
-/// What came of it.
+/// The result of an update.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Outcome {
-    /// The key was not there and is now.
+    /// The key was created.
     Created(KeyValue),
     /// The key's value was replaced.
     Updated {
@@ -66,41 +66,41 @@ pub enum Outcome {
         /// The revision of the removal.
         revision: Revision,
     },
-    /// Nothing was written, and this is the state read linearizably (not merely suggested) that
-    /// needed no change.
+    /// Nothing was written; this state was read linearizably (not only suggested) and needed no
+    /// change.
     Unchanged(Option<KeyValue>),
 }
 
-/// Why a guaranteed update failed. `E` is the caller's own error.
+/// The error of a guaranteed update. `E` is the caller's own error.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum GuaranteedUpdateError<E> {
-    /// The caller's function refused the present state; a refusal of a mere suggestion was
-    /// confirmed by reading first.
+    /// The caller's function rejected the current state; a rejection of a suggested state was
+    /// confirmed by a read.
     #[error("{0}")]
     Refused(E),
-    /// Others wrote between every read and write, [`UpdateLimits::attempts`] times. Try again
-    /// later.
+    /// Other clients wrote between every read and write, [`UpdateLimits::attempts`] times. Try
+    /// again later.
     #[error("the object was changed by others {attempts} times in a row")]
     Contended {
-        /// How often the write lost.
+        /// The number of conflicts.
         attempts: u32,
     },
-    /// The store failed. After [`StoreFault::Unavailable`] the write may have happened.
+    /// The store failed. After [`StoreFault::Unavailable`] the write may have taken effect.
     #[error("{0}")]
     Fault(StoreFault),
 }
 
-/// How long an update goes on.
+/// The bounds of an update.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct UpdateLimits {
-    /// So many writes may lose to others before the update gives up with
-    /// [`GuaranteedUpdateError::Contended`]. kube-apiserver has no limit but the request's
-    /// deadline; here the deadline is the caller's, who drops the future.
+    /// Conflicts after which the update fails with [`GuaranteedUpdateError::Contended`].
+    /// kube-apiserver is bounded only by the request's deadline; here the caller applies a deadline
+    /// by dropping the future.
     pub attempts: u32,
 }
 
-/// [`UpdateLimits::attempts`] by default. Each round is lost to a write that succeeded, so even
-/// hundreds of clients in a storm on one object all get through.
+/// Default of [`UpdateLimits::attempts`]. Each conflict means that another write succeeded, so even
+/// hundreds of clients that write one object all succeed.
 pub const UPDATE_ATTEMPTS_MAX: u32 = 1000;
 
 impl Default for UpdateLimits {
@@ -109,50 +109,50 @@ impl Default for UpdateLimits {
     }
 }
 
-/// What to do next, asked of [`UpdateLoop::step`].
+/// The next action of an [`UpdateLoop`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Step {
-    /// Read the key linearizably; answer with [`UpdateLoop::read`].
+    /// Read the key linearizably; report the result with [`UpdateLoop::read`].
     Read,
-    /// Decide upon this state; answer with [`UpdateLoop::decided`].
+    /// Decide on this state; report the result with [`UpdateLoop::decided`].
     Decide(Option<KeyValue>),
-    /// Create the key; answer with [`UpdateLoop::created`].
+    /// Create the key; report the result with [`UpdateLoop::created`].
     Create {
         /// The value to write.
         value: Bytes,
         /// Its TTL.
         ttl: Option<Duration>,
     },
-    /// Update the key; answer with [`UpdateLoop::updated`].
+    /// Update the key; report the result with [`UpdateLoop::updated`].
     Update {
-        /// The revision the key must be at.
+        /// The expected revision of the key.
         expected: Revision,
         /// The value to write.
         value: Bytes,
         /// Its TTL.
         ttl: Option<Duration>,
     },
-    /// Delete the key; answer with [`UpdateLoop::deleted`].
+    /// Delete the key; report the result with [`UpdateLoop::deleted`].
     Delete {
-        /// The revision the key must be at.
+        /// The expected revision of the key.
         expected: Revision,
     },
 }
 
-/// The machine; see the file's head. `E` is the caller's own error.
+/// The state machine of an update. `E` is the caller's own error.
 ///
-/// Ask [`UpdateLoop::step`], do it, tell the answer by the method that the step names, and so on
-/// until an answer hands back the result. Telling an answer that was not asked for is ignored.
+/// Call [`UpdateLoop::step`], perform the step, and report the result with the method that the step
+/// names, until that method returns the outcome. Unexpected reports are ignored.
 #[derive(Debug)]
 pub struct UpdateLoop<E> {
     key: Key,
     limits: UpdateLimits,
-    /// Writes that lost so far; at most `limits.attempts`.
+    /// Conflicts so far; at most `limits.attempts`.
     lost: u32,
     state: State<E>,
 }
 
-/// A state of the key and whether it was read, or only suggested.
+/// A state of the key, which was read or only suggested.
 #[derive(Clone, Debug)]
 struct Base {
     found: Option<KeyValue>,
@@ -161,25 +161,25 @@ struct Base {
 
 #[derive(Debug)]
 enum State<E> {
-    /// Nothing is known.
+    /// The state is unknown.
     Unread,
-    /// The caller decides upon this.
+    /// The caller decides on this state.
     Deciding(Base),
-    /// The caller came to a result upon a suggestion that must not stand on a stale state:
-    /// it refused, or nothing had to be changed. Read; if the suggestion was current it stands.
+    /// The caller rejected or did not change a suggested state, which may be stale. A read confirms
+    /// the result if the state is current.
     Proving { suggested: Revision, refusal: Option<E> },
-    /// A write is under way.
+    /// A write is in progress.
     Writing { base: Option<KeyValue>, decision: Decision },
-    /// The result was handed out.
+    /// The result was returned.
     Done,
 }
 
-/// The result, when an answer brought it about.
-type Told<E> = Option<Result<Outcome, GuaranteedUpdateError<E>>>;
+/// The result, if a report completed the update.
+type LoopResult<E> = Option<Result<Outcome, GuaranteedUpdateError<E>>>;
 
 impl<E> UpdateLoop<E> {
-    /// Begins, with a suggestion where there is one: a state that the key had not long ago, from a
-    /// cache. It saves the first read. `None` is "no idea", not "absent".
+    /// Begins an update. `suggestion` is a recent state from a cache, which saves the first read;
+    /// `None` means unknown, not absent.
     pub fn new(key: Key, suggestion: Option<KeyValue>, limits: UpdateLimits) -> Self {
         let state = match suggestion {
             Some(suggested) => State::Deciding(Base { found: Some(suggested), proven: false }),
@@ -188,7 +188,7 @@ impl<E> UpdateLoop<E> {
         UpdateLoop { key, limits, lost: 0, state }
     }
 
-    /// What to do next; `None` when the result was handed out.
+    /// The next action; `None` when the result was returned.
     pub fn step(&self) -> Option<Step> {
         Some(match &self.state {
             State::Unread | State::Proving { .. } => Step::Read,
@@ -204,12 +204,12 @@ impl<E> UpdateLoop<E> {
         })
     }
 
-    /// Answers [`Step::Read`].
-    pub fn read(&mut self, result: Result<Option<KeyValue>, ReadError>) -> Told<E> {
+    /// Reports the result of [`Step::Read`].
+    pub fn read(&mut self, result: Result<Option<KeyValue>, ReadError>) -> LoopResult<E> {
         let found = match result {
             Ok(found) => found,
             Err(ReadError::Fault(fault)) => return self.done(Err(GuaranteedUpdateError::Fault(fault))),
-            // A read without a revision cannot be compacted or ahead.
+            // A read of the latest state is neither compacted nor in the future.
             Err(other) => {
                 return self.done(Err(GuaranteedUpdateError::Fault(StoreFault::Corrupt(other.to_string()))));
             }
@@ -232,8 +232,8 @@ impl<E> UpdateLoop<E> {
         }
     }
 
-    /// Answers [`Step::Decide`].
-    pub fn decided(&mut self, decision: Result<Decision, E>) -> Told<E> {
+    /// Reports the result of [`Step::Decide`].
+    pub fn decided(&mut self, decision: Result<Decision, E>) -> LoopResult<E> {
         let base = match std::mem::replace(&mut self.state, State::Done) {
             State::Deciding(base) => base,
             other => {
@@ -241,7 +241,7 @@ impl<E> UpdateLoop<E> {
                 return None;
             }
         };
-        // A suggestion is always of a key that was there.
+        // A suggestion is always a state of an existing key.
         let suggested = base.found.as_ref().filter(|_| !base.proven).map(|found| found.modified);
         let decision = match (decision, suggested) {
             (Err(error), Some(suggested)) => {
@@ -269,8 +269,8 @@ impl<E> UpdateLoop<E> {
         }
     }
 
-    /// Answers [`Step::Create`].
-    pub fn created(&mut self, result: Result<Revision, CreateError>) -> Told<E> {
+    /// Reports the result of [`Step::Create`].
+    pub fn created(&mut self, result: Result<Revision, CreateError>) -> LoopResult<E> {
         let State::Writing { base: None, decision: Decision::Write { value, .. } } = &self.state else { return None };
         match result {
             Ok(revision) => {
@@ -283,8 +283,8 @@ impl<E> UpdateLoop<E> {
         }
     }
 
-    /// Answers [`Step::Update`].
-    pub fn updated(&mut self, result: Result<Revision, UpdateError>) -> Told<E> {
+    /// Reports the result of [`Step::Update`].
+    pub fn updated(&mut self, result: Result<Revision, UpdateError>) -> LoopResult<E> {
         let State::Writing { base: Some(base), decision: Decision::Write { value, .. } } = &self.state else {
             return None;
         };
@@ -300,8 +300,8 @@ impl<E> UpdateLoop<E> {
         }
     }
 
-    /// Answers [`Step::Delete`].
-    pub fn deleted(&mut self, result: Result<Revision, DeleteError>) -> Told<E> {
+    /// Reports the result of [`Step::Delete`].
+    pub fn deleted(&mut self, result: Result<Revision, DeleteError>) -> LoopResult<E> {
         let State::Writing { base: Some(base), decision: Decision::Delete } = &self.state else { return None };
         match result {
             Ok(revision) => {
@@ -313,8 +313,8 @@ impl<E> UpdateLoop<E> {
         }
     }
 
-    /// The write lost; the store said what is there now.
-    fn again(&mut self, found: Option<KeyValue>) -> Told<E> {
+    /// Handles a conflict, for which the store returned the current state.
+    fn again(&mut self, found: Option<KeyValue>) -> LoopResult<E> {
         self.lost += 1;
         if self.lost >= self.limits.attempts {
             return self.done(Err(GuaranteedUpdateError::Contended { attempts: self.lost }));
@@ -323,19 +323,18 @@ impl<E> UpdateLoop<E> {
         None
     }
 
-    fn done(&mut self, result: Result<Outcome, GuaranteedUpdateError<E>>) -> Told<E> {
+    fn done(&mut self, result: Result<Outcome, GuaranteedUpdateError<E>>) -> LoopResult<E> {
         self.state = State::Done;
         Some(result)
     }
 }
 
-/// Changes one key as `decide` says, however often others change it meanwhile: Kubernetes'
-/// `GuaranteedUpdate`.
+/// Changes one key by `decide`, despite concurrent writes: Kubernetes' `GuaranteedUpdate`.
 ///
-/// `decide` is shown the key's state (`None`: not there) and may be called several times; it
-/// should depend on nothing but that state. Preconditions (uid, resourceVersion) are its affair:
-/// what it refuses on a mere suggestion is looked at again on the true state. `suggestion` is a
-/// cached state that saves the first read; it may be stale.
+/// `decide` gets the key's state (`None` if absent) and may be called several times; its result
+/// should depend only on that state. It also checks preconditions (uid, resourceVersion): its
+/// rejection of a suggested state is confirmed on the current state. `suggestion` is a cached,
+/// possibly stale state that saves the first read.
 ///
 /// # Errors
 /// See [`GuaranteedUpdateError`].
@@ -399,11 +398,11 @@ mod tests {
         KeyValue { key: key(), value: Bytes::copy_from_slice(value.as_bytes()), created: Revision::new(2), modified }
     }
 
-    /// Runs the machine against a store that changes by itself, and says what it did.
+    /// Runs the state machine against a store with concurrent writes, and returns its actions.
     ///
-    /// `truth` is the sequence of states the key has: each write attempt finds the next one, until
+    /// `truth` is the sequence of the key's states: each write attempt finds the next one, until
     /// the last, which stays. `want` is the value to write (`-` deletes, `=` does nothing), and
-    /// `refuse` the value upon which the caller refuses.
+    /// `refuse` the value that the caller rejects.
     fn check(suggestion: Option<KeyValue>, truth: &[Option<KeyValue>], want: &str, refuse: &str, expected: &str) {
         let mut update = UpdateLoop::new(key(), suggestion, UpdateLimits { attempts: 3 });
         let mut truth = truth.iter().cloned().peekable();
@@ -445,7 +444,7 @@ mod tests {
                     update.deleted(if fits { Ok(next) } else { Err(DeleteError::Conflict { current: present }) })
                 }
             };
-            // Somebody else writes between two steps of ours.
+            // Another client writes between two steps.
             if truth.len() > 1 && !trace.ends_with(") ") {
                 truth.next();
             }
@@ -467,7 +466,7 @@ mod tests {
     }
 
     #[test]
-    fn a_current_suggestion_saves_the_read() {
+    fn current_suggestion_saves_the_read() {
         let a = at(5, "a");
         check(Some(a.clone()), &[Some(a.clone())], "b", "", "decide(a) update -> updated");
         check(Some(a.clone()), &[Some(a.clone())], "-", "", "decide(a) delete -> deleted");
@@ -476,7 +475,7 @@ mod tests {
     }
 
     #[test]
-    fn a_conflict_goes_on_with_the_state_it_brought() {
+    fn conflict_continues_with_the_returned_state() {
         let (a, b) = (at(5, "a"), at(6, "b"));
         check(Some(a.clone()), &[Some(b.clone())], "c", "", "decide(a) update decide(b) update -> updated");
         check(Some(a.clone()), &[None], "c", "", "decide(a) update decide(none) create -> created");
@@ -485,7 +484,7 @@ mod tests {
     }
 
     #[test]
-    fn a_refusal_upon_a_suggestion_is_looked_at_again() {
+    fn rejection_of_a_suggestion_is_confirmed_by_a_read() {
         let (a, b) = (at(5, "a"), at(6, "b"));
         check(Some(a.clone()), &[Some(b.clone())], "c", "a", "decide(a) read decide(b) update -> updated");
         check(Some(a.clone()), &[Some(a.clone())], "c", "a", "decide(a) read -> refused");
@@ -495,7 +494,7 @@ mod tests {
     }
 
     #[test]
-    fn no_change_is_no_write_once_the_state_is_proven() {
+    fn unchanged_value_is_not_written() {
         let (a, b, later) = (at(5, "a"), at(6, "b"), at(7, "a"));
         check(None, &[Some(a.clone())], "a", "", "read decide(a) -> unchanged");
         check(None, &[None], "-", "", "read decide(none) -> unchanged");
@@ -506,13 +505,13 @@ mod tests {
     }
 
     #[test]
-    fn gives_up_after_so_many_lost_rounds() {
+    fn update_fails_as_contended_at_the_attempt_limit() {
         let states: Vec<_> = (5..20).map(|revision| Some(at(revision, &format!("v{revision}")))).collect();
         check(None, &states, "x", "", "read decide(v5) update decide(v6) update decide(v7) update -> contended");
     }
 
     #[test]
-    fn a_fault_ends_it() {
+    fn store_fault_ends_the_update() {
         let mut update = UpdateLoop::<()>::new(key(), None, UpdateLimits::default());
         let told = update.read(Err(StoreFault::Closed.into()));
         assert_eq!(told, Some(Err(GuaranteedUpdateError::Fault(StoreFault::Closed))));
@@ -520,7 +519,7 @@ mod tests {
     }
 
     #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
-    async fn every_one_of_many_updates_takes_effect() {
+    async fn all_concurrent_updates_take_effect() {
         const WRITERS: usize = 16;
         const ROUNDS: usize = 25;
         let store = MemoryStorage::new();

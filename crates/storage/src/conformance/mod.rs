@@ -1,4 +1,4 @@
-//! The suite that every [`Storage`] passes: one case per promise, named by it.
+//! The suite that every [`Storage`] passes: one case per guarantee, named after it.
 //!
 //! ```text
 //!   cases()          every case, for a harness of one's own
@@ -7,9 +7,9 @@
 //!   model            random operations against a list of events that is too simple to be wrong
 //! ```
 //!
-//! A case gets a store that may hold other keys and that others may write to meanwhile (an etcd
-//! that is shared): it works below a resource prefix of its own, and expects of revisions only
-//! that they rise. A failure's text is the promise that was broken, and what was seen instead.
+//! The store of a case may hold other keys and have other writers (a shared etcd). So a case works
+//! below its own resource prefix and expects only increasing revisions. A failure's text is the
+//! broken guarantee and the observation.
 //!
 //! # Example
 //! ```
@@ -41,15 +41,15 @@ use crate::types::{KeyValue, ListPage, ListQuery, Storage, StoreEvent, Watch, Wa
 
 pub use model::{Op, check_model, operations};
 
-/// How long a case waits for something that must come, before it says that it did not.
+/// The time for which a case waits for an expected event.
 pub const PATIENCE: Duration = Duration::from_secs(20);
 
-/// A promise that was broken.
+/// A broken guarantee.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Broken {
-    /// What was promised.
+    /// The guarantee.
     pub promise: String,
-    /// What was seen instead.
+    /// The observation that contradicts it.
     pub seen: String,
 }
 
@@ -61,31 +61,31 @@ impl fmt::Display for Broken {
 
 impl std::error::Error for Broken {}
 
-/// What a case comes to.
+/// The result of a case.
 pub type Verdict = Result<(), Broken>;
 
 /// One case of the suite.
 #[derive(Clone, Copy)]
 pub struct Case {
-    /// A name for test runners.
+    /// The name for test runners.
     pub name: &'static str,
-    /// The promise it looks at.
+    /// The guarantee that the case checks.
     pub promise: &'static str,
-    /// True when the case compacts the store: where one store serves several cases at once, it
-    /// must not run beside others.
+    /// Whether the case compacts the store. Such a case must run alone if several cases share a
+    /// store.
     pub compacts: bool,
     run: fn(Subject) -> Pin<Box<dyn Future<Output = Verdict> + Send>>,
 }
 
 impl Case {
-    /// Runs the case on a store. It leaves keys behind.
+    /// Runs the case on a store. It leaves keys in the store.
     ///
     /// # Errors
-    /// The promise that was broken.
+    /// The broken guarantee.
     pub async fn run(&self, store: Arc<dyn Storage>) -> Verdict {
         static RUNS: AtomicU64 = AtomicU64::new(0);
         let run = RUNS.fetch_add(1, Ordering::Relaxed);
-        // The process id keeps runs apart that share an etcd.
+        // The process id distinguishes runs that share an etcd.
         let resource = format!("conformance/{}-{}-{run}", self.name, std::process::id());
         (self.run)(Subject { store, resource: resource.into(), promise: self.promise }).await
     }
@@ -97,15 +97,15 @@ impl fmt::Debug for Case {
     }
 }
 
-/// Every case.
+/// All cases.
 pub fn cases() -> impl Iterator<Item = &'static Case> {
     [writes::CASES, reads::CASES, watches::CASES, times::CASES].into_iter().flatten()
 }
 
-/// Runs every case, each on a store from `factory`, and stops at the first broken promise.
+/// Runs every case, each on a store from `factory`, and stops at the first broken guarantee.
 ///
 /// # Errors
-/// The broken promise, with the name of its case.
+/// The broken guarantee, with the name of its case.
 pub async fn run_all<S: Storage>(factory: impl AsyncFn() -> Arc<S>) -> Verdict {
     for case in cases() {
         let broken = |broken: Broken| Broken { promise: format!("[{}] {}", case.name, broken.promise), ..broken };
@@ -114,10 +114,10 @@ pub async fn run_all<S: Storage>(factory: impl AsyncFn() -> Arc<S>) -> Verdict {
     Ok(())
 }
 
-/// Runs the case of this name: what [`conformance_tests!`](crate::conformance_tests) calls.
+/// Runs the case of this name, for [`conformance_tests!`](crate::conformance_tests).
 ///
 /// # Panics
-/// When a promise is broken, with the promise; when there is no such case.
+/// When a guarantee is broken, or when there is no such case.
 pub async fn run_case(name: &str, store: Arc<dyn Storage>) {
     let case = cases().find(|case| case.name == name).expect("a case of this name");
     if let Err(broken) = case.run(store).await {
@@ -125,8 +125,8 @@ pub async fn run_case(name: &str, store: Arc<dyn Storage>) {
     }
 }
 
-/// Makes one test of each case, so that a runner lists them and runs them side by side. Takes an
-/// expression that makes a future of an `Arc` of a [`Storage`]; it is evaluated once per case.
+/// Defines one test per case, so that a runner lists them and runs them in parallel. Takes an
+/// expression for a future of an `Arc` of a [`Storage`], which is evaluated once per case.
 ///
 /// ```
 /// listwatch_storage::conformance_tests! { async { listwatch_storage::MemoryStorage::new() } }
@@ -136,44 +136,44 @@ macro_rules! conformance_tests {
     ($factory:expr) => {
         $crate::conformance_tests! { @each $factory;
             each_write_takes_a_later_revision
-            an_empty_store_has_a_revision_above_zero
-            a_create_needs_the_key_to_be_absent
-            an_update_needs_the_expected_revision
-            a_delete_needs_the_expected_revision
-            a_failed_write_changes_nothing
-            a_key_that_came_back_is_new
-            of_many_writers_exactly_one_wins
-            of_many_creators_exactly_one_wins
-            any_bytes_are_kept
-            any_key_is_kept
-            a_dropped_write_happens_whole_or_not_at_all
-            a_read_shows_what_was_acknowledged
-            time_does_not_run_back_for_readers
-            a_list_is_in_key_order_and_says_what_remains
-            list_keys_shows_what_list_shows_without_values
-            a_list_does_not_match_neighbours
-            a_list_shows_any_revision_of_the_past
+            empty_store_has_a_revision_above_zero
+            create_of_existing_key_fails
+            update_at_another_revision_fails
+            delete_at_another_revision_fails
+            failed_write_changes_nothing
+            recreated_key_has_new_revisions
+            exactly_one_of_many_writers_succeeds
+            exactly_one_of_many_creators_succeeds
+            value_of_any_bytes_is_stored_unchanged
+            any_valid_key_is_stored
+            dropped_write_is_atomic
+            read_shows_every_acknowledged_write
+            reads_never_go_back_in_time
+            list_is_in_key_order_and_counts_the_rest
+            list_keys_equals_list_without_values
+            list_excludes_keys_with_the_same_prefix
+            list_at_former_revision_returns_its_state
             pages_show_one_revision_while_others_write
-            a_list_of_the_future_is_refused
-            a_list_of_the_compacted_past_is_refused
-            compacting_keeps_the_present
-            the_store_tells_about_itself
-            a_watch_from_any_revision_misses_nothing
-            a_watch_from_the_beginning_sees_everything_or_is_told
-            a_watch_sees_changes_as_they_happen
-            a_watch_does_not_match_neighbours
-            a_watch_begins_where_it_was_told
-            all_watchers_see_one_order
+            list_at_future_revision_fails
+            list_at_compacted_revision_fails
+            compaction_keeps_the_latest_state
+            health_and_stats_are_answered
+            watch_from_any_revision_misses_nothing
+            watch_from_the_beginning_sees_everything_or_expires
+            watch_delivers_changes_as_they_happen
+            watch_excludes_keys_with_the_same_prefix
+            watch_begins_after_the_requested_revision
+            all_watchers_see_the_same_order
             list_then_watch_misses_nothing
-            a_slow_watcher_misses_nothing_or_is_told
-            a_watch_from_a_compacted_place_is_told
-            a_watch_that_is_current_survives_compaction
+            slow_watcher_misses_nothing_or_expires
+            watch_from_compacted_revision_expires
+            current_watch_survives_compaction
             progress_is_never_ahead_of_events
-            progress_covers_what_was_acknowledged
-            progress_names_no_revision_before_it_is_reached
-            the_changes_of_one_revision_are_ready_together
-            a_watch_reports_large_values
-            a_key_removes_itself_after_its_ttl
+            progress_covers_every_acknowledged_write
+            progress_never_exceeds_the_stores_revision
+            changes_of_one_revision_are_ready_together
+            watch_delivers_large_values
+            key_expires_after_its_ttl
         }
     };
     (@each $factory:expr; $($name:ident)*) => {
@@ -194,7 +194,7 @@ macro_rules! conformance_tests {
     };
 }
 
-/// Makes a table of cases from functions; the function's name is the case's name.
+/// Defines a table of cases from functions, which give the cases their names.
 macro_rules! case_table {
     ($($name:ident $(($compacts:ident))? : $promise:literal,)*) => {
         pub(super) const CASES: &[$crate::conformance::Case] = &[$(
@@ -211,7 +211,7 @@ macro_rules! case_table {
 }
 use case_table;
 
-/// A store under test, and the part of it that belongs to this case.
+/// A store under test, and the key range of this case.
 #[derive(Clone)]
 struct Subject {
     store: Arc<dyn Storage>,
@@ -228,7 +228,7 @@ impl Subject {
         KeyRange::resource(&self.resource)
     }
 
-    /// The promise is broken: this was seen.
+    /// Reports the guarantee as broken by this observation.
     fn broken(&self, seen: impl fmt::Display) -> Broken {
         Broken { promise: self.promise.to_owned(), seen: seen.to_string() }
     }
@@ -277,7 +277,7 @@ impl Subject {
     }
 }
 
-/// A watch whose items are checked for what holds of every watch.
+/// A watch that checks the rules of every watch on each item.
 struct Watched {
     subject: Subject,
     watch: Watch,
@@ -286,7 +286,7 @@ struct Watched {
 }
 
 impl Watched {
-    /// The next item, which must come.
+    /// Waits for the next item.
     async fn item(&mut self) -> Result<WatchItem, Broken> {
         let item = match timeout(PATIENCE, self.watch.next()).await {
             Ok(Some(item)) => item,
@@ -314,7 +314,7 @@ impl Watched {
         Ok(item)
     }
 
-    /// The next event; progress in between is passed over.
+    /// Waits for the next event; skips progress.
     async fn event(&mut self) -> Result<StoreEvent, Broken> {
         loop {
             match self.item().await? {
@@ -325,7 +325,7 @@ impl Watched {
         }
     }
 
-    /// So many events.
+    /// Waits for this many events.
     async fn events(&mut self, count: usize) -> Result<Vec<StoreEvent>, Broken> {
         let mut events = Vec::with_capacity(count);
         for _ in 0..count {
@@ -334,10 +334,10 @@ impl Watched {
         Ok(events)
     }
 
-    /// Asks for progress until it covers a revision, and hands back the events that came before it.
+    /// Requests progress until it covers a revision, and returns the events before it.
     async fn progress_to(&mut self, revision: Revision) -> Result<Vec<StoreEvent>, Broken> {
-        /// So many answers below the revision are a store that does not get there. (A store that
-        /// is asked at once may answer with an older revision a few times.)
+        /// More answers below the revision than this mean that the store does not reach it. (A
+        /// store may first answer with an older revision a few times.)
         const ANSWERS_MAX: usize = 10_000;
         let mut events = Vec::new();
         for _ in 0..ANSWERS_MAX {
@@ -352,7 +352,8 @@ impl Watched {
         Err(self.subject.broken(format!("progress is at {:?} and does not reach {revision:?}", self.last)))
     }
 
-    /// Nothing more comes up to what the store has done by now, as far as the store can tell.
+    /// Checks that no event follows up to the store's current revision, as far as the store reports
+    /// progress.
     async fn quiet(&mut self) -> Verdict {
         if !self.subject.store.capabilities().progress_requests {
             return Ok(());
@@ -362,7 +363,7 @@ impl Watched {
         self.subject.require(events.is_empty(), || format!("{events:?} after the last expected event"))
     }
 
-    /// The watch says that its place is gone, and ends.
+    /// Checks that the watch ends with Expired.
     async fn expired(mut self) -> Verdict {
         let item = self.item().await?;
         self.subject.require(matches!(item, WatchItem::Expired { .. }), || format!("{item:?} instead of Expired"))?;
@@ -382,14 +383,14 @@ fn value(event: &StoreEvent) -> Option<&Bytes> {
     }
 }
 
-/// The state that an event replaced.
+/// The state replaced by an event.
 fn previous(event: &StoreEvent) -> Option<&KeyValue> {
     match event {
         StoreEvent::Put { previous, .. } | StoreEvent::Delete { previous, .. } => previous.as_ref(),
     }
 }
 
-/// A store fault in words.
+/// Formats a store fault.
 fn fault_text(fault: &StoreFault) -> String {
     format!("the store fails: {fault}")
 }

@@ -1,7 +1,7 @@
-//! Random operations against a model that is too simple to be wrong: the list of all events.
+//! Random operations checked against a simple model: the list of all events.
 //!
-//! Everything a store may be asked follows from that list by a loop. [`operations`] makes the
-//! operations, [`check_model`] does them on a store and compares every answer.
+//! Every answer of a store follows from that list by a loop. [`operations`] generates the
+//! operations, [`check_model`] runs them on a store and compares every answer.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -15,66 +15,66 @@ use super::{Broken, Subject, Verdict, Watched, previous, value};
 use crate::error::{CreateError, DeleteError, ReadError, UpdateError};
 use crate::types::{KeyValue, ListQuery, Storage, StoreEvent, WatchItem};
 
-/// One operation. Keys and revisions are chosen by numbers that are taken modulo what there is, so
-/// that every sequence of operations makes sense and shrinks well.
+/// One operation. Keys and revisions are chosen by numbers modulo the existing ones, so that every
+/// sequence of operations is valid and shrinks well.
 #[derive(Clone, Debug)]
 pub enum Op {
     /// Create a key.
     Create {
-        /// Which key.
+        /// The key's number.
         key: u8,
-        /// How long the value is, in bytes.
+        /// The value's length in bytes.
         length: u16,
     },
-    /// Update a key, at its present revision or, now and then, at another one.
+    /// Updates a key, at its current revision or sometimes at another one.
     Update {
-        /// Which key.
+        /// The key's number.
         key: u8,
-        /// How long the value is, in bytes.
+        /// The value's length in bytes.
         length: u16,
-        /// At a revision that is not its present one.
+        /// Whether to use another revision than the current one.
         stale: bool,
     },
     /// Delete a key.
     Delete {
-        /// Which key.
+        /// The key's number.
         key: u8,
-        /// At a revision that is not its present one.
+        /// Whether to use another revision than the current one.
         stale: bool,
     },
     /// Read a key.
     Get {
-        /// Which key.
+        /// The key's number.
         key: u8,
     },
-    /// List a range, now or at a revision of the past, page by page.
+    /// Lists a range page by page, at the latest or a former revision.
     List {
-        /// Which range.
+        /// The range's number.
         range: u8,
-        /// Which revision; `None` is the latest.
+        /// The revision's number; `None` for the latest.
         at: Option<u16>,
-        /// The page size; 0 is one page.
+        /// The page size; 0 for one page.
         limit: u8,
     },
-    /// Begin a watch; it is read in [`Op::Drain`] and at the end.
+    /// Begins a watch, which is read in [`Op::Drain`] and at the end.
     Watch {
-        /// Which range.
+        /// The range's number.
         range: u8,
-        /// After which revision.
+        /// The number of the start revision.
         after: u16,
     },
-    /// Read all watches up to the present.
+    /// Reads all watches up to the current revision.
     Drain,
-    /// Forget history.
+    /// Compacts history.
     Compact {
-        /// To which revision.
+        /// The revision's number.
         at: u16,
     },
-    /// Close the store and open it again, where it can be.
+    /// Closes and reopens the store, if it supports that.
     Reopen,
 }
 
-/// Sequences of up to `length` operations.
+/// Generates sequences of up to `length` operations.
 pub fn operations(length: usize) -> impl Strategy<Value = Vec<Op>> {
     let op = prop_oneof![
         6 => (any::<u8>(), 0..2000_u16).prop_map(|(key, length)| Op::Create { key, length }),
@@ -91,18 +91,19 @@ pub fn operations(length: usize) -> impl Strategy<Value = Vec<Op>> {
     vec(op, 1..=length)
 }
 
-/// The namespaces and names of the model's keys: prefixes of each other, to catch bad ranges.
+/// The namespaces and names of the model's keys. Some are prefixes of others, to detect wrong
+/// ranges.
 const KEYS: [(&str, &str); 8] =
     [("a", "x"), ("a", "xx"), ("a", "y"), ("ab", "x"), ("a-b", "x"), ("b", "x"), ("b", "y"), ("b", "z")];
 
-/// Does the operations on a store and compares every answer with the model. `reopen` is called when
-/// [`Op::Reopen`] comes, with no watch open: it closes the store and hands back the one that was
-/// opened instead, or `None` where a store cannot be closed and opened.
+/// Runs the operations on a store and compares every answer with the model. For [`Op::Reopen`],
+/// `reopen` is called while no watch is open. It closes the store and returns the reopened one, or
+/// `None` if a store cannot be reopened.
 ///
-/// Nobody else may compact the store meanwhile.
+/// No other client may compact the store meanwhile.
 ///
 /// # Errors
-/// The first answer that differs.
+/// The first different answer.
 pub async fn check_model(
     store: Arc<dyn Storage>,
     operations: &[Op],
@@ -124,7 +125,7 @@ pub async fn check_model(
     run.drain().await
 }
 
-/// What happened, according to the model.
+/// An event of the model.
 #[derive(Clone, Debug)]
 struct Event {
     revision: Revision,
@@ -132,7 +133,7 @@ struct Event {
     value: Option<Bytes>,
 }
 
-/// What a watch showed of an event.
+/// The watched part of an event.
 #[derive(Debug, PartialEq, Eq)]
 struct Shown {
     key: Key,
@@ -157,7 +158,7 @@ struct Run {
     events: Vec<Event>,
     /// The store's revision before the first event.
     before: Revision,
-    /// The store was compacted to here.
+    /// The revision to which the store was compacted.
     oldest: Revision,
     watches: Vec<ModelWatch>,
 }
@@ -165,7 +166,7 @@ struct Run {
 struct ModelWatch {
     watch: Watched,
     range: KeyRange,
-    /// Events up to here were seen, or were not asked for.
+    /// The revision up to which events were seen or not requested.
     seen: Revision,
 }
 
@@ -185,7 +186,7 @@ impl Run {
         }
     }
 
-    /// The present revision, the revision before everything, or one in between.
+    /// The current revision, the revision before everything, or one in between.
     fn revision(&self, choice: u16) -> Revision {
         let choice = usize::from(choice) % (self.events.len() + 1);
         choice.checked_sub(1).map_or(self.before, |index| self.events[index].revision)
@@ -195,7 +196,7 @@ impl Run {
         self.events.last().map_or(self.before, |event| event.revision)
     }
 
-    /// The state at a revision: the events up to it, done one after the other.
+    /// The state at a revision, computed from the events up to it.
     fn state(&self, at: Revision) -> BTreeMap<Key, KeyValue> {
         let mut state: BTreeMap<Key, KeyValue> = BTreeMap::new();
         for event in self.events.iter().filter(|event| event.revision <= at) {
@@ -218,12 +219,12 @@ impl Run {
     }
 
     fn value(&self, length: u16) -> Bytes {
-        // Different at each event, so that mixed-up values are noticed.
+        // Every value differs, so that mixed-up values are detected.
         let seed = self.events.len();
         (0..usize::from(length)).map(|n| (seed + n) as u8).collect::<Vec<u8>>().into()
     }
 
-    /// A write was acknowledged at this revision.
+    /// Records a write that was acknowledged at this revision.
     fn happened(&mut self, key: Key, revision: Revision, value: Option<Bytes>) -> Verdict {
         let last = self.last();
         self.subject.require(revision > last, || format!("a write at {revision:?} after {last:?}"))?;
@@ -344,7 +345,7 @@ impl Run {
         self.subject.require_eq("the list", items, expected)
     }
 
-    /// Reads every watch up to the present and compares.
+    /// Reads every watch up to the current revision and compares.
     async fn drain(&mut self) -> Verdict {
         let mut kept = Vec::new();
         for mut open in std::mem::take(&mut self.watches) {
@@ -368,7 +369,7 @@ impl Run {
                 };
                 match item {
                     WatchItem::Event(event) => {
-                        // A removal may come without the state before it where that is compacted.
+                        // A removal may lack its previous state if that is compacted.
                         let forgotten =
                             expected.value.is_none() && expected.revision <= self.oldest && previous(&event).is_none();
                         let before = self.state(expected.revision.previous()).remove(&expected.key);
@@ -400,13 +401,13 @@ impl Run {
         Ok(())
     }
 
-    /// Nothing more comes; false when the watch ended because its place was compacted.
+    /// Checks that no event follows; false when the watch ended because its revision was compacted.
     async fn quiet(&self, open: &mut ModelWatch) -> Result<bool, Broken> {
         if !self.subject.store.capabilities().progress_requests {
             return Ok(true);
         }
         let last = self.last();
-        // A store may answer with an older revision a few times, but not for ever.
+        // A store may answer with an older revision a few times.
         for _ in 0..10_000 {
             open.watch.watch.request_progress();
             match open.watch.item().await? {

@@ -1,4 +1,4 @@
-//! Promises about reads: linearizable, in key order, at any revision of the past.
+//! Cases about reads: linearizable, in key order, at any former revision.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -12,20 +12,20 @@ use crate::error::ReadError;
 use crate::types::{ListPage, ListQuery};
 
 super::case_table! {
-    a_read_shows_what_was_acknowledged: "a read without a revision shows every write that was acknowledged before it began",
-    time_does_not_run_back_for_readers: "a reader never sees an older state than it saw before",
-    a_list_is_in_key_order_and_says_what_remains: "a list is in key order, holds at most `limit` items, and `more` and `remaining` tell what follows",
-    list_keys_shows_what_list_shows_without_values: "a list of keys shows the keys and revisions of a list, and no values",
-    a_list_does_not_match_neighbours: "a range holds its own keys and none of a neighbour whose name begins alike",
-    a_list_shows_any_revision_of_the_past: "a list at a revision of the past shows exactly the state of that revision",
+    read_shows_every_acknowledged_write: "a read without a revision shows every write that was acknowledged before it began",
+    reads_never_go_back_in_time: "a reader never sees an older state than it saw before",
+    list_is_in_key_order_and_counts_the_rest: "a list is in key order, holds at most `limit` items, and `more` and `remaining` tell what follows",
+    list_keys_equals_list_without_values: "a list of keys shows the keys and revisions of a list, and no values",
+    list_excludes_keys_with_the_same_prefix: "a range holds its own keys and none of a neighbour whose name begins alike",
+    list_at_former_revision_returns_its_state: "a list at a revision of the past shows exactly the state of that revision",
     pages_show_one_revision_while_others_write: "the pages of a list that is pinned to a revision show that revision while others write",
-    a_list_of_the_future_is_refused: "a list at a revision that has not happened fails with Future",
-    a_list_of_the_compacted_past_is_refused (compacts): "a list below the compacted revision fails with Compacted, at it and above it succeeds",
-    compacting_keeps_the_present (compacts): "compacting forgets history and nothing else, and doing it twice is fine",
-    the_store_tells_about_itself: "health and statistics are answered and true",
+    list_at_future_revision_fails: "a list at a revision that has not happened fails with Future",
+    list_at_compacted_revision_fails (compacts): "a list below the compacted revision fails with Compacted, at it and above it succeeds",
+    compaction_keeps_the_latest_state (compacts): "compacting forgets history and nothing else, and doing it twice is fine",
+    health_and_stats_are_answered: "health and statistics are answered and true",
 }
 
-async fn a_read_shows_what_was_acknowledged(subject: Subject) -> Verdict {
+async fn read_shows_every_acknowledged_write(subject: Subject) -> Verdict {
     let mut writers = JoinSet::new();
     for writer in 0..4 {
         let subject = subject.clone();
@@ -54,7 +54,7 @@ async fn a_read_shows_what_was_acknowledged(subject: Subject) -> Verdict {
     Ok(())
 }
 
-async fn time_does_not_run_back_for_readers(subject: Subject) -> Verdict {
+async fn reads_never_go_back_in_time(subject: Subject) -> Verdict {
     let first = subject.create("a", "").await?;
     let written = Arc::new(AtomicBool::new(false));
     let mut readers = JoinSet::new();
@@ -90,7 +90,7 @@ async fn time_does_not_run_back_for_readers(subject: Subject) -> Verdict {
     Ok(())
 }
 
-async fn a_list_is_in_key_order_and_says_what_remains(subject: Subject) -> Verdict {
+async fn list_is_in_key_order_and_counts_the_rest(subject: Subject) -> Verdict {
     let names = ["m", "a", "z", "b-1", "b", "b.1", "b0", "B"];
     for name in names {
         subject.create(name, name).await?;
@@ -120,7 +120,7 @@ async fn a_list_is_in_key_order_and_says_what_remains(subject: Subject) -> Verdi
     subject.require(subject.list(past_the_end, None, 0).await?.items.is_empty(), || "keys past the end".into())
 }
 
-async fn list_keys_shows_what_list_shows_without_values(subject: Subject) -> Verdict {
+async fn list_keys_equals_list_without_values(subject: Subject) -> Verdict {
     let mut revisions = vec![subject.now().await?];
     for name in ["c", "a", "d", "b"] {
         revisions.push(subject.create(name, name).await?);
@@ -142,7 +142,7 @@ async fn list_keys_shows_what_list_shows_without_values(subject: Subject) -> Ver
     Ok(())
 }
 
-async fn a_list_does_not_match_neighbours(subject: Subject) -> Verdict {
+async fn list_excludes_keys_with_the_same_prefix(subject: Subject) -> Verdict {
     let resource = subject.resource.clone();
     let near = [format!("{resource}-x"), format!("{resource}0"), format!("{resource}.x"), format!("{resource}s")];
     for resource in near.iter().map(String::as_str).chain([&*resource]) {
@@ -166,7 +166,7 @@ async fn a_list_does_not_match_neighbours(subject: Subject) -> Verdict {
     subject.require_eq("the single key", own(KeyRange::single(&key)).await?, one)
 }
 
-/// Writes to a few keys at random-looking places, and returns the state after each write.
+/// Writes to a few keys in a scattered order, and returns the state after each write.
 async fn history(subject: &Subject, writes: usize) -> Result<Vec<(Revision, BTreeMap<Key, Revision>)>, Broken> {
     let mut state: BTreeMap<Key, Revision> = BTreeMap::new();
     let mut states = Vec::new();
@@ -192,7 +192,7 @@ fn revisions(page: &ListPage) -> BTreeMap<Key, Revision> {
     page.items.iter().map(|item| (item.key.clone(), item.modified)).collect()
 }
 
-async fn a_list_shows_any_revision_of_the_past(subject: Subject) -> Verdict {
+async fn list_at_former_revision_returns_its_state(subject: Subject) -> Verdict {
     let before = subject.now().await?;
     let states = history(&subject, 60).await?;
     let page = subject.list(subject.range(), Some(before), 0).await?;
@@ -222,7 +222,7 @@ async fn pages_show_one_revision_while_others_write(subject: Subject) -> Verdict
     let pinned = first.revision;
     let writer = subject.clone();
     let writing = tokio::spawn(async move {
-        // From the end: the pages that are still to be read.
+        // From the end, where the pages are still to be read.
         for n in (0..50).rev() {
             let name = format!("k{n:02}");
             let at = writer.get(&name).await?.map(|found| found.modified).unwrap_or_default();
@@ -255,7 +255,7 @@ async fn pages_show_one_revision_while_others_write(subject: Subject) -> Verdict
     subject.require(old && items.is_sorted_by_key(|item| item.key.clone()), || format!("{items:?}"))
 }
 
-async fn a_list_of_the_future_is_refused(subject: Subject) -> Verdict {
+async fn list_at_future_revision_fails(subject: Subject) -> Verdict {
     let now = subject.create("a", "").await?;
     let at = Some(Revision::new(now.get() + 1_000_000));
     match subject.store.list(ListQuery { range: subject.range(), at, limit: 0 }).await {
@@ -266,7 +266,7 @@ async fn a_list_of_the_future_is_refused(subject: Subject) -> Verdict {
     }
 }
 
-async fn a_list_of_the_compacted_past_is_refused(subject: Subject) -> Verdict {
+async fn list_at_compacted_revision_fails(subject: Subject) -> Verdict {
     let states = history(&subject, 40).await?;
     let (compacted, _) = states[25];
     subject.store.compact(compacted).await.map_err(|e| subject.broken(e))?;
@@ -290,7 +290,7 @@ async fn a_list_of_the_compacted_past_is_refused(subject: Subject) -> Verdict {
     Ok(())
 }
 
-async fn compacting_keeps_the_present(subject: Subject) -> Verdict {
+async fn compaction_keeps_the_latest_state(subject: Subject) -> Verdict {
     let states = history(&subject, 40).await?;
     let now = subject.now().await?;
     for at in [states[10].0, states[30].0, states[30].0, states[10].0, now, now] {
@@ -309,7 +309,7 @@ async fn compacting_keeps_the_present(subject: Subject) -> Verdict {
     Ok(())
 }
 
-async fn the_store_tells_about_itself(subject: Subject) -> Verdict {
+async fn health_and_stats_are_answered(subject: Subject) -> Verdict {
     subject.store.health().await.map_err(|fault| subject.broken(fault_text(&fault)))?;
     let written = subject.create("a", "").await?;
     let stats = subject.store.stats().await.map_err(|fault| subject.broken(fault_text(&fault)))?;

@@ -1,4 +1,4 @@
-//! Promises about time: keys that remove themselves.
+//! Cases about time: keys that expire.
 
 use std::time::Duration;
 
@@ -9,17 +9,17 @@ use super::{Subject, Verdict, previous};
 use crate::types::StoreEvent;
 
 super::case_table! {
-    a_key_removes_itself_after_its_ttl: "a key with a TTL removes itself, never earlier and not much later; a write without TTL keeps the key",
+    key_expires_after_its_ttl: "a key with a TTL removes itself, never earlier and not much later; a write without TTL keeps the key",
 }
 
 /// Long enough for stores that count in seconds.
 const TTL: Duration = Duration::from_secs(2);
 
-/// A store's own tick, at the most: etcd looks for expired leases twice a second, and its servers
-/// take their time to agree.
+/// The longest tick of a store: etcd checks for expired leases twice a second, and its members need
+/// time to agree.
 const TICK: Duration = Duration::from_secs(8);
 
-async fn a_key_removes_itself_after_its_ttl(subject: Subject) -> Verdict {
+async fn key_expires_after_its_ttl(subject: Subject) -> Verdict {
     let start = subject.now().await?;
     let begun = Instant::now();
     let with_ttl = async |name: &str, ttl| {
@@ -43,7 +43,7 @@ async fn a_key_removes_itself_after_its_ttl(subject: Subject) -> Verdict {
     let long = with_ttl("long", Duration::from_secs(24 * 3600)).await?;
 
     let mut watch = subject.watch(subject.range(), start).await?;
-    // The writes above come first; then the removals, of which two are due at the same time.
+    // The writes above come first, then the removals, two of which are due at the same time.
     watch.events(11).await?;
     let mut gone: Vec<(String, Option<Revision>, Duration)> = Vec::new();
     while gone.len() < 3 {
@@ -59,7 +59,7 @@ async fn a_key_removes_itself_after_its_ttl(subject: Subject) -> Verdict {
     for ((name, last, after), (expected_name, expected_last, ttl)) in gone.iter().zip(expected) {
         subject.require_eq("what removes itself", name.as_str(), expected_name)?;
         subject.require_eq("its last state", *last, Some(expected_last))?;
-        // Both clocks are read after the store's: a hair of rounding is not an early removal.
+        // Both clocks are read after the store's, so a rounding error is not an early removal.
         subject.require(*after + Duration::from_millis(2) >= ttl, || format!("{name} goes after {after:?}"))?;
         let latest = ttl + (ttl / 20).min(Duration::from_secs(60)) + TICK;
         subject.require(*after <= latest, || format!("{name} goes only after {after:?}, its TTL is {ttl:?}"))?;

@@ -1,4 +1,4 @@
-//! Promises about watches: ordered, unique, complete, resumable or told so, and true progress.
+//! Cases about watches: ordered, unique, complete, resumable or expired, with reliable progress.
 
 use std::collections::BTreeMap;
 use std::pin::Pin;
@@ -14,24 +14,24 @@ use super::{Broken, PATIENCE, Subject, Verdict, previous, value};
 use crate::types::{StoreEvent, VALUE_BYTES_MAX, WatchItem};
 
 super::case_table! {
-    a_watch_from_any_revision_misses_nothing: "a watch from any revision hands out every later change of its range, once, in order, with the state before",
-    a_watch_from_the_beginning_sees_everything_or_is_told: "a watch from revision zero hands out every change there ever was, or says that it cannot",
-    a_watch_sees_changes_as_they_happen: "a running watch hands out each change without being asked",
-    a_watch_does_not_match_neighbours: "a watch hands out changes of its range and of no neighbour",
-    a_watch_begins_where_it_was_told: "a watch from the present or the future hands out nothing at or below its start",
-    all_watchers_see_one_order: "all watchers see the writes of all writers in one order, that of the revisions",
+    watch_from_any_revision_misses_nothing: "a watch from any revision hands out every later change of its range, once, in order, with the state before",
+    watch_from_the_beginning_sees_everything_or_expires: "a watch from revision zero hands out every change there ever was, or says that it cannot",
+    watch_delivers_changes_as_they_happen: "a running watch hands out each change without being asked",
+    watch_excludes_keys_with_the_same_prefix: "a watch hands out changes of its range and of no neighbour",
+    watch_begins_after_the_requested_revision: "a watch from the present or the future hands out nothing at or below its start",
+    all_watchers_see_the_same_order: "all watchers see the writes of all writers in one order, that of the revisions",
     list_then_watch_misses_nothing: "a list and a watch from its revision together show every state, whoever writes meanwhile",
-    a_slow_watcher_misses_nothing_or_is_told: "a watcher that does not read for long gets everything, or is told that its place is gone",
-    a_watch_from_a_compacted_place_is_told (compacts): "a watch whose place is compacted is told Expired and ends",
-    a_watch_that_is_current_survives_compaction (compacts): "compaction does not disturb a watch that has seen everything",
+    slow_watcher_misses_nothing_or_expires: "a watcher that does not read for long gets everything, or is told that its place is gone",
+    watch_from_compacted_revision_expires (compacts): "a watch whose place is compacted is told Expired and ends",
+    current_watch_survives_compaction (compacts): "compaction does not disturb a watch that has seen everything",
     progress_is_never_ahead_of_events: "after progress at a revision no change at or below it follows",
-    progress_covers_what_was_acknowledged: "progress asked for after a write was acknowledged comes, at or above it, behind the write's event",
-    progress_names_no_revision_before_it_is_reached: "progress of a watch from the future is never ahead of the store",
-    the_changes_of_one_revision_are_ready_together: "once the first change of a revision was handed out, the watch is not pending before the last one was",
-    a_watch_reports_large_values: "a watch hands out large values, before and after",
+    progress_covers_every_acknowledged_write: "progress asked for after a write was acknowledged comes, at or above it, behind the write's event",
+    progress_never_exceeds_the_stores_revision: "progress of a watch from the future is never ahead of the store",
+    changes_of_one_revision_are_ready_together: "once the first change of a revision was handed out, the watch is not pending before the last one was",
+    watch_delivers_large_values: "a watch hands out large values, before and after",
 }
 
-/// Creates, updates and deletes; the events that a watch must show, in order.
+/// Creates, updates and deletes keys. Returns the events that a watch must show, in order.
 async fn history(subject: &Subject, writes: usize) -> Result<Vec<Expected>, Broken> {
     let mut live: BTreeMap<String, (Revision, Bytes)> = BTreeMap::new();
     let mut expected = Vec::new();
@@ -72,7 +72,7 @@ impl From<&StoreEvent> for Expected {
     }
 }
 
-async fn a_watch_from_any_revision_misses_nothing(subject: Subject) -> Verdict {
+async fn watch_from_any_revision_misses_nothing(subject: Subject) -> Verdict {
     let before = subject.now().await?;
     let expected = history(&subject, 40).await?;
     let starts = [before].into_iter().chain(expected.iter().map(|event| event.revision));
@@ -86,8 +86,8 @@ async fn a_watch_from_any_revision_misses_nothing(subject: Subject) -> Verdict {
     Ok(())
 }
 
-async fn a_watch_from_the_beginning_sees_everything_or_is_told(subject: Subject) -> Verdict {
-    // On a store that was never written to, if this is one; and on one that was.
+async fn watch_from_the_beginning_sees_everything_or_expires(subject: Subject) -> Verdict {
+    // Once on a store without writes (if it is one), and once after writes.
     for name in ["first", "second"] {
         let mut watch = subject.watch(subject.range(), Revision::ZERO).await?;
         let written = subject.create(name, "").await?;
@@ -107,7 +107,7 @@ async fn a_watch_from_the_beginning_sees_everything_or_is_told(subject: Subject)
     Ok(())
 }
 
-async fn a_watch_sees_changes_as_they_happen(subject: Subject) -> Verdict {
+async fn watch_delivers_changes_as_they_happen(subject: Subject) -> Verdict {
     let mut watch = subject.watch(subject.range(), subject.now().await?).await?;
     let mut at = subject.create("a", "0").await?;
     for n in 1..20 {
@@ -123,7 +123,7 @@ async fn a_watch_sees_changes_as_they_happen(subject: Subject) -> Verdict {
     subject.require_eq("the last state", previous(&event).map(|state| state.modified), Some(at))
 }
 
-async fn a_watch_does_not_match_neighbours(subject: Subject) -> Verdict {
+async fn watch_excludes_keys_with_the_same_prefix(subject: Subject) -> Verdict {
     let resource = subject.resource.clone();
     let key = |resource: &str, namespace: &str, name: &str| {
         Key::new(resource, Some(namespace), name).map_err(|e| subject.broken(e))
@@ -135,7 +135,7 @@ async fn a_watch_does_not_match_neighbours(subject: Subject) -> Verdict {
         subject.watch(KeyRange::namespace(&resource, "a"), start).await?,
         subject.watch(subject.range(), start).await?,
     ];
-    // (key, how many of the three watches it concerns)
+    // Pairs of a key and the number of watches that see it.
     let keys = [
         (key(&format!("{resource}-x"), "a", "x")?, 0),
         (key(&format!("{resource}0"), "a", "x")?, 0),
@@ -158,7 +158,7 @@ async fn a_watch_does_not_match_neighbours(subject: Subject) -> Verdict {
     Ok(())
 }
 
-async fn a_watch_begins_where_it_was_told(subject: Subject) -> Verdict {
+async fn watch_begins_after_the_requested_revision(subject: Subject) -> Verdict {
     let now = subject.create("a", "0").await?;
     let mut present = subject.watch(subject.range(), now).await?;
     let mut future = subject.watch(subject.range(), now.next()).await?;
@@ -168,14 +168,14 @@ async fn a_watch_begins_where_it_was_told(subject: Subject) -> Verdict {
     for revision in [second, third, fourth] {
         subject.require_eq("an event of the watch from the present", present.event().await?.revision(), revision)?;
     }
-    // Others may have taken the revision after `now`: what is promised is what comes later.
+    // Others may have used the revision after `now`, so only later ones are checked.
     for revision in [second, third, fourth].into_iter().filter(|revision| *revision > now.next()) {
         subject.require_eq("an event of the watch from the future", future.event().await?.revision(), revision)?;
     }
     Ok(())
 }
 
-async fn all_watchers_see_one_order(subject: Subject) -> Verdict {
+async fn all_watchers_see_the_same_order(subject: Subject) -> Verdict {
     const WRITERS: usize = 6;
     const WRITES: usize = 30;
     let start = subject.now().await?;
@@ -265,7 +265,7 @@ async fn list_then_watch_misses_nothing(subject: Subject) -> Verdict {
     Ok(())
 }
 
-async fn a_slow_watcher_misses_nothing_or_is_told(subject: Subject) -> Verdict {
+async fn slow_watcher_misses_nothing_or_expires(subject: Subject) -> Verdict {
     let mut at = subject.create("a", "").await?;
     let mut watch = subject.watch(subject.range(), at).await?;
     let mut written = Vec::new();
@@ -285,13 +285,13 @@ async fn a_slow_watcher_misses_nothing_or_is_told(subject: Subject) -> Verdict {
     Ok(())
 }
 
-async fn a_watch_from_a_compacted_place_is_told(subject: Subject) -> Verdict {
+async fn watch_from_compacted_revision_expires(subject: Subject) -> Verdict {
     let expected = history(&subject, 30).await?;
     let now = subject.now().await?;
     subject.store.compact(now).await.map_err(|e| subject.broken(e))?;
     subject.watch(subject.range(), Revision::ZERO).await?.expired().await?;
     for event in &expected {
-        // The place just before the compacted revision may still be held: the change at it is.
+        // The revision just before the compacted one may still be held, because the next change is.
         if event.revision < now.previous() {
             subject.watch(subject.range(), event.revision).await?.expired().await?;
         }
@@ -301,7 +301,7 @@ async fn a_watch_from_a_compacted_place_is_told(subject: Subject) -> Verdict {
     subject.require_eq("the event after the compaction", watch.event().await?.revision(), after)
 }
 
-async fn a_watch_that_is_current_survives_compaction(subject: Subject) -> Verdict {
+async fn current_watch_survives_compaction(subject: Subject) -> Verdict {
     let mut at = subject.create("a", "").await?;
     let mut watch = subject.watch(subject.range(), at.previous()).await?;
     let mut quiet = subject.watch(KeyRange::single(&subject.key("quiet")), at).await?;
@@ -335,7 +335,7 @@ async fn progress_is_never_ahead_of_events(subject: Subject) -> Verdict {
             Ok::<_, Broken>(())
         });
     }
-    // `item` checks that no event comes at or below what progress has covered.
+    // `item` checks that no event comes at or below the reported progress.
     let mut events = 0;
     while !writers.is_empty() {
         let now = subject.now().await?;
@@ -350,7 +350,7 @@ async fn progress_is_never_ahead_of_events(subject: Subject) -> Verdict {
     subject.require_eq("the number of events behind which progress came", events, WRITERS * WRITES)
 }
 
-async fn progress_covers_what_was_acknowledged(subject: Subject) -> Verdict {
+async fn progress_covers_every_acknowledged_write(subject: Subject) -> Verdict {
     if !subject.store.capabilities().progress_requests {
         return Ok(());
     }
@@ -366,10 +366,10 @@ async fn progress_covers_what_was_acknowledged(subject: Subject) -> Verdict {
     Ok(())
 }
 
-/// Through [`Storage`](crate::Storage) alone a store writes several keys at one revision only where
-/// keys run out together, and not every store does so then. What it does is looked at here.
-async fn progress_names_no_revision_before_it_is_reached(subject: Subject) -> Verdict {
-    /// Silence is an answer too, and the one of a store that has not got there.
+/// Through [`Storage`](crate::Storage) alone, a store writes several keys at one revision only when
+/// keys expire together, and not every store does so. This case checks the store's actual behavior.
+async fn progress_never_exceeds_the_stores_revision(subject: Subject) -> Verdict {
+    /// A store that has not reached the revision may also stay silent.
     const SILENCE: Duration = Duration::from_millis(300);
     let future = Revision::new(subject.now().await?.get() + 1_000_000);
     let mut watch = subject.watch(subject.range(), future).await?;
@@ -380,14 +380,14 @@ async fn progress_names_no_revision_before_it_is_reached(subject: Subject) -> Ve
             let reached = matches!(item, Some(WatchItem::Progress(revision)) if revision <= now);
             subject.require(reached, || format!("{item:?} on a watch from {future:?} of a store at {now:?}"))?;
         }
-        // Nor do others hear of that revision.
+        // Other watches must not report that revision either.
         let written = subject.create(&format!("k{round}"), "").await?;
         subject.require(written < future, || format!("a write at {written:?}, beyond what a watcher named"))?;
     }
     Ok(())
 }
 
-async fn the_changes_of_one_revision_are_ready_together(subject: Subject) -> Verdict {
+async fn changes_of_one_revision_are_ready_together(subject: Subject) -> Verdict {
     const KEYS: usize = 24;
     const TTL: Duration = Duration::from_secs(2);
     let mut watch = subject.watch(subject.range(), subject.now().await?).await?.watch;
@@ -422,7 +422,7 @@ async fn the_changes_of_one_revision_are_ready_together(subject: Subject) -> Ver
     Ok(())
 }
 
-async fn a_watch_reports_large_values(subject: Subject) -> Verdict {
+async fn watch_delivers_large_values(subject: Subject) -> Verdict {
     let large = |byte: u8| Bytes::from(vec![byte; VALUE_BYTES_MAX - 8 * 1024]);
     let start = subject.now().await?;
     let created = subject.create("a", large(1)).await?;

@@ -1,4 +1,4 @@
-//! Promises about writes: one order of revisions, optimistic, whole or not at all.
+//! Cases about writes: one order of revisions, optimistic, atomic.
 
 use std::time::Duration;
 
@@ -12,17 +12,17 @@ use crate::types::{KeyValue, VALUE_BYTES_MAX};
 
 super::case_table! {
     each_write_takes_a_later_revision: "every successful write takes a later revision than all writes acknowledged before it",
-    an_empty_store_has_a_revision_above_zero: "the revision of a store is above zero even before the first write",
-    a_create_needs_the_key_to_be_absent: "a create of a key that is there fails with AlreadyExists and shows what is there",
-    an_update_needs_the_expected_revision: "an update happens only if the key is at the expected revision; a Conflict shows what is there",
-    a_delete_needs_the_expected_revision: "a delete happens only if the key is at the expected revision; a Conflict shows what is there",
-    a_failed_write_changes_nothing: "a write that fails changes nothing and is no event",
-    a_key_that_came_back_is_new: "a key that was deleted and created again has the revision of its second creation as `created`",
-    of_many_writers_exactly_one_wins: "of many updates that expect the same revision exactly one happens, and the others are shown a later state",
-    of_many_creators_exactly_one_wins: "of many creates of one key exactly one happens",
-    any_bytes_are_kept: "a value is any bytes, none at all and large ones included, and is read as it was written",
-    any_key_is_kept: "a key may be long and hold any text",
-    a_dropped_write_happens_whole_or_not_at_all: "a write whose future is dropped happens whole or not at all, and the store goes on",
+    empty_store_has_a_revision_above_zero: "the revision of a store is above zero even before the first write",
+    create_of_existing_key_fails: "a create of a key that is there fails with AlreadyExists and shows what is there",
+    update_at_another_revision_fails: "an update happens only if the key is at the expected revision; a Conflict shows what is there",
+    delete_at_another_revision_fails: "a delete happens only if the key is at the expected revision; a Conflict shows what is there",
+    failed_write_changes_nothing: "a write that fails changes nothing and is no event",
+    recreated_key_has_new_revisions: "a key that was deleted and created again has the revision of its second creation as `created`",
+    exactly_one_of_many_writers_succeeds: "of many updates that expect the same revision exactly one happens, and the others are shown a later state",
+    exactly_one_of_many_creators_succeeds: "of many creates of one key exactly one happens",
+    value_of_any_bytes_is_stored_unchanged: "a value is any bytes, none at all and large ones included, and is read as it was written",
+    any_valid_key_is_stored: "a key may be long and hold any text",
+    dropped_write_is_atomic: "a write whose future is dropped happens whole or not at all, and the store goes on",
 }
 
 async fn each_write_takes_a_later_revision(subject: Subject) -> Verdict {
@@ -42,7 +42,7 @@ async fn each_write_takes_a_later_revision(subject: Subject) -> Verdict {
     Ok(())
 }
 
-async fn an_empty_store_has_a_revision_above_zero(subject: Subject) -> Verdict {
+async fn empty_store_has_a_revision_above_zero(subject: Subject) -> Verdict {
     let now = subject.now().await?;
     subject.require(now > Revision::ZERO, || format!("{now:?}"))?;
     let page = subject.list(subject.range(), None, 0).await?;
@@ -52,7 +52,7 @@ async fn an_empty_store_has_a_revision_above_zero(subject: Subject) -> Verdict {
     subject.require(found.is_none() && revision >= now, || format!("{found:?} at {revision:?}"))
 }
 
-async fn a_create_needs_the_key_to_be_absent(subject: Subject) -> Verdict {
+async fn create_of_existing_key_fails(subject: Subject) -> Verdict {
     let created = subject.create("a", "first").await?;
     let second = subject.store.create(&subject.key("a"), "second".into(), None).await;
     let there = kept(subject.key("a"), "first", created, created);
@@ -61,7 +61,7 @@ async fn a_create_needs_the_key_to_be_absent(subject: Subject) -> Verdict {
     subject.require_eq("the key", subject.get("a").await?, Some(there))
 }
 
-async fn an_update_needs_the_expected_revision(subject: Subject) -> Verdict {
+async fn update_at_another_revision_fails(subject: Subject) -> Verdict {
     let created = subject.create("a", "1").await?;
     let updated = subject.update("a", created, "2").await?;
     let there = kept(subject.key("a"), "2", created, updated);
@@ -75,7 +75,7 @@ async fn an_update_needs_the_expected_revision(subject: Subject) -> Verdict {
     subject.require_eq("the key", subject.get("a").await?, Some(there))
 }
 
-async fn a_delete_needs_the_expected_revision(subject: Subject) -> Verdict {
+async fn delete_at_another_revision_fails(subject: Subject) -> Verdict {
     let created = subject.create("a", "1").await?;
     let updated = subject.update("a", created, "2").await?;
     let there = kept(subject.key("a"), "2", created, updated);
@@ -90,7 +90,7 @@ async fn a_delete_needs_the_expected_revision(subject: Subject) -> Verdict {
     Ok(())
 }
 
-async fn a_failed_write_changes_nothing(subject: Subject) -> Verdict {
+async fn failed_write_changes_nothing(subject: Subject) -> Verdict {
     let created = subject.create("a", "1").await?;
     let mut watch = subject.watch(subject.range(), created).await?;
     let key = subject.key("a");
@@ -103,7 +103,7 @@ async fn a_failed_write_changes_nothing(subject: Subject) -> Verdict {
     subject.require_eq("the next event", watch.event().await?.revision(), after)
 }
 
-async fn a_key_that_came_back_is_new(subject: Subject) -> Verdict {
+async fn recreated_key_has_new_revisions(subject: Subject) -> Verdict {
     let first = subject.create("a", "1").await?;
     subject.delete("a", first).await?;
     let second = subject.create("a", "2").await?;
@@ -114,7 +114,7 @@ async fn a_key_that_came_back_is_new(subject: Subject) -> Verdict {
     subject.require(super::previous(&events[1]).is_none(), || format!("{:?} is no creation", events[1]))
 }
 
-async fn of_many_writers_exactly_one_wins(subject: Subject) -> Verdict {
+async fn exactly_one_of_many_writers_succeeds(subject: Subject) -> Verdict {
     const WRITERS: usize = 8;
     let mut at = subject.create("a", "0").await?;
     for round in 0..20 {
@@ -142,7 +142,7 @@ async fn of_many_writers_exactly_one_wins(subject: Subject) -> Verdict {
     Ok(())
 }
 
-async fn of_many_creators_exactly_one_wins(subject: Subject) -> Verdict {
+async fn exactly_one_of_many_creators_succeeds(subject: Subject) -> Verdict {
     for round in 0..10 {
         let mut creators = JoinSet::new();
         for creator in 0..8 {
@@ -159,8 +159,8 @@ async fn of_many_creators_exactly_one_wins(subject: Subject) -> Verdict {
     Ok(())
 }
 
-async fn any_bytes_are_kept(subject: Subject) -> Verdict {
-    // A little below the limit: etcd counts the request around the value, too.
+async fn value_of_any_bytes_is_stored_unchanged(subject: Subject) -> Verdict {
+    // A little below the limit, because etcd also counts the rest of the request.
     let largest = VALUE_BYTES_MAX - 8 * 1024;
     let pattern = |length: usize| (0..length).map(|n| (n % 251) as u8).collect::<Vec<u8>>();
     for (name, value) in [
@@ -181,7 +181,7 @@ async fn any_bytes_are_kept(subject: Subject) -> Verdict {
     subject.require(all_read, || format!("a list shows {:?}", page.items))
 }
 
-async fn any_key_is_kept(subject: Subject) -> Verdict {
+async fn any_valid_key_is_stored(subject: Subject) -> Verdict {
     let long = "n".repeat(253);
     let names = ["a.b-c", "ü-ß-日本", "x y", "%2F", "a:b", "~", long.as_str()];
     for name in names {
@@ -195,7 +195,7 @@ async fn any_key_is_kept(subject: Subject) -> Verdict {
     subject.require_eq("the number of keys", page.items.len(), names.len())
 }
 
-async fn a_dropped_write_happens_whole_or_not_at_all(subject: Subject) -> Verdict {
+async fn dropped_write_is_atomic(subject: Subject) -> Verdict {
     for round in 0..10 {
         let name = format!("k{round}");
         // The future is polled once or not at all, then dropped.

@@ -1,5 +1,5 @@
-//! The committer: the one thread that writes. It takes what writers queued, decides each wish,
-//! writes all of it with one sync, makes it visible, and only then answers.
+//! The committer: the only thread that writes. It takes queued requests, decides each of them,
+//! writes all changes with one sync, makes them visible, and only then answers.
 //!
 //! ```text
 //!   Queue ─▶ Plan (pure) ─▶ Engine::commit, one sync ─▶ index, recent values, watchers ─▶ answers
@@ -8,9 +8,9 @@
 //!     dead revisions          drop the engine, open it again: is the batch there?
 //! ```
 //!
-//! Nothing is visible before it is durable. A commit that failed is looked for after reopening, so
-//! that a writer is told the truth; only when the disk cannot be read either is the outcome open,
-//! and then the fault says so.
+//! Nothing is visible before it is durable. After a failed commit the committer reopens the file
+//! and looks for the batch, so that a writer gets the true outcome. Only if the disk is unreadable
+//! too is the outcome unknown, and then the fault says so.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -24,65 +24,66 @@ use listwatch_meta::Revision;
 use tokio::sync::oneshot;
 
 use super::engine::{Change, Disk, Engine, EngineError, Unsynced};
-use super::plan::{Index, Length, Lost, Plan, Record};
-use super::queue::{Crowd, Denial, Request, Taken, Wish};
+use super::plan::{Conflict, Index, Length, Plan, Record};
+use super::queue::{Batch, ExpectedWriters, Request, WriteError, WriteOp};
 use super::record::Header;
 use super::repack::Copy;
 use super::{EmbeddedOptions, Inner, State};
 use crate::error::StoreFault;
 use crate::mvcc::Entry;
-use crate::retention::Keeper;
+use crate::retention::RetentionTracker;
 use crate::ttl::{self, Millis};
 
-/// Each commit removes at most this many keys whose TTL ran out.
+/// Expired keys that one commit removes.
 const EXPIRE_PER_COMMIT: usize = 256;
 
-/// A commit of writes removes at most this many dead revisions from the disk, plus
-/// [`DEAD_PER_WRITE`] for each write, so that removing keeps up with writing and no commit is slow.
-/// It removes none while there are fewer: removing touches other pages than writing does.
+/// Dead revisions that a commit of writes removes from the disk, plus [`DEAD_PER_WRITE`] for each
+/// write, so that removal keeps up and no commit is slow. A commit removes none while there are
+/// fewer, because removal touches other pages than writes do.
 const DEAD_PER_COMMIT: usize = if cfg!(test) { 5 } else { 64 };
 
 /// See [`DEAD_PER_COMMIT`].
 const DEAD_PER_WRITE: usize = 2;
 
-/// When nobody writes a commit removes this many: a writer that comes waits for one such commit.
+/// Dead revisions that an idle commit removes; a new writer waits for one such commit.
 const DEAD_WHEN_IDLE: usize = if cfg!(test) { 7 } else { 256 };
 
-/// When nobody writes, this many entries of history are dropped from memory at a time.
+/// History entries that are dropped from memory at a time while no writer is active.
 const TRIM_WHEN_IDLE: usize = 1024;
 
-/// The committer waits at most this part of the last commit's time, and at most
-/// [`CROWD_PATIENCE_MAX`], for the writers that it has just answered.
-const CROWD_PATIENCE_PART: u32 = 4;
+/// Divisor of the last commit's duration, which gives the time that the committer waits for the
+/// writers it has just answered; at most [`RETURN_WAIT_MAX`].
+const RETURN_WAIT_DIVISOR: u32 = 4;
 
-/// See [`CROWD_PATIENCE_PART`].
-const CROWD_PATIENCE_MAX: Duration = Duration::from_millis(1);
+/// See [`RETURN_WAIT_DIVISOR`].
+const RETURN_WAIT_MAX: Duration = Duration::from_millis(1);
 
-/// After this long without a commit the engine is told to make the file ready for a crash, so that
-/// opening it again needs no repair. Under a steady load a crash costs the repair.
+/// Time without a commit after which the engine prepares the file for a crash, so that opening it
+/// needs no repair. Under a steady load, a crash costs a repair.
 const QUIET: Duration = Duration::from_millis(500);
 
-/// After a failed commit the store's own work (TTLs, removal of old revisions) rests this long.
-/// Writers may try at any time.
+/// Pause of the store's own work (TTLs, removal of old revisions) after a failed commit. Writers
+/// may try at any time.
 const REST_AFTER_FAILURE: Duration = if cfg!(test) { Duration::from_millis(5) } else { Duration::from_secs(1) };
 
-/// An engine that could not be opened again is tried at most this often.
+/// Minimum time between two tries to reopen the engine.
 const REOPEN_EVERY: Duration = if cfg!(test) { Duration::from_millis(5) } else { Duration::from_secs(1) };
 
-/// How often the age of history is looked at when nobody writes.
+/// Interval at which the age of history is checked while no writer is active.
 const RETENTION_EVERY: Duration = Duration::from_secs(30);
 
-/// A write needs about this many times its size in free space: the copies of the engine's pages.
+/// Free bytes that a write needs per byte of its size, because the engine copies pages.
 const SPACE_PER_BYTE: u64 = 4;
 
-/// Values take at most about this many times their size in the file: the engine's pages are of sizes
-/// that double.
+/// Approximate bytes of the file per byte of values, because the engine's page sizes are powers of
+/// two.
 const FILE_PER_BYTE: u64 = 2;
 
-/// The two clocks of deadlines. They fall due on a steady one, which begins with the wall clock's
-/// milliseconds since the epoch when the store is opened, so that nobody who sets the wall clock makes
-/// a key go early. They are stored on the wall clock, read anew for each commit: a store that was
-/// opened before the machine knew the time writes true deadlines as soon as it does.
+/// The two clocks of deadlines. Deadlines expire on a steady clock, which starts at the wall
+/// clock's milliseconds since the epoch when the store is opened, so that setting the wall clock
+/// never expires a key early. They are stored in wall-clock time, which is read for each commit: a
+/// store opened before the machine knew the time stores correct deadlines as soon as the clock is
+/// set.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Clock {
     opened: Instant,
@@ -90,7 +91,7 @@ pub(super) struct Clock {
     wall: fn() -> SystemTime,
 }
 
-/// What both clocks show at one moment.
+/// The readings of both clocks at one moment.
 #[derive(Clone, Copy, Debug)]
 struct Now {
     steady: Millis,
@@ -118,84 +119,84 @@ impl Clock {
     }
 }
 
-/// Milliseconds since the epoch, rounded up: a key never goes early.
+/// Milliseconds since the epoch, rounded up so that a key never expires early.
 pub(super) fn millis_of(time: SystemTime) -> Millis {
     let since = time.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
     u64::try_from(since.as_nanos().div_ceil(1_000_000)).unwrap_or(Millis::MAX)
 }
 
-/// The time of so many milliseconds since the epoch.
+/// Converts milliseconds since the epoch to a time.
 pub(super) fn time_of(millis: Millis) -> SystemTime {
     SystemTime::UNIX_EPOCH.checked_add(Duration::from_millis(millis)).unwrap_or(SystemTime::UNIX_EPOCH)
 }
 
-/// See the file's head. Dropping it closes the store, also when the thread panics.
+/// The committer. Dropping it closes the store, also when the thread panics.
 pub(super) struct Committer {
     pub inner: Arc<Inner>,
     pub disk: Arc<dyn Disk>,
     pub clock: Clock,
     pub options: EmbeddedOptions,
     pub engine: Option<Engine>,
-    /// Revisions on disk that nobody can ask for any more, oldest first.
+    /// Revisions on disk that are no longer readable, oldest first.
     pub dead: VecDeque<Revision>,
-    /// What the disk says about the oldest readable revision. It may lag behind the index until
+    /// The oldest readable revision according to the disk. It may be older than the index's until
     /// the revisions are removed.
     pub oldest_on_disk: Revision,
-    /// When the last commit was made that a crash would leave for repair.
+    /// The time of the last commit that would need a repair after a crash.
     pub unrepaired: Option<Instant>,
-    /// The writers that are likely to come back.
-    pub crowd: Crowd,
-    /// When dead revisions were last removed while commits fail.
+    /// The writers that are likely to return.
+    pub expected_writers: ExpectedWriters,
+    /// The time of the last removal of dead revisions while commits fail.
     pub tidied: Option<Instant>,
-    /// What has to be settled when the engine is opened again.
+    /// The data that must be written again when the engine is reopened.
     pub unsynced: Arc<Unsynced>,
     #[cfg(test)]
     pub planted: Option<Bug>,
-    /// When the last commit failed, if none succeeded since.
+    /// The time of the last failed commit, if none succeeded since.
     pub failed: Option<Instant>,
-    /// When the engine was last opened again after a failure.
+    /// The time when the engine was last reopened after a failure.
     pub reopened: Option<Instant>,
-    /// What is stored contradicts itself: the store serves nothing any more.
+    /// The stored data contradicts itself: the store serves no requests any more.
     pub broken: bool,
 }
 
-/// A bug that tests plant, to see that it is caught.
+/// Bugs that tests plant, to check that they are detected.
 #[cfg(test)]
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) enum Bug {
     /// A writer is answered before its write is synced.
     AnswersTooEarly,
-    /// What a failed sync left behind counts as written.
+    /// Data of a failed sync counts as written.
     TrustsFailedSync,
-    /// A write that is in doubt is denied without a look at the disk.
+    /// A write with an unknown outcome is reported as failed without a check of the disk.
     DeniesWithoutLooking,
-    /// The record of a removal goes from the disk before the state that it removed.
+    /// The record of a removal is deleted from disk before the state that it removed.
     RemovesTombstonesFirst,
-    /// What goes from the disk while the store is copied stays in the copy.
+    /// Revisions deleted while the store is copied stay in the copy.
     ForgetsWhatDied,
-    /// A deadline is lost when the store is opened again.
+    /// A deadline is lost when the store is reopened.
     ForgetsDeadlines,
-    /// A compaction is acknowledged and not written.
+    /// A compaction is acknowledged but not written.
     ForgetsCompaction,
 }
 
-/// What a request comes to, told when the batch is durable.
+/// The result of a request, sent when the batch is durable.
 enum Pending {
-    Written(oneshot::Sender<Result<Revision, Denial>>, Result<Revision, Lost>),
-    Refused(oneshot::Sender<Result<Revision, Denial>>, StoreFault),
+    Written(oneshot::Sender<Result<Revision, WriteError>>, Result<Revision, Conflict>),
+    Refused(oneshot::Sender<Result<Revision, WriteError>>, StoreFault),
     Compacted(oneshot::Sender<Result<(), StoreFault>>),
 }
 
 impl Committer {
-    /// Serves until the queue is closed.
+    /// Serves requests until the queue is closed.
     pub(super) fn run(mut self) {
         loop {
-            let requests = match self.inner.queue.take(self.wake_at(), self.crowd) {
-                Taken::Requests(requests) => requests,
-                Taken::Nothing => Vec::new(),
-                Taken::Closed => return,
+            let requests = match self.inner.queue.take(self.wake_at(), self.expected_writers) {
+                Batch::Requests(requests) => requests,
+                Batch::Nothing => Vec::new(),
+                Batch::Closed => return,
             };
-            self.tidy();
+            self.remove_dead();
             if !self.broken && self.engine.as_ref().is_some_and(Engine::has_failed) {
                 self.reopen();
             }
@@ -208,7 +209,7 @@ impl Committer {
         }
     }
 
-    /// Until when there is nothing to do by itself.
+    /// The time of the next own work.
     fn wake_at(&self) -> Instant {
         let now = Instant::now();
         if self.broken {
@@ -232,13 +233,13 @@ impl Committer {
         resting.map_or(idle, |until| idle.max(until))
     }
 
-    /// Decides, writes, shows and answers one batch, and does the store's own work along with it.
+    /// Decides, writes, publishes and answers one batch, together with the store's own work.
     fn commit(&mut self, requests: Vec<Request>) {
         let now = self.clock.now();
         let resting = self.failed.is_some_and(|at| at.elapsed() < REST_AFTER_FAILURE);
         let full = self.full(&requests);
         let mut pending = Vec::with_capacity(requests.len());
-        // The room in the queue is given back when the batch is done.
+        // The queue's room is released when the batch is done.
         let mut rooms = Vec::with_capacity(requests.len());
         let mut compact_to = Revision::ZERO;
         let mut replacement = None;
@@ -247,13 +248,13 @@ impl Committer {
             let mut plan = Plan::new(&state.index.mvcc);
             if !resting {
                 for (key, revision) in state.index.deadlines.all_due(now.steady, EXPIRE_PER_COMMIT) {
-                    // A deadline is forgotten when its revision is replaced, so this finds it.
+                    // A deadline is dropped when its revision is replaced, so this finds the key.
                     let _ = plan.delete(&key, revision);
                 }
             }
             for request in requests {
                 match request {
-                    Request::Write { key, wish: Wish::Put { expected, value, ttl }, answer, room } => {
+                    Request::Write { key, op: WriteOp::Put { expected, value, ttl }, answer, room } => {
                         rooms.push(room);
                         pending.push(match &full {
                             Some(fault) => Pending::Refused(answer, fault.clone()),
@@ -265,7 +266,7 @@ impl Committer {
                             }
                         });
                     }
-                    Request::Write { key, wish: Wish::Delete { expected }, answer, room } => {
+                    Request::Write { key, op: WriteOp::Delete { expected }, answer, room } => {
                         rooms.push(room);
                         pending.push(Pending::Written(answer, plan.delete(&key, expected)));
                     }
@@ -285,48 +286,48 @@ impl Committer {
         }
         let began = Instant::now();
         let result = self.write(&records, compact_to, resting);
-        let patience = (began.elapsed() / CROWD_PATIENCE_PART).min(CROWD_PATIENCE_MAX);
+        let patience = (began.elapsed() / RETURN_WAIT_DIVISOR).min(RETURN_WAIT_MAX);
         match &result {
             Ok(()) => self.show(&records, compact_to, now),
             Err(_) => self.failed = Some(Instant::now()),
         }
-        self.crowd = Crowd { requests: pending.len() + self.inner.queue.len(), patience };
+        self.expected_writers = ExpectedWriters { requests: pending.len() + self.inner.queue.len(), patience };
         drop(rooms);
         for asker in pending {
             self.answer(asker, &result);
         }
         if let Some((copy, answer)) = replacement {
-            // An asker that went away leaves the former engine to be closed here.
+            // If the receiver was dropped, the former engine is closed here.
             if let Err(Ok(former)) = answer.send(self.replace(copy)) {
                 former.close();
             }
         }
     }
 
-    /// While commits fail: removes dead revisions from time to time. By itself, because a batch that
-    /// the disk has no room for would take it along; and though writers keep failing, because it is
-    /// what makes room for them.
-    fn tidy(&mut self) {
+    /// Removes dead revisions from time to time while commits fail. It is a commit of its own,
+    /// because a batch that does not fit on the disk would fail it too; and it runs although
+    /// writers keep failing, because it makes room for them.
+    fn remove_dead(&mut self) {
         let due = self.tidied.is_none_or(|at| at.elapsed() >= REST_AFTER_FAILURE);
         if self.failed.is_none() || self.engine.is_none() || self.broken || !due {
             return;
         }
         self.tidied = Some(Instant::now());
         match self.write(&[], Revision::ZERO, false) {
-            // What left the window meanwhile is dead now.
+            // Revisions that left the window meanwhile are dead now.
             Ok(()) => self.show(&[], Revision::ZERO, self.clock.now()),
             Err(_) => self.failed = Some(Instant::now()),
         }
     }
 
-    /// Completes a copy of the store and goes on in it; hands back the former engine. When that
-    /// fails all goes on as before.
+    /// Completes a copy of the store and switches to it; returns the former engine. On failure the
+    /// store continues with the former one.
     fn replace(&mut self, mut copy: Copy) -> Result<Engine, StoreFault> {
         let oldest = self.inner.state.read().index.mvcc.oldest();
         copy.complete(&self.inner, oldest)?;
         let snapshot = copy.engine.snapshot()?;
         let Some(former) = self.engine.take() else { return Err(self.inner.state.read().fault()) };
-        match self.disk.take_beside() {
+        match self.disk.promote_side() {
             Ok(()) => {
                 self.inner.state.write().snapshot = Ok(Arc::new(snapshot));
                 self.engine = Some(copy.engine);
@@ -336,20 +337,20 @@ impl Committer {
             }
             Err(error) => {
                 tracing::error!(%error, "the store's copy cannot take its place; opening the store again");
-                // Which of the two is there now only opening tells; both hold everything.
+                // Only opening shows which of the two files is in place; both are complete.
                 drop(snapshot);
                 copy.engine.close();
                 self.engine = Some(former);
                 let _ = self.exchange_engine();
-                self.let_readers_in();
+                self.admit_readers();
                 Err(EngineError::from(error).into())
             }
         }
     }
 
-    /// Is there too little room for what is to be written?
+    /// Whether the free space is too small for the batch.
     fn full(&self, requests: &[Request]) -> Option<StoreFault> {
-        if !requests.iter().any(|request| matches!(request, Request::Write { wish: Wish::Put { .. }, .. })) {
+        if !requests.iter().any(|request| matches!(request, Request::Write { op: WriteOp::Put { .. }, .. })) {
             return None;
         }
         let bytes: u64 = requests.iter().map(|request| request.bytes() as u64).sum();
@@ -358,7 +359,7 @@ impl Committer {
         if free >= needed {
             return None;
         }
-        // What deletes and compaction made free is room within the file.
+        // Space freed by deletes and compaction is within the file.
         let held = self.inner.state.read().index.bytes() * FILE_PER_BYTE;
         let within = self.disk.used_bytes().unwrap_or(0).saturating_sub(held);
         (free + within < needed).then(|| {
@@ -370,8 +371,8 @@ impl Committer {
         })
     }
 
-    /// Writes a batch, and dead revisions and the quiet-time preparation as they come. After a
-    /// failure the engine is opened again, and what the disk says about the batch counts.
+    /// Writes a batch, with dead revisions and the crash preparation as they are due. After a
+    /// failure the engine is reopened, and the disk's content determines the batch's outcome.
     fn write(&mut self, records: &[Record], compact_to: Revision, resting: bool) -> Result<(), StoreFault> {
         let dead = match records.len() {
             _ if resting => 0,
@@ -385,7 +386,7 @@ impl Committer {
         let oldest = if self.planted == Some(Bug::ForgetsCompaction) { self.oldest_on_disk } else { oldest };
         let oldest = (oldest > self.oldest_on_disk && (!dead.is_empty() || !compact_to.is_zero())).then_some(oldest);
         let quick_repair = records.is_empty() && self.unrepaired.is_some_and(|at| at.elapsed() >= QUIET);
-        // What a commit freed can be written to only after the next one.
+        // Space freed by a commit is writable only after the next one.
         let frees = self.failed.is_some() && !resting;
         if records.is_empty() && dead.is_empty() && oldest.is_none() && !quick_repair && !frees {
             return Ok(());
@@ -400,7 +401,7 @@ impl Committer {
             }
             Err(error) => {
                 let recovered = self.recover(records, error);
-                self.let_readers_in();
+                self.admit_readers();
                 recovered?;
             }
         }
@@ -417,21 +418,21 @@ impl Committer {
         Ok(())
     }
 
-    /// A commit failed: opens the engine again and looks for the batch. Readers wait meanwhile.
+    /// Reopens the engine after a failed commit and looks for the batch. Readers wait meanwhile.
     ///
     /// # Errors
-    /// The batch is not there, or nothing can be known about it.
+    /// The batch is not there, or its outcome is unknown.
     fn recover(&mut self, records: &[Record], error: EngineError) -> Result<(), StoreFault> {
         #[cfg(test)]
         if self.planted == Some(Bug::DeniesWithoutLooking) {
             let _ = self.exchange_engine();
-            self.let_readers_in();
+            self.admit_readers();
             return Err(StoreFault::NoSpace("a bug on purpose".to_owned()));
         }
         tracing::error!(%error, "a write to the store failed; opening it again");
         let current = self.inner.state.read().index.mvcc.current();
         match self.exchange_engine() {
-            // Nothing shows whether the store's own work was done: it is done again.
+            // The outcome of the store's own work is unknown, so it is done again.
             Ok(found) if records.is_empty() && found.is_empty() => Err(error.into()),
             Ok(found) if found.len() == records.len() => {
                 let same =
@@ -451,7 +452,7 @@ impl Committer {
         }
     }
 
-    /// What is stored cannot be: nothing more is written or read, an operator must look.
+    /// Stops all reads and writes, because the stored data is invalid; an operator must act.
     fn give_up(&mut self, what: String) -> StoreFault {
         self.give_up_locked(&mut self.inner.clone().state.write(), what)
     }
@@ -463,7 +464,7 @@ impl Committer {
         state.fault()
     }
 
-    /// Tries to get an engine where there is none, at most every [`REOPEN_EVERY`].
+    /// Tries to reopen a closed engine, at most every [`REOPEN_EVERY`].
     fn reopen(&mut self) -> bool {
         if self.reopened.is_some_and(|at| at.elapsed() < REOPEN_EVERY) {
             return false;
@@ -471,7 +472,7 @@ impl Committer {
         let open = match self.exchange_engine() {
             Ok(headers) => {
                 tracing::info!("the store is open again");
-                // Writes whose outcome was open turn out to have happened.
+                // Writes with an unknown outcome turn out to be complete.
                 let records: Vec<Record> =
                     headers.into_iter().map(|(revision, header)| (revision, header, None)).collect();
                 self.show(&records, Revision::ZERO, self.clock.now());
@@ -482,12 +483,12 @@ impl Committer {
                 false
             }
         };
-        self.let_readers_in();
+        self.admit_readers();
         open
     }
 
-    /// Closes the engine and opens it again; hands back what it holds beyond the index. Who wants to
-    /// read waits from here on until [`Committer::let_readers_in`].
+    /// Closes and reopens the engine; returns its records beyond the index. Readers wait from here
+    /// until [`Committer::admit_readers`].
     fn exchange_engine(&mut self) -> Result<Vec<(Revision, Header)>, EngineError> {
         self.reopened = Some(Instant::now());
         let inner = self.inner.clone();
@@ -502,7 +503,7 @@ impl Committer {
             self.unsynced = engine.unsynced();
             #[cfg(test)]
             self.unsynced.trusted.store(self.planted == Some(Bug::TrustsFailedSync), Ordering::Relaxed);
-            // Those that are reading finish first.
+            // Running reads finish first.
             engine.close();
         }
         let open = || {
@@ -526,8 +527,8 @@ impl Committer {
         opened.map(|(headers, _)| headers)
     }
 
-    /// What was found when the engine was opened again is shown, or cannot be.
-    fn let_readers_in(&self) {
+    /// Publishes the state of the reopened engine, or its error, to waiting readers.
+    fn admit_readers(&self) {
         let waiting = {
             let mut state = self.inner.state.write();
             state.reopening = false;
@@ -536,8 +537,8 @@ impl Committer {
         waiting.into_iter().for_each(Waker::wake);
     }
 
-    /// Makes durable changes visible: index, recent values, watchers. Then lets go of history that
-    /// left the window.
+    /// Publishes durable changes: index, recent values, watchers. Then drops history that left the
+    /// window.
     fn show(&mut self, records: &[Record], compact_to: Revision, now: Now) {
         let previous = self.previous_values(records);
         let mut wake = Vec::new();
@@ -547,7 +548,7 @@ impl Committer {
             state.index.steady_ahead = now.steady_ahead();
             for ((revision, header, value), previous) in records.iter().zip(previous) {
                 if let Err(damaged) = state.index.apply(*revision, header) {
-                    // The plan was made from this very index, so this is a bug or broken memory.
+                    // The plan was made from this index, so this is a bug or faulty memory.
                     self.give_up_locked(state, damaged.0);
                     break;
                 }
@@ -556,7 +557,7 @@ impl Committer {
             }
             let index = &mut state.index;
             let forget = index.keeper.forget_to(index.mvcc.current(), now.steady).max(compact_to);
-            // Neither passes the current revision.
+            // Neither bound exceeds the current revision.
             let _ = index.mvcc.compact(forget.min(index.mvcc.current()));
             state.timeline.note(index.mvcc.oldest(), index.mvcc.current(), now.steady);
             let limit = match records.len() {
@@ -568,7 +569,7 @@ impl Committer {
         wake.into_iter().for_each(Waker::wake);
     }
 
-    /// Drops up to `limit` entries of history and notes what is dead on disk.
+    /// Drops up to `limit` entries of history and records the dead revisions on disk.
     fn trim(&mut self, state: &mut State, limit: usize) {
         let Index { mvcc, keeper, .. } = &mut state.index;
         for _ in 0..limit {
@@ -582,8 +583,8 @@ impl Committer {
                 } else {
                     removal
                 };
-                // In this order: a removal must not go from the disk before the state that it removed,
-                // which would come to life again after a crash between two commits.
+                // The order matters: if a removal were deleted from disk before the state that it
+                // removed, that state would reappear after a crash between two commits.
                 self.dead.extend(entry.previous.map(|stored| stored.modified));
                 self.dead.extend(removal);
             } else if keeper.over_bytes() && mvcc.oldest() < mvcc.current() {
@@ -594,7 +595,7 @@ impl Committer {
         }
     }
 
-    /// The values that the changes replaced, for watchers; not loaded when there are none.
+    /// The replaced values, for watchers; not loaded if there are no watchers.
     fn previous_values(&self, records: &[Record]) -> Vec<Option<Bytes>> {
         let state = self.inner.state.read();
         let Ok(snapshot) = &state.snapshot else { return vec![None; records.len()] };
@@ -604,36 +605,36 @@ impl Committer {
         let first = state.index.mvcc.current().next();
         let load = |(_, header, _): &Record| {
             let previous = Some(header.previous).filter(|previous| !previous.is_zero())?;
-            // In this batch, among the recent ones, or on disk.
+            // The value is in this batch, among the recent ones, or on disk.
             let index = previous.get().checked_sub(first.get()).and_then(|index| usize::try_from(index).ok());
             let in_batch = index.and_then(|index| records.get(index)).and_then(|(_, _, value)| value.clone());
-            // What cannot be read now is tried again by the watcher, which can say why not.
+            // The watcher retries an unreadable value and reports the error.
             in_batch.or_else(|| state.recent.value(previous).cloned()).or_else(|| snapshot.value(previous).ok())
         };
         records.iter().map(load).collect()
     }
 
     fn answer(&self, pending: Pending, result: &Result<(), StoreFault>) {
-        // An asker that went away does not care.
+        // A dropped receiver needs no answer.
         match (pending, result) {
-            (Pending::Refused(answer, fault), _) => drop(answer.send(Err(Denial::Fault(fault)))),
-            (Pending::Written(answer, _), Err(fault)) => drop(answer.send(Err(Denial::Fault(fault.clone())))),
+            (Pending::Refused(answer, fault), _) => drop(answer.send(Err(WriteError::Fault(fault)))),
+            (Pending::Written(answer, _), Err(fault)) => drop(answer.send(Err(WriteError::Fault(fault.clone())))),
             (Pending::Written(answer, Ok(revision)), Ok(())) => drop(answer.send(Ok(revision))),
-            (Pending::Written(answer, Err(Lost)), Ok(())) => drop(answer.send(Err(Denial::Lost))),
+            (Pending::Written(answer, Err(Conflict)), Ok(())) => drop(answer.send(Err(WriteError::Conflict))),
             (Pending::Compacted(answer), result) => drop(answer.send(result.clone())),
         }
     }
 }
 
 fn cost(entry: &Entry<Length>) -> u64 {
-    Keeper::cost(entry.key.as_str().len(), entry.previous.map_or(0, |stored| stored.value as usize))
+    RetentionTracker::cost(entry.key.as_str().len(), entry.previous.map_or(0, |stored| stored.value as usize))
 }
 
 impl Drop for Committer {
     fn drop(&mut self) {
         self.inner.queue.close();
-        // Only a panic leaves requests behind.
-        while let Taken::Requests(requests) = self.inner.queue.take(Instant::now(), Crowd::default()) {
+        // Requests remain only after a panic.
+        while let Batch::Requests(requests) = self.inner.queue.take(Instant::now(), ExpectedWriters::default()) {
             requests.into_iter().for_each(|request| request.fail(StoreFault::Closed));
         }
         self.inner.room.close();

@@ -1,4 +1,4 @@
-//! The directory of an embedded store: whose it is, who has it open, and how it comes into being.
+//! The directory of an embedded store: its ownership, its lock and its creation.
 //!
 //! ```text
 //!   <dir>/LOCK          held while the store is open; holds the owner's process id
@@ -11,11 +11,12 @@
 //!   <dir>/store.redb.copy       a denser copy of store.redb, which will take its place
 //! ```
 //!
-//! `store.redb` is made under another name and renamed when it is whole, so a crash at any moment
-//! leaves either no store or a whole one. `FORMAT` without `store.redb` is a torn directory.
+//! `store.redb` is created under another name and renamed when complete, so a crash at any moment
+//! leaves either no store or a complete one. `FORMAT` without `store.redb` is an incomplete
+//! directory.
 //!
-//! The store holds Secrets in plain. On Unix the directory is its owner's alone (0700), and so are
-//! its files (0600), whatever the umask; looser ones of an older store are tightened.
+//! The store holds Secrets unencrypted. On Unix only the owner can access the directory (0700) and
+//! its files (0600), whatever the umask; wider modes of an older store are tightened.
 
 use std::fs::{self, File, OpenOptions, TryLockError};
 use std::io::{self, Read, Seek, Write};
@@ -37,25 +38,25 @@ const UNFINISHED_FORMAT_FILE: &str = "FORMAT.new";
 const RESTORING_FILE: &str = "store.redb.restoring";
 const COPY_FILE: &str = "store.redb.copy";
 
-/// Is there a store in this directory, whole or torn?
+/// Whether the directory holds a store, complete or not.
 pub(super) fn holds_store(path: &Path) -> bool {
     [STORE_FILE, FORMAT_FILE].iter().any(|name| path.join(name).exists())
 }
 
-/// A locked directory that holds a store. Dropping it gives the lock back.
+/// A locked directory with a store. Dropping it releases the lock.
 pub(super) struct StoreDir {
     path: PathBuf,
     _lock: File,
 }
 
 impl StoreDir {
-    /// Locks the directory and makes a store in it where there is none yet.
+    /// Locks the directory and creates a store in it if there is none.
     pub(super) fn prepare(path: &Path, cache_bytes: usize) -> Result<Self, OpenError> {
         let (dir, has_store) = Self::take(path, &[LOCK_FILE, UNFINISHED_FILE])?;
         dir.tighten();
         if has_store {
-            // A copy that did not take the store's place when a crash came.
-            dir.disk().drop_beside();
+            // Removes a copy that did not replace the store before a crash.
+            dir.disk().discard_side();
         } else {
             if path.join(FORMAT_FILE).try_exists().map_err(|error| dir.failed(error.into()))? {
                 let detail = format!("{STORE_FILE} is missing");
@@ -66,7 +67,7 @@ impl StoreDir {
         Ok(dir)
     }
 
-    /// Locks a directory that holds no store, for one that is to be restored there.
+    /// Locks a directory without a store, for a restore.
     pub(super) fn prepare_new(path: &Path) -> Result<Self, OpenError> {
         let (dir, has_store) = Self::take(path, &[LOCK_FILE, UNFINISHED_FILE, RESTORING_FILE])?;
         if has_store || path.join(FORMAT_FILE).try_exists().map_err(|error| dir.failed(error.into()))? {
@@ -76,26 +77,27 @@ impl StoreDir {
         Ok(dir)
     }
 
-    /// Makes and locks the directory, which must hold a store or nothing but `known` files; does it
-    /// hold a store?
+    /// Creates and locks the directory, which must hold a store or only `known` files. Returns
+    /// whether it holds a store.
     fn take(path: &Path, known: &[&str]) -> Result<(Self, bool), OpenError> {
         Self::take_after(path, known, || ())
     }
 
-    /// [`StoreDir::take`]; `meanwhile` is what others do between the first look and the lock.
+    /// As [`StoreDir::take`]; `meanwhile` runs between the first check and the lock, as another
+    /// process might.
     fn take_after(path: &Path, known: &[&str], meanwhile: impl FnOnce()) -> Result<(Self, bool), OpenError> {
         create_private_dir(path).map_err(|source| OpenError::Directory { path: path.to_owned(), source })?;
-        // Before the lock file is made: a foreign directory is left as it is.
+        // Checked before the lock file is created, so that a foreign directory stays unchanged.
         inspect(path, known)?;
         meanwhile();
         let lock = lock(path)?;
-        // Only now it stays what it is: another process may have made a store since the first look.
+        // Checked again under the lock: another process may have created a store since.
         let has_store = inspect(path, known)?;
         Ok((StoreDir { path: path.to_owned(), _lock: lock }, has_store))
     }
 
-    /// Takes from others what the modes of older stores, or whoever made the directory, gave them. A
-    /// store that belongs to another user still opens: then only the log tells.
+    /// Removes access for others that an older store or the directory's creator granted. A store of
+    /// another user still opens; only the log reports the failure.
     fn tighten(&self) {
         #[cfg(unix)]
         for path in [
@@ -103,7 +105,7 @@ impl StoreDir {
             self.path.join(LOCK_FILE),
             self.path.join(FORMAT_FILE),
             self.path.join(STORE_FILE),
-            // Left behind by an interrupted creation; used again under the same mode.
+            // A leftover of an interrupted creation, which will be reused with the same mode.
             self.path.join(UNFINISHED_FILE),
             self.path.join(UNFINISHED_FORMAT_FILE),
         ] {
@@ -114,23 +116,23 @@ impl StoreDir {
     fn create(&self, cache_bytes: usize) -> Result<(), OpenError> {
         let unfinished = self.path.join(UNFINISHED_FILE);
         let make = || -> Result<(), EngineError> {
-            // What an interrupted creation left behind was never used.
+            // A leftover of an interrupted creation was never used.
             create_private_file(&unfinished)?;
             Engine::create(&FileDisk::new(&unfinished), cache_bytes)?.close();
             rename(&unfinished, &self.path.join(STORE_FILE))?;
-            // The name must be as durable as what it names.
+            // The name must be as durable as the file.
             Ok(sync_directory(&self.path)?)
         };
         make().map_err(|error| self.failed(error))
     }
 
-    /// Says in the format file what the directory is, where it does not say so yet. For a store
-    /// that was opened: a foreign one is left as it is.
+    /// Writes the format file if it is missing. Called after a store was opened, so that a foreign
+    /// directory stays unchanged.
     pub(super) fn mark(&self) -> Result<(), OpenError> {
         self.write_format().map_err(|error| self.failed(error.into()))
     }
 
-    /// Writes the format file, whole or not at all.
+    /// Writes the format file atomically.
     fn write_format(&self) -> io::Result<()> {
         if self.path.join(FORMAT_FILE).try_exists()? {
             return Ok(());
@@ -148,25 +150,25 @@ impl StoreDir {
         FileDisk::new(&self.path.join(STORE_FILE))
     }
 
-    /// An empty file for a store that is being restored.
+    /// Creates an empty file for a store that is being restored.
     pub(super) fn unfinished(&self) -> io::Result<FileDisk> {
         let path = self.path.join(RESTORING_FILE);
         create_private_file(&path)?;
         Ok(FileDisk::new(&path))
     }
 
-    /// The restored store is whole and synced: it takes its name.
+    /// Renames the complete and synced restored store to its final name.
     pub(super) fn finish(&self, unfinished: &FileDisk) -> io::Result<()> {
         rename(&unfinished.path, &self.path.join(STORE_FILE))?;
         sync_directory(&self.path)
     }
 
-    /// Removes what a restore that was not finished wrote.
+    /// Removes the files of an unfinished restore.
     pub(super) fn discard_unfinished(&self) {
         let _ = fs::remove_file(self.path.join(RESTORING_FILE));
     }
 
-    /// An engine's error as an error of opening.
+    /// Converts an engine's error to an error of opening.
     pub(super) fn failed(&self, error: EngineError) -> OpenError {
         let path = self.path.clone();
         match error {
@@ -179,7 +181,8 @@ impl StoreDir {
     }
 }
 
-/// Does the directory hold a store of this format, or nothing but `known` files?
+/// Whether the directory holds a store of this format; fails unless it does or has only `known`
+/// files.
 fn inspect(path: &Path, known: &[&str]) -> Result<bool, OpenError> {
     let unusable = |source: io::Error| OpenError::Directory { path: path.to_owned(), source };
     let format = match fs::read_to_string(path.join(FORMAT_FILE)) {
@@ -203,8 +206,8 @@ fn inspect(path: &Path, known: &[&str]) -> Result<bool, OpenError> {
     Ok(has_store)
 }
 
-/// Makes a directory, and those above it that are missing, for the owner alone. Their names are
-/// durable afterwards, as whatever is to be stored below them will be.
+/// Creates a directory and its missing parents, accessible by the owner only. Their names are
+/// durable afterwards, as the later files must be.
 fn create_private_dir(path: &Path) -> io::Result<()> {
     let missing = path.ancestors().take_while(|directory| !directory.as_os_str().is_empty() && !directory.exists());
     let missing: Vec<&Path> = missing.collect();
@@ -218,12 +221,12 @@ fn create_private_dir(path: &Path) -> io::Result<()> {
     missing.iter().rev().try_for_each(|directory| sync_directory(parent(directory)))
 }
 
-/// Where the name of a file or directory stands.
+/// The directory that contains a file's name.
 fn parent(path: &Path) -> &Path {
     path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."))
 }
 
-/// Gives a file another name, which is durable after [`sync_directory`].
+/// Renames a file; durable after [`sync_directory`].
 fn rename(from: &Path, to: &Path) -> io::Result<()> {
     fs::rename(from, to)?;
     #[cfg(test)]
@@ -231,7 +234,7 @@ fn rename(from: &Path, to: &Path) -> io::Result<()> {
     Ok(())
 }
 
-/// Makes the names in a directory durable. Only Unix can.
+/// Makes the names in a directory durable. Only Unix supports it.
 fn sync_directory(path: &Path) -> io::Result<()> {
     #[cfg(unix)]
     File::open(path)?.sync_all()?;
@@ -240,7 +243,7 @@ fn sync_directory(path: &Path) -> io::Result<()> {
     Ok(())
 }
 
-/// What a power loss would do to names.
+/// Simulates the effect of a power loss on names.
 #[cfg(test)]
 mod names {
     use std::collections::BTreeSet;
@@ -248,7 +251,7 @@ mod names {
 
     use parking_lot::Mutex;
 
-    /// Directories with a name that would be taken back.
+    /// Directories with a name that a power loss would revert.
     static UNSYNCED: Mutex<BTreeSet<PathBuf>> = Mutex::new(BTreeSet::new());
     /// Directories in which a later name could have survived without an earlier one.
     static UNORDERED: Mutex<BTreeSet<PathBuf>> = Mutex::new(BTreeSet::new());
@@ -263,7 +266,7 @@ mod names {
         UNSYNCED.lock().remove(directory);
     }
 
-    /// Directories below `root` whose names are not durable, or did not become so in their order.
+    /// Directories below `root` whose names are not durable, or became durable in the wrong order.
     pub(super) fn doubtful_below(root: &Path) -> Vec<PathBuf> {
         let below = |directories: &Mutex<BTreeSet<PathBuf>>| -> Vec<PathBuf> {
             directories.lock().iter().filter(|directory| directory.starts_with(root)).cloned().collect()
@@ -272,12 +275,12 @@ mod names {
     }
 }
 
-/// Makes or empties a file that is the owner's alone.
+/// Creates or truncates a file that only the owner can access.
 fn create_private_file(path: &Path) -> io::Result<File> {
     private().create(true).truncate(true).open(path)
 }
 
-/// Opens to write; what is made that way is the owner's alone.
+/// Options that open for writing and create files for the owner only.
 fn private() -> OpenOptions {
     let mut options = OpenOptions::new();
     options.write(true);
@@ -286,7 +289,7 @@ fn private() -> OpenOptions {
     options
 }
 
-/// Takes all rights of group and others from what is at `path`, if anything is.
+/// Removes all rights of group and others from the file at `path`, if it exists.
 #[cfg(unix)]
 fn tighten(path: &Path) {
     use std::os::unix::fs::PermissionsExt;
@@ -304,7 +307,7 @@ fn tighten(path: &Path) {
     }
 }
 
-/// The first entry that no store makes; `None` when the directory is as good as empty.
+/// The first entry that no store creates; `None` if the directory counts as empty.
 fn foreign_entry(path: &Path, known: &[&str]) -> io::Result<Option<String>> {
     let mut names = Vec::new();
     for entry in fs::read_dir(path)? {
@@ -312,7 +315,7 @@ fn foreign_entry(path: &Path, known: &[&str]) -> io::Result<Option<String>> {
     }
     names.sort();
     Ok(names.into_iter().find(|name| {
-        // A mount point has a lost+found; hidden files are nobody's data.
+        // A mount point has a lost+found; hidden files are no user data.
         !known.contains(&name.as_str()) && name != "lost+found" && !name.starts_with('.')
     }))
 }
@@ -329,7 +332,7 @@ fn lock(path: &Path) -> Result<File, OpenError> {
         }
         Err(TryLockError::Error(error)) => return Err(unusable(error)),
     }
-    // The owner's id is a courtesy to people: a full disk must not keep a store from opening.
+    // The owner's id only informs people: a full disk must not keep a store from opening.
     let _ = file.set_len(0).and_then(|()| file.rewind()).and_then(|()| writeln!(file, "{}", std::process::id()));
     Ok(file)
 }
@@ -337,7 +340,7 @@ fn lock(path: &Path) -> Result<File, OpenError> {
 /// A file as a [`Disk`].
 pub(super) struct FileDisk {
     path: PathBuf,
-    /// The file was renamed and the directory not synced since: what is written to it could be lost
+    /// The file was renamed without a sync of the directory since: data written to it could be lost
     /// with its name.
     unsynced: AtomicBool,
 }
@@ -379,7 +382,7 @@ impl Disk for FileDisk {
     }
 
     fn used_bytes(&self) -> Option<u64> {
-        // The engine makes the file longer than it fills it: the hole at its end takes no room.
+        // The engine makes the file longer than needed; the hole at its end occupies no space.
         #[cfg(unix)]
         let used = |metadata: fs::Metadata| std::os::unix::fs::MetadataExt::blocks(&metadata) * 512;
         #[cfg(not(unix))]
@@ -387,18 +390,18 @@ impl Disk for FileDisk {
         fs::metadata(&self.path).ok().map(used)
     }
 
-    fn beside(&self) -> io::Result<Arc<dyn Disk>> {
+    fn create_side(&self) -> io::Result<Arc<dyn Disk>> {
         create_private_file(&self.copy())?;
         Ok(Arc::new(FileDisk::new(&self.copy())))
     }
 
-    fn take_beside(&self) -> io::Result<()> {
+    fn promote_side(&self) -> io::Result<()> {
         self.unsynced.store(true, Ordering::Relaxed);
         rename(&self.copy(), &self.path)?;
         self.sync_name()
     }
 
-    fn drop_beside(&self) {
+    fn discard_side(&self) {
         if let Err(error) = fs::remove_file(self.copy())
             && error.kind() != io::ErrorKind::NotFound
         {
@@ -428,7 +431,7 @@ mod tests {
     }
 
     #[test]
-    fn names_of_a_new_store_and_of_new_directories_above_it_are_durable() {
+    fn names_of_new_store_and_new_parent_directories_are_durable() {
         let root = tempfile::tempdir().unwrap();
         let store = EmbeddedStorage::open(root.path().join("a/b/store"), options()).unwrap();
         assert!(doubtful(&root).is_empty(), "promise: durable, {:?}", doubtful(&root));
@@ -450,7 +453,7 @@ mod tests {
     }
 
     #[test]
-    fn store_that_another_process_makes_before_the_lock_is_taken_is_kept() {
+    fn store_created_by_another_process_before_the_lock_is_kept() {
         let root = tempfile::tempdir().unwrap();
         let path = root.path().join("store");
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();

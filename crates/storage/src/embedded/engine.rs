@@ -1,5 +1,5 @@
-//! The engine behind the embedded store: redb, behind the few verbs that the store needs.
-//! (Why redb: `docs/decisions/0002-embedded-engine.md`.)
+//! The engine of the embedded store: a small interface to redb.
+//! `docs/decisions/0002-embedded-engine.md` gives the reasons for redb.
 //!
 //! ```text
 //!   headers  revision ─▶ Header      small; read whole when the store is opened
@@ -7,9 +7,9 @@
 //!   meta     "format", "oldest"
 //! ```
 //!
-//! After any failed commit the handle refuses everything (redb's rule); the store then drops it,
-//! opens the file again and looks whether the commit is there. So the engine is opened through a
-//! [`Disk`], which is also where tests put faults in.
+//! After any failed commit redb's handle fails every call. The store then drops the handle, opens
+//! the file again and checks whether the commit is there. So the engine is opened through a
+//! [`Disk`], which is also where tests inject faults.
 
 use std::fmt;
 use std::io;
@@ -27,51 +27,51 @@ use redb::{
     Table, TableDefinition,
 };
 
-use super::record::{self, Damaged, Header};
+use super::record::{self, CorruptRecord, Header};
 use crate::error::StoreFault;
 
 const HEADERS: TableDefinition<'_, u64, &[u8]> = TableDefinition::new("headers");
 const VALUES: TableDefinition<'_, u64, &[u8]> = TableDefinition::new("values");
 const META: TableDefinition<'_, &str, &[u8]> = TableDefinition::new("meta");
 
-/// What the `format` record says. The number rises when the records change.
+/// The content of the `format` record. The number increases when the records change.
 pub(super) const FORMAT: &str = "listwatch embedded store, format 1";
 const FORMAT_KEY: &str = "format";
 const OLDEST_KEY: &str = "oldest";
 
-/// Where the engine's bytes are.
+/// The file of an engine.
 pub(super) trait Disk: Send + Sync + 'static {
-    /// Opens them. Called again after a failure, when the former handle is dropped.
+    /// Opens the file. Called again after a failure, once the former handle is dropped.
     fn open(&self) -> io::Result<Box<dyn StorageBackend>>;
-    /// Room left for growth, in bytes, where it can be told.
+    /// Free bytes for growth, if known.
     fn free_bytes(&self) -> Option<u64>;
-    /// Bytes that it takes where it is, holes not counted, where it can be told.
+    /// Bytes that the file occupies, without holes, if known.
     fn used_bytes(&self) -> Option<u64>;
-    /// An empty disk beside this one, for a copy that may take its place.
-    fn beside(&self) -> io::Result<Arc<dyn Disk>>;
-    /// What is on the disk beside takes this one's place, durably; handles of the former keep what
-    /// they see. After an error either of the two may be here, and [`Disk::open`] tells which.
-    fn take_beside(&self) -> io::Result<()>;
-    /// Throws away what is beside, if anything is.
-    fn drop_beside(&self);
+    /// Creates an empty side file, for a copy that may replace this file.
+    fn create_side(&self) -> io::Result<Arc<dyn Disk>>;
+    /// Replaces this file with the side file, durably; open handles keep the former content. After
+    /// an error either file may be in place, and [`Disk::open`] shows which.
+    fn promote_side(&self) -> io::Result<()>;
+    /// Removes the side file, if there is one.
+    fn discard_side(&self);
 }
 
-/// Where something was written and no sync succeeded since; outlives the handles of one store.
+/// Tracks writes without a successful sync since; outlives the handles of a store.
 ///
-/// After a sync that failed nobody knows what reached the disk, while reads show all of it: Linux
-/// marks the pages clean and forgets them, and the next sync succeeds without them. So before
-/// anything builds upon what is seen then, it is written once more and synced. Holds a few bytes for
+/// After a failed sync the durable state is unknown while reads return all of the written data:
+/// Linux marks the pages clean and drops them, and the next sync succeeds without them. So the
+/// written data is written again and synced before anything depends on it. Holds a few bytes for
 /// each page of one commit.
 #[derive(Debug, Default)]
 pub(super) struct Unsynced {
     places: Mutex<Vec<(u64, usize)>>,
-    /// A bug on purpose: what a failed sync left behind is trusted.
+    /// Test bug: data of a failed sync is trusted.
     #[cfg(test)]
     pub trusted: AtomicBool,
 }
 
 impl Unsynced {
-    /// Makes durable what can be read: for a handle that was just opened.
+    /// Makes the readable data durable, after a handle was opened.
     fn settle(&self, file: &dyn StorageBackend) -> io::Result<()> {
         #[cfg(test)]
         if self.trusted.load(Ordering::Relaxed) {
@@ -84,7 +84,7 @@ impl Unsynced {
         let end = file.len()?;
         let mut page = Vec::new();
         for (offset, length) in places.iter() {
-            // What is behind the end was cut off again.
+            // Data behind the end was truncated again.
             if offset + *length as u64 <= end {
                 page.resize(*length, 0);
                 file.read(*offset, &mut page)?;
@@ -97,8 +97,8 @@ impl Unsynced {
     }
 }
 
-/// redb takes a backend by type; a [`Disk`] hands out a boxed one. Locking stays out of it: the
-/// directory has a lock of its own.
+/// redb takes a backend by type; a [`Disk`] returns a boxed one. There is no file lock, because the
+/// directory has its own.
 #[derive(Debug)]
 struct Boxed(Box<dyn StorageBackend>, Arc<Unsynced>);
 
@@ -119,7 +119,7 @@ impl StorageBackend for Boxed {
     }
     fn write(&self, offset: u64, data: &[u8]) -> io::Result<()> {
         let written = self.0.write(offset, data);
-        // What the disk had no room for is not there, nor would it be the next time.
+        // Data that did not fit is not on the disk, and would not fit the next time either.
         if written.as_ref().map_or_else(|error| !is_full(error), |()| true) {
             self.1.places.lock().push((offset, data.len()));
         }
@@ -130,16 +130,16 @@ impl StorageBackend for Boxed {
     }
 }
 
-/// Why the engine failed.
+/// The error of the engine.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum EngineError {
-    /// Disk full or quota reached.
+    /// The disk is full or the quota is reached.
     NoSpace(String),
-    /// Another error of the disk.
+    /// Any other error of the disk.
     Io(String),
-    /// What is stored cannot be.
+    /// The stored data is invalid.
     Corrupt(String),
-    /// Not a store of ours, or of another version: what its format record says.
+    /// The file is not one of this store's, or has another version; holds its format record.
     Foreign(String),
 }
 
@@ -184,7 +184,7 @@ impl From<io::Error> for EngineError {
     fn from(error: io::Error) -> Self {
         match error.kind() {
             _ if is_full(&error) => EngineError::NoSpace(error.to_string()),
-            // redb says so when the file does not begin as one of its own, or ends too early.
+            // redb returns this error if the file does not begin as its own, or ends too early.
             io::ErrorKind::InvalidData => EngineError::Foreign(error.to_string()),
             io::ErrorKind::UnexpectedEof => EngineError::Corrupt("the file ends too early".to_owned()),
             _ => EngineError::Io(error.to_string()),
@@ -192,14 +192,13 @@ impl From<io::Error> for EngineError {
     }
 }
 
-impl From<Damaged> for EngineError {
-    fn from(damaged: Damaged) -> Self {
+impl From<CorruptRecord> for EngineError {
+    fn from(damaged: CorruptRecord) -> Self {
         EngineError::Corrupt(damaged.0)
     }
 }
 
-/// Runs something on the engine. On damaged pages redb may panic instead of failing: that is an
-/// error like another here.
+/// Runs a call of the engine. redb may panic on damaged pages; a panic becomes an error.
 fn guarded<T>(run: impl FnOnce() -> Result<T, EngineError>) -> Result<T, EngineError> {
     catch_unwind(AssertUnwindSafe(run)).unwrap_or_else(|panic| {
         let text = panic.downcast_ref::<String>().map(String::as_str).or(panic.downcast_ref::<&str>().copied());
@@ -207,24 +206,24 @@ fn guarded<T>(run: impl FnOnce() -> Result<T, EngineError>) -> Result<T, EngineE
     })
 }
 
-/// Turns each of redb's error types into ours.
+/// Converts each of redb's error types.
 fn redb<T, E: Into<redb::Error>>(result: Result<T, E>) -> Result<T, EngineError> {
     result.map_err(|error| error.into().into())
 }
 
-/// One revision as it is on disk: header, and value where it wrote one.
+/// One revision as stored: the header, and the value if it wrote one.
 pub(super) type RawCopy = (Revision, Vec<u8>, Option<Vec<u8>>);
 
-/// What one commit does. All of it happens, or nothing.
+/// The changes of one atomic commit.
 #[derive(Default)]
 pub(super) struct Change<'a> {
-    /// New revisions, with the value of those that wrote one.
+    /// New revisions, with their values.
     pub records: &'a [(Revision, Header, Option<Bytes>)],
-    /// Revisions that nobody can ask for any more.
+    /// Revisions that are no longer readable.
     pub dead: &'a [Revision],
-    /// The oldest revision that can be read, when it moved.
+    /// The oldest readable revision, if it changed.
     pub oldest: Option<Revision>,
-    /// Slower, but after a crash that comes before the next commit the file needs no repair.
+    /// Slower, but the file needs no repair after a crash before the next commit.
     pub quick_repair: bool,
 }
 
@@ -238,21 +237,21 @@ impl fmt::Debug for Engine {
 pub(super) struct Engine {
     db: Database,
     unsynced: Arc<Unsynced>,
-    /// One count per snapshot, so that the engine is closed when nobody reads it.
+    /// One reference per snapshot, so that closing can wait for the readers.
     in_use: Arc<InUse>,
 }
 
-/// What an engine and its snapshots share.
+/// The state shared by an engine and its snapshots.
 #[derive(Default)]
 struct InUse {
-    /// The engine waits for its readers: those that read for long give up.
+    /// The engine waits for its readers; long reads stop.
     closing: AtomicBool,
-    /// Reading failed. redb's handle then refuses whatever it has not cached.
+    /// A read failed. redb's handle then fails every uncached read.
     failed: AtomicBool,
 }
 
 impl Engine {
-    /// Makes a new store on an empty disk.
+    /// Creates a store on an empty disk.
     pub(super) fn create(disk: &dyn Disk, cache_bytes: usize) -> Result<Self, EngineError> {
         guarded(|| {
             let engine = Self::handle(disk, &Arc::default(), cache_bytes)?;
@@ -265,7 +264,7 @@ impl Engine {
         })
     }
 
-    /// Opens a store that was made before, and refuses what is none.
+    /// Opens an existing store; fails for any other file.
     pub(super) fn open(disk: &dyn Disk, unsynced: &Arc<Unsynced>, cache_bytes: usize) -> Result<Self, EngineError> {
         guarded(|| {
             let engine = Self::handle(disk, unsynced, cache_bytes)?;
@@ -292,26 +291,26 @@ impl Engine {
         Ok(Engine { db, unsynced: unsynced.clone(), in_use: Arc::default() })
     }
 
-    /// Did somebody's reading fail? Opening again may help.
+    /// Whether a read failed. Opening the file again may help.
     pub(super) fn has_failed(&self) -> bool {
         self.in_use.failed.load(Ordering::Relaxed)
     }
 
-    /// What has to be settled when this engine's disk is opened again.
+    /// The data that must be written again when this disk is reopened.
     pub(super) fn unsynced(&self) -> Arc<Unsynced> {
         self.unsynced.clone()
     }
 
-    /// The oldest revision that can be read; zero when history is whole.
+    /// The oldest readable revision; zero when the history is complete.
     pub(super) fn oldest(&self) -> Result<Revision, EngineError> {
         self.snapshot()?.oldest()
     }
 
-    /// Hands out all headers after `after`, in the order of their revisions.
+    /// Passes all headers after `after` to a callback, in the order of their revisions.
     pub(super) fn headers_after(
         &self,
         after: Revision,
-        mut each: impl FnMut(Revision, Header) -> Result<(), Damaged>,
+        mut each: impl FnMut(Revision, Header) -> Result<(), CorruptRecord>,
     ) -> Result<(), EngineError> {
         guarded(|| {
             let table = redb(redb(self.db.begin_read())?.open_table(HEADERS))?;
@@ -324,7 +323,7 @@ impl Engine {
         })
     }
 
-    /// Does a change and returns when it is on stable storage.
+    /// Applies a change; returns when it is on stable storage.
     pub(super) fn commit(&self, change: &Change<'_>) -> Result<(), EngineError> {
         guarded(|| {
             let mut transaction = redb(self.db.begin_write())?;
@@ -349,7 +348,7 @@ impl Engine {
         })
     }
 
-    /// Adds revisions as another engine held them.
+    /// Adds revisions of another engine.
     pub(super) fn copy_in(&self, copies: &[RawCopy]) -> Result<(), EngineError> {
         guarded(|| {
             let transaction = redb(self.db.begin_write())?;
@@ -363,7 +362,7 @@ impl Engine {
         })
     }
 
-    /// The values as they are now, readable while later commits happen.
+    /// A snapshot of the current values, readable during later commits.
     pub(super) fn snapshot(&self) -> Result<Snapshot, EngineError> {
         guarded(|| {
             let transaction = redb(self.db.begin_read())?;
@@ -372,10 +371,10 @@ impl Engine {
         })
     }
 
-    /// Waits until nobody holds a snapshot, then closes.
+    /// Waits until no snapshot is held, then closes.
     pub(super) fn close(self) {
-        /// A reader holds a snapshot for the time of one page or batch; longer than this is a
-        /// reader that was forgotten, and closing goes on without it.
+        /// Wait for readers at closing. A reader holds a snapshot for one page or batch; closing
+        /// does not wait for a reader that exceeds this time.
         const READERS_WAIT: Duration = Duration::from_secs(10);
         const STEP: Duration = Duration::from_millis(1);
         self.in_use.closing.store(true, Ordering::Relaxed);
@@ -384,14 +383,14 @@ impl Engine {
             std::thread::sleep(STEP);
             waited += STEP;
         }
-        // Closing writes, and so may panic on a damaged file.
+        // Closing writes, and may therefore panic on a damaged file.
         let _ = catch_unwind(AssertUnwindSafe(move || drop(self.db)));
     }
 }
 
-/// Adds records in the order of their revisions. Behind the last one of the table, where a store
-/// writes, that fills its pages one after the other: one descent for all, and pages that are full;
-/// inserted one by one they would split in halves.
+/// Inserts records in the order of their revisions. At the end of the table, where a store writes,
+/// this fills the pages one after the other with one descent. Inserted one by one, pages would
+/// split in halves.
 fn insert(
     table: &mut Table<'_, u64, &'static [u8]>,
     records: impl Iterator<Item = (Revision, impl AsRef<[u8]>)>,
@@ -412,14 +411,14 @@ fn insert(
     Ok(())
 }
 
-/// A view of everything at one moment. As long as it lives the pages it sees are not reused.
+/// A snapshot. The engine does not reuse the snapshot's pages while it exists.
 pub(super) struct Snapshot {
     values: ReadOnlyTable<u64, &'static [u8]>,
     transaction: ReadTransaction,
     in_use: Arc<InUse>,
 }
 
-/// A revision as it is on disk, whole or not.
+/// The stored record of a revision, possibly damaged.
 pub(super) struct RawRecord<'a> {
     pub revision: Revision,
     pub header: Option<&'a [u8]>,
@@ -427,7 +426,7 @@ pub(super) struct RawRecord<'a> {
 }
 
 impl Snapshot {
-    /// The value written at a revision that is known to have written one.
+    /// The value of a revision that is known to have one.
     pub(super) fn value(&self, revision: Revision) -> Result<Bytes, EngineError> {
         self.noting(guarded(|| match redb(self.values.get(revision.get()))? {
             Some(record) => Ok(record::decode_value(revision, record.value())?),
@@ -435,7 +434,7 @@ impl Snapshot {
         }))
     }
 
-    /// Keeps in mind that the disk could not be read.
+    /// Records a failed read.
     fn noting<T>(&self, result: Result<T, EngineError>) -> Result<T, EngineError> {
         if matches!(result, Err(EngineError::Io(_))) && !self.in_use.closing.load(Ordering::Relaxed) {
             self.in_use.failed.store(true, Ordering::Relaxed);
@@ -443,7 +442,7 @@ impl Snapshot {
         result
     }
 
-    /// The oldest revision that can be read; zero when history is whole.
+    /// The oldest readable revision; zero when the history is complete.
     pub(super) fn oldest(&self) -> Result<Revision, EngineError> {
         guarded(|| {
             let meta = redb(self.transaction.open_table(META))?;
@@ -453,10 +452,10 @@ impl Snapshot {
         })
     }
 
-    /// Hands out what is there of each revision after `after`, in order, until `each` says to stop.
+    /// Passes the records after `after` to `each`, in order, until it returns false.
     ///
     /// # Errors
-    /// Also when the engine is to be closed meanwhile: who reads for long must not keep it.
+    /// Also when the engine is being closed, because a long read must not delay the closing.
     pub(super) fn records_after(
         &self,
         after: Revision,

@@ -1,5 +1,5 @@
-//! The whole store on a disk that fails, driven by random stories and compared with a model; and the
-//! checker's own test, by bugs planted on purpose.
+//! Random scenarios of a whole store on a failing disk, compared with a model. Planted bugs test
+//! the checker itself.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -15,34 +15,34 @@ use proptest::strategy::ValueTree;
 use proptest::test_runner::{TestError, TestRunner};
 
 use super::commit::Bug;
-use super::faults::{Chances, SimDisk, Struck};
+use super::faults::{FaultCounts, FaultRates, SimDisk};
 use super::{EmbeddedOptions, EmbeddedStorage, Engine};
 use crate::error::{CreateError, DeleteError, ReadError, StoreFault, UpdateError};
 use crate::retention::Retention;
 use crate::types::{ListQuery, Storage, StoreEvent, WatchItem};
 
-/// Each writer has so many keys, and nobody else writes them.
+/// Keys per writer; only their own writer writes them.
 const KEYS_PER_WRITER: usize = 3;
 
-/// After the faults have ceased the store works again within so many tries, some milliseconds apart.
+/// Tries until the store must work again after the faults, some milliseconds apart.
 const PATIENCE: usize = 2000;
 
-/// A key whose TTL is over goes within so many tries, two milliseconds apart.
+/// Tries until an expired key must be gone, two milliseconds apart.
 const EXPIRY_PATIENCE: usize = 500;
 
-/// A TTL is rounded to milliseconds, and so is the time when a store is opened again.
+/// A TTL is rounded to milliseconds, and so is the time when a store is reopened.
 const ROUNDING: Duration = Duration::from_millis(2);
 
-// ---- the stories ----
+// ---- scenarios ----
 
-/// What the disk does while the writers of a phase write.
+/// The fault of the disk during a phase.
 #[derive(Clone, Debug)]
 enum Fault {
     Nothing,
-    /// The power goes after so many writes and syncs.
+    /// The power fails after this many writes and syncs.
     Power(u64),
-    Chances(Chances),
-    /// So many blocks can be allocated.
+    FaultRates(FaultRates),
+    /// The number of blocks that can be allocated.
     Room(u64),
 }
 
@@ -52,24 +52,24 @@ struct Phase {
     seed: u64,
     writers: usize,
     writes: usize,
-    /// A denser copy is made meanwhile, to take the store's place.
+    /// A denser copy is made meanwhile and replaces the store.
     defragment: bool,
-    /// History is compacted meanwhile, up to so many revisions before the present.
+    /// The history is compacted meanwhile, up to this many revisions before the latest.
     compact: Option<u64>,
-    /// The store is closed and opened again afterwards, as it is after a power loss.
+    /// The store is closed and reopened afterwards, as after a power loss.
     reopen: bool,
 }
 
 #[derive(Clone, Debug)]
-struct Story {
+struct Scenario {
     retained: u64,
     phases: Vec<Phase>,
 }
 
 fn faults() -> impl Strategy<Value = Fault> {
     let chance = || prop_oneof![2 => Just(0_u32), 1 => 1..80_u32];
-    let chances = (chance(), chance(), chance(), chance(), chance(), prop_oneof![Just(0_u32), Just(500)]);
-    let chances = chances.prop_map(|(read, write, set_len, sync, open, rename)| Chances {
+    let fault_rates = (chance(), chance(), chance(), chance(), chance(), prop_oneof![Just(0_u32), Just(500)]);
+    let fault_rates = fault_rates.prop_map(|(read, write, set_len, sync, open, rename)| FaultRates {
         read,
         write,
         set_len,
@@ -80,12 +80,12 @@ fn faults() -> impl Strategy<Value = Fault> {
     prop_oneof![
         1 => Just(Fault::Nothing),
         4 => (1..300_u64).prop_map(Fault::Power),
-        4 => chances.prop_map(Fault::Chances),
+        4 => fault_rates.prop_map(Fault::FaultRates),
         2 => (0..40_u64).prop_map(Fault::Room),
     ]
 }
 
-fn stories() -> impl Strategy<Value = Story> {
+fn scenarios() -> impl Strategy<Value = Scenario> {
     let compact = prop::option::weighted(0.3, 0..10_u64);
     let phase = (faults(), any::<u64>(), 1..5_usize, 1..16_usize, prop::bool::weighted(0.3), compact, any::<bool>());
     let phase = phase.prop_map(|(fault, seed, writers, writes, defragment, compact, reopen)| Phase {
@@ -98,49 +98,48 @@ fn stories() -> impl Strategy<Value = Story> {
         reopen,
     });
     let retained = prop_oneof![Just(8_u64), Just(10_000)];
-    (retained, prop::collection::vec(phase, 1..6)).prop_map(|(retained, phases)| Story { retained, phases })
+    (retained, prop::collection::vec(phase, 1..6)).prop_map(|(retained, phases)| Scenario { retained, phases })
 }
 
 // ---- the model ----
 
-/// What is known of a key: the states that it may be in. More than one only while a write's outcome
-/// is open.
+/// The possible states of a key. There are several only while a write's outcome is unknown.
 #[derive(Clone, Debug)]
-struct Known {
+struct KeyStates {
     states: Vec<Option<Bytes>>,
-    /// The revision that the store gave for the state, when there is one state and it was told.
+    /// The revision of the state, if there is one state and the store reported it.
     revision: Option<Revision>,
-    /// The key has a TTL, or may have one: it is not removed before this time.
+    /// The earliest expiry, if the key has or may have a TTL.
     expires: Option<Expiry>,
 }
 
 #[derive(Clone, Copy, Debug)]
 struct Expiry {
     not_before: Instant,
-    /// The key has the TTL for certain: it has to go.
+    /// Whether the key certainly has the TTL and must expire.
     certain: bool,
 }
 
-impl Known {
+impl KeyStates {
     fn new(states: Vec<Option<Bytes>>, revision: Option<Revision>) -> Self {
-        Known { states, revision, expires: None }
+        KeyStates { states, revision, expires: None }
     }
 
-    /// May the key be in this state?
+    /// Whether the key may be in this state.
     fn allows(&self, state: &Option<Bytes>) -> bool {
         let expired = || self.expires.is_some_and(|expiry| Instant::now() >= expiry.not_before);
         self.states.contains(state) || state.is_none() && expired()
     }
 }
 
-type Model = BTreeMap<Key, Known>;
+type Model = BTreeMap<Key, KeyStates>;
 type Verdict = Result<(), String>;
 
 fn require(kept: bool, broken: impl FnOnce() -> String) -> Verdict {
     if kept { Ok(()) } else { Err(broken()) }
 }
 
-/// A sound disk, however it fails, is not called corrupt.
+/// A disk without damage must never be reported as corrupt, however it fails.
 fn sound(fault: &StoreFault) -> Verdict {
     require(!matches!(fault, StoreFault::Corrupt(_)), || format!("a disk without damage is called corrupt: {fault}"))
 }
@@ -150,11 +149,11 @@ struct Checker {
     options: EmbeddedOptions,
     planted: Option<Bug>,
     model: Model,
-    /// The newest revision that a writer or reader was told.
+    /// The newest revision reported to a writer or reader.
     last: Revision,
-    /// The newest revision up to which history was compacted, as was acknowledged.
+    /// The newest acknowledged compaction.
     compacted: Revision,
-    /// A reader's copy, and the revision it is from. It watches while others write.
+    /// A reader's copy and its revision. It watches while others write.
     copy: BTreeMap<Key, Bytes>,
     place: Revision,
     writes: usize,
@@ -178,13 +177,13 @@ impl Checker {
         Ok(committer.start(None))
     }
 
-    async fn run(&mut self, story: &Story) -> Verdict {
+    async fn run(&mut self, scenario: &Scenario) -> Verdict {
         let mut store = self.open()?;
-        for phase in &story.phases {
+        for phase in &scenario.phases {
             match &phase.fault {
                 Fault::Nothing => {}
                 Fault::Power(steps) => self.disk.lose_power_after(*steps),
-                Fault::Chances(chances) => self.disk.set_chances(*chances, phase.seed),
+                Fault::FaultRates(fault_rates) => self.disk.set_fault_rates(*fault_rates, phase.seed),
                 Fault::Room(blocks) => self.disk.set_room(Some(*blocks)),
             }
             let defragment = async {
@@ -224,9 +223,9 @@ impl Checker {
                 self.model.extend(model);
                 self.last = self.last.max(last);
             }
-            // What a watch has shown is as durable as what a writer was told.
+            // A watched change is as durable as an acknowledged write.
             self.last = self.last.max(self.place);
-            self.disk.set_chances(Chances::NONE, 0);
+            self.disk.set_fault_rates(FaultRates::NONE, 0);
             self.disk.set_room(None);
             if matches!(phase.fault, Fault::Power(_)) || phase.reopen {
                 store.close().await;
@@ -239,7 +238,7 @@ impl Checker {
         Ok(())
     }
 
-    /// The faults have ceased: is all there that was promised?
+    /// Checks all guarantees after the faults have ended.
     async fn check(&mut self, store: &EmbeddedStorage) -> Verdict {
         let all = ListQuery { range: KeyRange::resource("pods"), at: None, limit: 0 };
         let mut tries = 0;
@@ -276,7 +275,7 @@ impl Checker {
                 require(told == modified, || format!("{key} was written at {told} and shows {modified}"))?;
             }
             let expires = known.expires.filter(|_| value.is_some());
-            *known = Known { states: vec![value], revision: modified, expires };
+            *known = KeyStates { states: vec![value], revision: modified, expires };
         }
         self.follow(store).await?;
         let copy: BTreeMap<_, _> = found.into_iter().map(|(key, (value, _))| (key, value)).collect();
@@ -290,7 +289,7 @@ impl Checker {
         self.await_expiry(store).await
     }
 
-    /// Each key that has a TTL for certain goes.
+    /// Checks that each key with a certain TTL expires.
     async fn await_expiry(&mut self, store: &EmbeddedStorage) -> Verdict {
         for (key, known) in &mut self.model {
             if !known.expires.is_some_and(|expiry| expiry.certain) {
@@ -303,12 +302,12 @@ impl Checker {
                 tokio::time::sleep(Duration::from_millis(2)).await;
             }
             require(known.allows(&None), || format!("{key} is removed before its TTL is over"))?;
-            *known = Known::new(vec![None], None);
+            *known = KeyStates::new(vec![None], None);
         }
         Ok(())
     }
 
-    /// Brings the reader's copy up to date from where it stands.
+    /// Updates the reader's copy from its revision on.
     async fn follow(&mut self, store: &EmbeddedStorage) -> Verdict {
         let watch = store.watch(KeyRange::resource("pods"), self.place).await;
         let mut watch = watch.map_err(|error| format!("a watch fails: {error}"))?;
@@ -338,8 +337,8 @@ impl Checker {
     }
 }
 
-/// Follows the store while it is written to, and goes on where a fault ended the watch; returns only
-/// when a promise is broken.
+/// Follows the store during writes and resumes after faults; returns only when a guarantee is
+/// broken.
 async fn live(store: &EmbeddedStorage, copy: &mut BTreeMap<Key, Bytes>, place: &mut Revision) -> String {
     loop {
         if let Ok(mut watch) = store.watch(KeyRange::resource("pods"), *place).await {
@@ -361,7 +360,7 @@ async fn live(store: &EmbeddedStorage, copy: &mut BTreeMap<Key, Bytes>, place: &
                         Ok(()) => break,
                         Err(broken) => return broken,
                     },
-                    // It lists again when the faults have ceased; or the store is closed.
+                    // The reader lists again after the faults; or the store is closed.
                     Some(WatchItem::Expired { .. }) | None => return std::future::pending().await,
                 }
             }
@@ -370,7 +369,8 @@ async fn live(store: &EmbeddedStorage, copy: &mut BTreeMap<Key, Bytes>, place: &
     }
 }
 
-/// Writes its keys until done or in doubt; what it knows then, and the newest revision it was told.
+/// Writes its keys until done or until an outcome is unknown. Returns its key states and the newest
+/// reported revision.
 async fn write(
     store: &EmbeddedStorage,
     writer: usize,
@@ -381,7 +381,7 @@ async fn write(
     let (mut mine, mut last) = (Model::new(), Revision::ZERO);
     for n in from..from + writes {
         let key = Key::new("pods", Some("ns"), &format!("w{writer}-{}", n % KEYS_PER_WRITER)).unwrap();
-        let nothing = || Known::new(vec![None], None);
+        let nothing = || KeyStates::new(vec![None], None);
         let known = mine.get(&key).or(model.get(&key)).cloned().unwrap_or_else(nothing);
         let found = match store.get(&key).await {
             Ok((found, _)) => found,
@@ -409,22 +409,22 @@ async fn write(
                 require(revision > last, || format!("revision {revision} was given after {last}"))?;
                 last = revision;
                 let told = after.is_some().then_some(revision);
-                mine.insert(key, Known { states: vec![after], revision: told, expires });
+                mine.insert(key, KeyStates { states: vec![after], revision: told, expires });
             }
-            // This one says that nothing happened.
+            // This error means that nothing was written.
             Err(Ok(StoreFault::NoSpace(_))) => {
-                mine.insert(key, Known { states: vec![before], revision: None, expires: known.expires });
+                mine.insert(key, KeyStates { states: vec![before], revision: None, expires: known.expires });
             }
             Err(Ok(fault)) => {
                 sound(&fault)?;
                 let not_before = [expires, known.expires].into_iter().flatten().map(|expiry| expiry.not_before).min();
                 let expires = not_before.map(|not_before| Expiry { not_before, certain: false });
-                mine.insert(key, Known { states: vec![before, after], revision: None, expires });
+                mine.insert(key, KeyStates { states: vec![before, after], revision: None, expires });
                 break;
             }
-            // The key's TTL was over in between.
+            // The key's TTL expired in between.
             Err(Err(_)) if known.expires.is_some() && known.allows(&None) => {
-                mine.insert(key, Known::new(vec![None], None));
+                mine.insert(key, KeyStates::new(vec![None], None));
             }
             Err(Err(conflict)) => return Err(format!("nobody else writes {key}: {conflict}")),
         }
@@ -432,7 +432,7 @@ async fn write(
     Ok((mine, last))
 }
 
-/// The store's fault, or else what the writer is told of others.
+/// The store's fault, or else the error as text.
 type Failed = Result<StoreFault, String>;
 
 fn of_create(error: CreateError) -> Failed {
@@ -447,50 +447,50 @@ fn of_delete(error: DeleteError) -> Failed {
     if let DeleteError::Fault(fault) = error { Ok(fault) } else { Err(error.to_string()) }
 }
 
-fn tell(story: &Story, planted: Option<Bug>, sync_lies: bool) -> (Verdict, Struck) {
+fn run_scenario(scenario: &Scenario, planted: Option<Bug>, sync_lies: bool) -> (Verdict, FaultCounts) {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-    let mut checker = Checker::new(story.retained, planted);
+    let mut checker = Checker::new(scenario.retained, planted);
     checker.disk.set_sync_lies(sync_lies);
-    let verdict = runtime.block_on(checker.run(story));
-    (verdict, checker.disk.struck())
+    let verdict = runtime.block_on(checker.run(scenario));
+    (verdict, checker.disk.fault_counts())
 }
 
-/// Whatever befalls the disk: each acknowledged write is there, each refused one is not, one in
-/// doubt is there whole or not at all, the revision does not go back, a watch goes on without a gap,
-/// and the disk agrees with itself.
+/// For any faults of the disk: each acknowledged write is present, each rejected one is absent, one
+/// with an unknown outcome is present completely or not at all, the revision never decreases,
+/// watches have no gap, and the disk is consistent.
 #[test]
-fn whatever_befalls_the_disk_the_promises_hold() {
+fn guarantees_hold_under_any_disk_fault() {
     let cases = if std::env::var_os("PROPTEST_CASES").is_some() { ProptestConfig::default().cases } else { 150 };
     let mut runner = TestRunner::new(ProptestConfig { cases, failure_persistence: None, ..ProptestConfig::default() });
-    let sum = Mutex::new(Struck::default());
-    let verdict = runner.run(&stories(), |story| {
-        let (verdict, struck) = tell(&story, None, false);
+    let sum = Mutex::new(FaultCounts::default());
+    let verdict = runner.run(&scenarios(), |scenario| {
+        let (verdict, fault_counts) = run_scenario(&scenario, None, false);
         let mut sum = sum.lock();
-        sum.reads += struck.reads;
-        sum.writes += struck.writes;
-        sum.torn += struck.torn;
-        sum.syncs += struck.syncs;
-        sum.full += struck.full;
-        sum.lost += struck.lost;
-        sum.renames += struck.renames;
+        sum.reads += fault_counts.reads;
+        sum.writes += fault_counts.writes;
+        sum.torn += fault_counts.torn;
+        sum.syncs += fault_counts.syncs;
+        sum.full += fault_counts.full;
+        sum.lost += fault_counts.lost;
+        sum.renames += fault_counts.renames;
         verdict.map_err(TestCaseError::fail)
     });
     match verdict {
         Ok(()) => {}
-        Err(TestError::Fail(broken, story)) => panic!("{broken}\n{story:#?}"),
+        Err(TestError::Fail(broken, scenario)) => panic!("{broken}\n{scenario:#?}"),
         Err(TestError::Abort(why)) => panic!("{why}"),
     }
     let sum = *sum.lock();
-    let Struck { reads, writes, torn, syncs, full, lost, renames } = sum;
+    let FaultCounts { reads, writes, torn, syncs, full, lost, renames } = sum;
     for (count, what) in [(reads, "reads"), (writes, "writes"), (torn, "torn"), (syncs, "syncs"), (full, "full")] {
-        assert!(count > 0, "no fault of the kind {what:?} struck: {sum:?}");
+        assert!(count > 0, "no fault of the kind {what:?} fault_counts: {sum:?}");
     }
     assert!(lost > 0 && renames > 0, "{sum:?}");
 }
 
-/// A checker that never fails proves nothing.
+/// The checker must detect each planted bug.
 #[test]
-fn each_planted_bug_is_caught() {
+fn checker_detects_each_planted_bug() {
     for (planted, sync_lies) in [
         (Some(Bug::AnswersTooEarly), false),
         (Some(Bug::TrustsFailedSync), false),
@@ -502,10 +502,10 @@ fn each_planted_bug_is_caught() {
         (None, true),
     ] {
         let mut runner = TestRunner::deterministic();
-        let strategy = stories();
+        let strategy = scenarios();
         let caught = (0..400).find_map(|_| {
-            let story = strategy.new_tree(&mut runner).unwrap().current();
-            tell(&story, planted, sync_lies).0.err()
+            let scenario = strategy.new_tree(&mut runner).unwrap().current();
+            run_scenario(&scenario, planted, sync_lies).0.err()
         });
         println!("{planted:?}: {caught:?}");
         assert!(caught.is_some(), "{planted:?} (a disk that lies about its syncs: {sync_lies}) is not caught");
@@ -543,7 +543,7 @@ async fn listed(store: &EmbeddedStorage) -> BTreeMap<Key, (Revision, Bytes)> {
 }
 
 #[tokio::test]
-async fn a_full_disk_stops_writes_and_nothing_else() {
+async fn full_disk_fails_only_creates_and_updates() {
     let disk = new_disk();
     let store = open(&disk);
     let first = store.create(&key(1), vec![1; 3000].into(), None).await.unwrap();
@@ -575,7 +575,7 @@ async fn a_full_disk_stops_writes_and_nothing_else() {
 }
 
 #[tokio::test]
-async fn a_disk_that_fails_for_a_while_comes_back() {
+async fn store_recovers_after_temporary_disk_failure() {
     let disk = new_disk();
     let store = open(&disk);
     let first = store.create(&key(1), "1".into(), None).await.unwrap();
@@ -586,7 +586,7 @@ async fn a_disk_that_fails_for_a_while_comes_back() {
     disk.set_broken(false);
     let mut watch = None;
     while watch.is_none() {
-        // The committer tries again by itself; how soon is its affair.
+        // The committer retries by itself at its own interval.
         watch = store.watch(KeyRange::resource("pods"), first).await.ok();
         tokio::time::sleep(Duration::from_millis(10)).await;
     }
@@ -595,9 +595,9 @@ async fn a_disk_that_fails_for_a_while_comes_back() {
     assert!(matches!(watch.unwrap().next().await, Some(WatchItem::Event(event)) if event.revision() == second));
 }
 
-/// A machine that does not know the time when it starts, and learns it while the store is open.
+/// A machine learns the time only while the store is open.
 #[tokio::test]
-async fn ttl_that_was_set_after_the_wall_clock_was_corrected_lasts_over_a_restart() {
+async fn ttl_set_after_wall_clock_correction_survives_restart() {
     static CORRECTED: AtomicBool = AtomicBool::new(false);
     fn wall() -> SystemTime {
         const DAY: Duration = Duration::from_secs(86_400);
@@ -621,15 +621,15 @@ async fn ttl_that_was_set_after_the_wall_clock_was_corrected_lasts_over_a_restar
     assert!(store.verify().await.unwrap().is_clean());
     store.close().await;
     let store = open_with(&disk, wall);
-    // The next commit removes what is due.
+    // The next commit removes expired keys.
     store.create(&key(4), "4".into(), None).await.unwrap();
     store.create(&key(5), "5".into(), None).await.unwrap();
     assert!(store.get(&key(2)).await.unwrap().0.is_some(), "a key never goes before its TTL is over");
 }
 
-/// redb's handle refuses everything after one failed read. Without a write nobody would notice.
+/// redb's handle fails every call after one failed read, and without a write nobody would notice.
 #[tokio::test]
-async fn one_failed_read_does_not_take_the_others_along() {
+async fn failed_read_does_not_fail_later_reads() {
     let disk = new_disk();
     let store = open(&disk);
     for n in 0..40 {
@@ -638,10 +638,10 @@ async fn one_failed_read_does_not_take_the_others_along() {
     let expected = listed(&store).await;
     store.close().await;
     let store = open(&disk);
-    disk.set_chances(Chances { read: 1000, ..Chances::NONE }, 0);
+    disk.set_fault_rates(FaultRates { read: 1000, ..FaultRates::NONE }, 0);
     let error = store.get(&key(7)).await.unwrap_err();
     assert!(matches!(error, ReadError::Fault(StoreFault::Unavailable(_))), "{error:?}");
-    disk.set_chances(Chances::NONE, 0);
+    disk.set_fault_rates(FaultRates::NONE, 0);
     let mut tries = 0;
     while store.get(&key(7)).await.is_err() {
         tries += 1;
@@ -654,10 +654,10 @@ async fn one_failed_read_does_not_take_the_others_along() {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(100))]
 
-    /// A flipped byte is noticed when the store is opened or when the value is read, or it was
-    /// in a place that does not matter. It never changes what is read, and nothing panics.
+    /// A flipped byte is detected when the store is opened or the value is read, or it is in an
+    /// unused place. It never changes what is read, and nothing panics.
     #[test]
-    fn damage_is_noticed(at in any::<usize>()) {
+    fn flipped_byte_is_detected_or_harmless(at in any::<usize>()) {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
         let disk = new_disk();
         let expected = runtime.block_on(async {

@@ -1,5 +1,5 @@
-//! A disk that loses what was not synced, tears writes, fills up and fails; a file beside it can take
-//! its place. What befalls it is decided by numbers that a test gives.
+//! A simulated disk that loses unsynced data, tears writes, fills up and fails; a side file can
+//! replace the main file. Numbers given by a test determine the faults.
 //!
 //! ```text
 //!   write ─▶ view (what reads see) + pending ── sync ─▶ durable
@@ -20,33 +20,34 @@ use redb::StorageBackend;
 
 use super::engine::Disk;
 
-/// What a disk writes as a whole, in bytes.
+/// The atomic write size of a disk, in bytes.
 const SECTOR: usize = 512;
 
-/// What a file system allocates as a whole, in bytes. Writing to a block again takes no room.
+/// The allocation unit of a file system, in bytes. Rewriting a block needs no room.
 const BLOCK: u64 = 4096;
 
-/// How often each operation fails, in thousandths.
+/// The failure rate of each operation, in thousandths.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Chances {
+pub(super) struct FaultRates {
     pub read: u32,
-    /// A write that fails may have written its beginning.
+    /// A failed write may have written a prefix.
     pub write: u32,
     pub set_len: u32,
     pub sync: u32,
     pub open: u32,
-    /// Taking the place of the file beside, before it or after.
+    /// Failures of the replacement by the side file, before or after it took effect.
     pub rename: u32,
 }
 
-impl Chances {
-    pub(super) const NONE: Chances = Chances { read: 0, write: 0, set_len: 0, sync: 0, open: 0, rename: 0 };
-    const ALWAYS: Chances = Chances { read: 1000, write: 1000, set_len: 1000, sync: 1000, open: 1000, rename: 1000 };
+impl FaultRates {
+    pub(super) const NONE: FaultRates = FaultRates { read: 0, write: 0, set_len: 0, sync: 0, open: 0, rename: 0 };
+    const ALWAYS: FaultRates =
+        FaultRates { read: 1000, write: 1000, set_len: 1000, sync: 1000, open: 1000, rename: 1000 };
 }
 
-/// How often each fault was seen to strike: a test that never meets a fault proves nothing of it.
+/// Counts of the injected faults: a test that never meets a fault proves nothing.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Struck {
+pub(super) struct FaultCounts {
     pub reads: u64,
     pub writes: u64,
     pub torn: u64,
@@ -67,29 +68,29 @@ struct File {
     view: Vec<u8>,
     durable: Vec<u8>,
     pending: Vec<Step>,
-    /// Blocks that were ever written to; a file grows sparse.
+    /// Blocks that were written at least once; files are sparse.
     allocated: BTreeSet<u64>,
 }
 
 #[derive(Debug)]
 struct Sim {
     files: BTreeMap<u64, File>,
-    /// The file of the store's name.
+    /// The file with the store's name.
     main: u64,
-    beside: Option<u64>,
-    /// The file that had the name before, while the renaming is not durable.
+    create_side: Option<u64>,
+    /// The former file of that name, while the rename is not durable.
     former: Option<u64>,
     next_file: u64,
-    /// Handles of an earlier generation belong to a machine that lost its power.
+    /// Handles of an earlier generation belong to a machine that lost power.
     generation: u64,
-    /// So many more writes, length changes and syncs succeed before the power goes.
+    /// Writes, length changes and syncs that succeed before the power fails.
     steps_left: Option<u64>,
-    /// So many more blocks can be allocated.
+    /// Blocks that can still be allocated.
     room: Option<u64>,
-    chances: Chances,
-    /// A bug on purpose: the disk says that it has synced, and has not.
+    fault_rates: FaultRates,
+    /// Test bug: the disk reports a sync without doing it.
     sync_lies: bool,
-    struck: Struck,
+    fault_counts: FaultCounts,
     rng: TestRng,
 }
 
@@ -98,15 +99,15 @@ impl Default for Sim {
         Sim {
             files: BTreeMap::from([(0, File::default())]),
             main: 0,
-            beside: None,
+            create_side: None,
             former: None,
             next_file: 1,
             generation: 0,
             steps_left: None,
             room: None,
-            chances: Chances::NONE,
+            fault_rates: FaultRates::NONE,
             sync_lies: false,
-            struck: Struck::default(),
+            fault_counts: FaultCounts::default(),
             rng: rng(0),
         }
     }
@@ -133,14 +134,14 @@ fn apply(to: &mut Vec<u8>, step: &Step) {
 }
 
 impl File {
-    /// Each pending write reaches the disk, or parts of it do, or nothing.
-    fn settle(&mut self, rng: &mut TestRng, struck: &mut Struck) {
+    /// Applies each pending write completely, partly or not at all.
+    fn settle(&mut self, rng: &mut TestRng, fault_counts: &mut FaultCounts) {
         let fits = |durable: &[u8], end: u64| end <= durable.len() as u64;
         for step in std::mem::take(&mut self.pending) {
             match (&step, rng.next_u32() % 4) {
-                (_, 0) => struck.lost += 1,
+                (_, 0) => fault_counts.lost += 1,
                 (Step::Write(offset, data), 1) => {
-                    struck.torn += 1;
+                    fault_counts.torn += 1;
                     for (index, sector) in data.chunks(SECTOR).enumerate() {
                         let start = offset + (index * SECTOR) as u64;
                         if rng.next_u32().is_multiple_of(2) && fits(&self.durable, start + sector.len() as u64) {
@@ -160,12 +161,12 @@ impl File {
 }
 
 impl Sim {
-    /// Does something with this chance in a thousand happen?
-    fn strikes(&mut self, chance: u32) -> bool {
+    /// Whether an operation with this failure rate (in thousandths) fails.
+    fn should_fail(&mut self, chance: u32) -> bool {
         chance > 0 && self.rng.next_u32() % 1000 < chance
     }
 
-    /// One more operation of a handle: fails when its machine has lost its power.
+    /// Counts one operation of a handle; fails when the handle's machine has lost power.
     fn step(&mut self, generation: u64) -> io::Result<()> {
         if let Some(left) = &mut self.steps_left {
             *left = left.saturating_sub(1);
@@ -178,7 +179,7 @@ impl Sim {
         if let Step::Write(offset, data) = &step {
             for block in offset / BLOCK..(offset + data.len() as u64).div_ceil(BLOCK) {
                 if self.room == Some(0) && !file.allocated.contains(&block) {
-                    self.struck.full += 1;
+                    self.fault_counts.full += 1;
                     return Err(io::ErrorKind::StorageFull.into());
                 }
                 if file.allocated.insert(block) {
@@ -192,8 +193,8 @@ impl Sim {
     }
 
     fn write(&mut self, file: u64, offset: u64, data: &[u8]) -> io::Result<()> {
-        if self.strikes(self.chances.write) {
-            self.struck.writes += 1;
+        if self.should_fail(self.fault_rates.write) {
+            self.fault_counts.writes += 1;
             let sectors = self.rng.next_u32() as usize % (data.len() / SECTOR + 1);
             let begun = data[..sectors * SECTOR].to_vec();
             self.put(file, Step::Write(offset, begun))?;
@@ -203,19 +204,19 @@ impl Sim {
     }
 
     fn sync(&mut self, file: u64) -> io::Result<()> {
-        let fails = self.strikes(self.chances.sync);
-        let Sim { files, rng, struck, sync_lies, .. } = self;
+        let fails = self.should_fail(self.fault_rates.sync);
+        let Sim { files, rng, fault_counts, sync_lies, .. } = self;
         let file = files.entry(file).or_default();
         if fails {
-            struck.syncs += 1;
-            file.settle(rng, struck);
+            fault_counts.syncs += 1;
+            file.settle(rng, fault_counts);
             return Err(failure());
         }
         if *sync_lies {
             return Ok(());
         }
         for step in std::mem::take(&mut file.pending) {
-            // What a failed sync left short grows here: the length is the file system's, not the disk's.
+            // A failed sync still grows the file, because the file system keeps the length.
             if let Step::Write(offset, data) = &step {
                 let end = usize::try_from(*offset).unwrap() + data.len();
                 file.durable.resize(file.durable.len().max(end), 0);
@@ -234,17 +235,17 @@ pub(super) struct SimDisk {
 }
 
 impl SimDisk {
-    /// The power goes after so many more writes and syncs.
+    /// Cuts the power after this many writes and syncs.
     pub(super) fn lose_power_after(&self, steps: u64) {
         self.sim.lock().steps_left = Some(steps);
     }
 
-    /// The power comes back: of what was not synced, `seed` decides what survived.
+    /// Restores the power; `seed` decides which unsynced data survived.
     pub(super) fn power_back(&self, seed: u64) {
         let sim = &mut *self.sim.lock();
         let mut rng = rng(seed);
         for file in sim.files.values_mut() {
-            file.settle(&mut rng, &mut sim.struck);
+            file.settle(&mut rng, &mut sim.fault_counts);
             file.view = file.durable.clone();
         }
         if let Some(former) = sim.former.take()
@@ -252,39 +253,39 @@ impl SimDisk {
         {
             sim.main = former;
         }
-        sim.beside = None;
+        sim.create_side = None;
         sim.generation += 1;
         sim.steps_left = None;
     }
 
-    /// So many more blocks can be allocated; `None` is no limit.
+    /// Sets the number of blocks that can be allocated; `None` for no limit.
     pub(super) fn set_room(&self, room: Option<u64>) {
         self.sim.lock().room = room;
     }
 
-    /// Operations fail with these chances from now on, as `seed` decides.
-    pub(super) fn set_chances(&self, chances: Chances, seed: u64) {
+    /// Sets the failure rates from now on; `seed` decides.
+    pub(super) fn set_fault_rates(&self, fault_rates: FaultRates, seed: u64) {
         let mut sim = self.sim.lock();
-        sim.chances = chances;
+        sim.fault_rates = fault_rates;
         sim.rng = rng(seed);
     }
 
-    /// Everything fails, or no longer does.
+    /// Makes every operation fail, or none.
     pub(super) fn set_broken(&self, broken: bool) {
-        self.set_chances(if broken { Chances::ALWAYS } else { Chances::NONE }, 0);
+        self.set_fault_rates(if broken { FaultRates::ALWAYS } else { FaultRates::NONE }, 0);
     }
 
-    /// A bug on purpose: syncing does nothing and succeeds.
+    /// Test bug: syncs do nothing and succeed.
     pub(super) fn set_sync_lies(&self, lies: bool) {
         self.sim.lock().sync_lies = lies;
     }
 
-    /// What befell the disk so far.
-    pub(super) fn struck(&self) -> Struck {
-        self.sim.lock().struck
+    /// The faults injected so far.
+    pub(super) fn fault_counts(&self) -> FaultCounts {
+        self.sim.lock().fault_counts
     }
 
-    /// Damages one byte of what is stored.
+    /// Damages one stored byte.
     pub(super) fn flip(&self, at: usize) {
         let mut sim = self.sim.lock();
         let main = sim.main;
@@ -294,16 +295,16 @@ impl SimDisk {
         file.durable[at] ^= 0x40;
     }
 
-    /// A handle of the store's file or of another.
+    /// A handle of the main file or the side file.
     fn handle(&self, which: impl Fn(&Sim) -> Option<u64>) -> io::Result<Box<dyn StorageBackend>> {
         let sim = &mut *self.sim.lock();
-        if sim.steps_left == Some(0) || sim.strikes(sim.chances.open) {
+        if sim.steps_left == Some(0) || sim.should_fail(sim.fault_rates.open) {
             return Err(failure());
         }
         let file = which(sim).ok_or(io::ErrorKind::NotFound)?;
-        // A renaming that is not durable yet is made so first.
+        // A rename that is not durable is made durable first.
         if sim.former.is_some() {
-            if sim.strikes(sim.chances.sync) {
+            if sim.should_fail(sim.fault_rates.sync) {
                 return Err(failure());
             }
             sim.former = None;
@@ -325,8 +326,8 @@ impl StorageBackend for SimFile {
     }
     fn read(&self, offset: u64, out: &mut [u8]) -> io::Result<()> {
         let sim = &mut *self.sim.lock();
-        if sim.strikes(sim.chances.read) {
-            sim.struck.reads += 1;
+        if sim.should_fail(sim.fault_rates.read) {
+            sim.fault_counts.reads += 1;
             return Err(failure());
         }
         let start = usize::try_from(offset).unwrap();
@@ -337,7 +338,7 @@ impl StorageBackend for SimFile {
     fn set_len(&self, len: u64) -> io::Result<()> {
         let sim = &mut *self.sim.lock();
         sim.step(self.generation)?;
-        if sim.strikes(sim.chances.set_len) {
+        if sim.should_fail(sim.fault_rates.set_len) {
             return Err(failure());
         }
         sim.put(self.file, Step::SetLen(len))
@@ -365,43 +366,43 @@ impl Disk for SimDisk {
         let sim = self.sim.lock();
         Some(sim.files[&sim.main].view.len() as u64)
     }
-    fn beside(&self) -> io::Result<Arc<dyn Disk>> {
+    fn create_side(&self) -> io::Result<Arc<dyn Disk>> {
         let mut sim = self.sim.lock();
         let file = sim.next_file;
         sim.next_file += 1;
         sim.files.insert(file, File::default());
-        sim.beside = Some(file);
-        Ok(Arc::new(Beside(self.clone())))
+        sim.create_side = Some(file);
+        Ok(Arc::new(SideDisk(self.clone())))
     }
-    fn take_beside(&self) -> io::Result<()> {
+    fn promote_side(&self) -> io::Result<()> {
         let sim = &mut *self.sim.lock();
         sim.step(sim.generation)?;
-        if sim.strikes(sim.chances.rename) {
-            sim.struck.renames += 1;
+        if sim.should_fail(sim.fault_rates.rename) {
+            sim.fault_counts.renames += 1;
             return Err(failure());
         }
-        let beside = sim.beside.take().ok_or(io::ErrorKind::NotFound)?;
-        sim.former = Some(std::mem::replace(&mut sim.main, beside));
-        // Here the name stands for the new file, and a power loss may bring back the former.
+        let create_side = sim.create_side.take().ok_or(io::ErrorKind::NotFound)?;
+        sim.former = Some(std::mem::replace(&mut sim.main, create_side));
+        // From here the name refers to the new file, and a power loss may restore the former.
         sim.step(sim.generation)?;
-        if sim.strikes(sim.chances.rename) {
-            sim.struck.renames += 1;
+        if sim.should_fail(sim.fault_rates.rename) {
+            sim.fault_counts.renames += 1;
             return Err(failure());
         }
         sim.former = None;
         Ok(())
     }
-    fn drop_beside(&self) {
-        self.sim.lock().beside = None;
+    fn discard_side(&self) {
+        self.sim.lock().create_side = None;
     }
 }
 
-/// The file beside the store's.
-struct Beside(SimDisk);
+/// The side file.
+struct SideDisk(SimDisk);
 
-impl Disk for Beside {
+impl Disk for SideDisk {
     fn open(&self) -> io::Result<Box<dyn StorageBackend>> {
-        self.0.handle(|sim| sim.beside)
+        self.0.handle(|sim| sim.create_side)
     }
     fn free_bytes(&self) -> Option<u64> {
         None
@@ -409,11 +410,11 @@ impl Disk for Beside {
     fn used_bytes(&self) -> Option<u64> {
         None
     }
-    fn beside(&self) -> io::Result<Arc<dyn Disk>> {
+    fn create_side(&self) -> io::Result<Arc<dyn Disk>> {
         Err(io::ErrorKind::Unsupported.into())
     }
-    fn take_beside(&self) -> io::Result<()> {
+    fn promote_side(&self) -> io::Result<()> {
         Err(io::ErrorKind::Unsupported.into())
     }
-    fn drop_beside(&self) {}
+    fn discard_side(&self) {}
 }

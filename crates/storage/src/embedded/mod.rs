@@ -1,4 +1,5 @@
-//! [`EmbeddedStorage`]: a durable store in a directory, with the semantics of the memory store.
+//! The embedded store: [`EmbeddedStorage`], durable in a directory, with the semantics of the
+//! memory store.
 //!
 //! ```text
 //!   create ┐                one thread                        on disk (redb)
@@ -10,26 +11,26 @@
 //!   get, list, watch ────────────────┘ revision of each state ───────────┘
 //! ```
 //!
-//! What is on disk is the log: for each revision a small header and, apart from it, the value. The
-//! index (which key is at which revision, and the history within the retention window) is rebuilt
-//! from the headers when the store is opened, so there is no second structure that could
-//! contradict the log, and memory holds no values but the most recent.
+//! The disk holds a log: for each revision a small header and, separately, the value. The index
+//! (the revision of each key, and the history within the retention window) is rebuilt from the
+//! headers when the store is opened. So no second structure can contradict the log, and memory
+//! holds only the most recent values.
 //!
-//! * **Group commit.** Writers queue; one thread takes all that wait, decides them one after the
-//!   other, writes them with one sync and then answers. A write is visible only when it is durable.
-//! * **History** is kept as [`Retention`] says, also over a restart: a watch resumes from any
-//!   retained revision. What leaves the window is removed from the disk along with later commits, a
-//!   few revisions each, so that compaction never stalls a writer.
-//! * **Disk full.** Writes fail with [`StoreFault::NoSpace`] before the disk is quite full
-//!   ([`RESERVE_BYTES`]); reads, watches, deletes and compaction go on, and writes do again when
-//!   there is room. While commits fail dead revisions are removed once a second, so that room is made
-//!   though writers never cease to try.
-//! * **Failing disk.** After a failed write the engine is opened again and asked whether the write
-//!   is there, so the answer to the writer is true; what a failed sync left in doubt is written once
-//!   more. Readers wait meanwhile. After a failed read the engine is opened again, too.
+//! * **Group commit.** Writers queue. One thread takes all waiting requests, decides them in order,
+//!   writes them with one sync and then answers. A write is visible only when it is durable.
+//! * **History** is kept according to [`Retention`], also over a restart: a watch resumes from any
+//!   retained revision. Later commits remove old revisions from the disk, a few each, so that
+//!   compaction never stalls a writer.
+//! * **Disk full.** Writes fail with [`StoreFault::NoSpace`] shortly before the disk is full
+//!   ([`RESERVE_BYTES`]). Reads, watches, deletes and compaction continue, and writes succeed again
+//!   when there is room. While commits fail, dead revisions are removed once a second, so that room
+//!   is made although writers keep trying.
+//! * **Failing disk.** After a failed write the engine is reopened and checked for the write, so
+//!   the writer gets the true outcome; data of a failed sync is written again. Readers wait
+//!   meanwhile. The engine is also reopened after a failed read.
 //!
-//! Get and short lists read the disk where they are called, which takes microseconds when the page
-//! is cached; longer lists do so in tokio's pool for blocking work.
+//! A get and a short list read the disk on the calling thread, which takes microseconds when the
+//! page is cached; longer lists use tokio's pool for blocking work.
 
 mod commit;
 mod dir;
@@ -67,7 +68,7 @@ use self::commit::{Clock, Committer};
 use self::dir::StoreDir;
 use self::engine::{Disk, Engine, EngineError, Snapshot};
 use self::plan::{Index, Length, Rebuild};
-use self::queue::{Crowd, Denial, Queue, Request, Wish};
+use self::queue::{ExpectedWriters, Queue, Request, WriteError, WriteOp};
 use self::recent::Recent;
 pub use self::repack::Defragmented;
 pub use self::restore::{Restore, RestoreError};
@@ -75,37 +76,36 @@ pub use self::stats::EmbeddedStats;
 use self::stats::Timeline;
 pub use self::transfer::FromExportError;
 pub use self::verify::{FINDINGS_MAX, Finding, Verification};
-use self::watch::{EmbeddedWatch, Place};
+use self::watch::{EmbeddedWatch, Registration};
 use crate::error::{CreateError, DeleteError, ReadError, StoreFault, UpdateError, WatchError};
 use crate::hub::Hub;
 use crate::mvcc::{FIRST_REVISION, Stored};
-use crate::retention::{Keeper, Retention};
+use crate::retention::{Retention, RetentionTracker};
 use crate::types::{Capabilities, KeyValue, ListPage, ListQuery, Storage, StoreStats, VALUE_BYTES_MAX, Watch};
 
-/// [`EmbeddedOptions::cache_bytes`] by default.
+/// Default of [`EmbeddedOptions::cache_bytes`].
 pub const CACHE_BYTES: usize = 8 << 20;
 
-/// [`EmbeddedOptions::reserve_bytes`] by default.
+/// Default of [`EmbeddedOptions::reserve_bytes`].
 pub const RESERVE_BYTES: u64 = 16 << 20;
 
-/// Writes that wait for the committer hold at most this many KiB of values, each write counting at
-/// least one. Writers that come when there is no room wait for it, in order.
+/// KiB of values in waiting writes; each write counts at least one. At the bound further writers
+/// wait in order.
 pub const WAITING_KIB_MAX: usize = 32 << 10;
 
-/// So many values are read from disk where they are asked for; more are read in tokio's pool for
-/// blocking work.
+/// Values that a list reads on the calling thread; more are read in tokio's pool for blocking work.
 const INLINE_READS_MAX: usize = 16;
 
-/// How an embedded store is run.
+/// The options of an embedded store.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct EmbeddedOptions {
-    /// How much history is kept.
+    /// The retention of history.
     pub retention: Retention,
-    /// The engine caches at most this many bytes of pages; the operating system caches more.
+    /// Bytes of pages in the engine's cache; the operating system caches more.
     pub cache_bytes: usize,
-    /// Creates and updates fail with [`StoreFault::NoSpace`] when fewer bytes than this are free
-    /// on the file system, so that deletes and compaction, which need a little room to make room,
-    /// still work.
+    /// Free bytes on the file system below which creates and updates fail with
+    /// [`StoreFault::NoSpace`], so that deletes and compaction, which need a little room, still
+    /// work.
     pub reserve_bytes: u64,
 }
 
@@ -115,18 +115,18 @@ impl Default for EmbeddedOptions {
     }
 }
 
-/// Why a store could not be opened: one line that names the directory and what to do.
+/// The error of opening a store, as one line that names the directory and the remedy.
 #[derive(Debug, thiserror::Error)]
 pub enum OpenError {
-    /// The directory cannot be made, read or written.
+    /// The directory cannot be created, read or written.
     #[error("cannot use {} as a store: {source}", path.display())]
     Directory {
         /// The directory.
         path: PathBuf,
-        /// What the system says.
+        /// The system's error.
         source: io::Error,
     },
-    /// Another process, or another store of this one, has it open.
+    /// Another process, or another store of this process, has the directory open.
     #[error(
         "the store in {} is in use{}; stop that one first, or choose another directory",
         path.display(), owner.map(|pid| format!(" by process {pid}")).unwrap_or_default()
@@ -134,7 +134,7 @@ pub enum OpenError {
     Locked {
         /// The directory.
         path: PathBuf,
-        /// The process that has it open, where known.
+        /// The process that has it open, if known.
         owner: Option<u32>,
     },
     /// The directory holds something else.
@@ -142,7 +142,7 @@ pub enum OpenError {
     Foreign {
         /// The directory.
         path: PathBuf,
-        /// What was found there.
+        /// An entry that is not part of a store.
         found: String,
     },
     /// The directory holds a store of another version.
@@ -153,24 +153,24 @@ pub enum OpenError {
     Format {
         /// The directory.
         path: PathBuf,
-        /// What its format record says.
+        /// The content of its format record.
         found: String,
     },
-    /// A store is to be restored where there is one.
+    /// The directory for a restore already holds a store.
     #[error("{} holds a store already; restore into an empty or a new directory", path.display())]
     Exists {
         /// The directory.
         path: PathBuf,
     },
-    /// What the directory holds is damaged.
+    /// The store is damaged.
     #[error("the store in {} is damaged: {detail}; restore it from a snapshot", path.display())]
     Corrupt {
         /// The directory.
         path: PathBuf,
-        /// What is wrong.
+        /// The problem.
         detail: String,
     },
-    /// There is no room to open it.
+    /// The file system has no room to open the store.
     #[error("no space is left in {} to open the store", path.display())]
     NoSpace {
         /// The directory.
@@ -178,8 +178,8 @@ pub enum OpenError {
     },
 }
 
-/// A durable store in a directory. Every acknowledged write survives a crash of the process or of
-/// the machine.
+/// A durable store in a directory. Every acknowledged write survives a crash of the process or
+/// machine.
 ///
 /// # Example
 /// ```
@@ -212,7 +212,7 @@ impl fmt::Debug for EmbeddedStorage {
     }
 }
 
-/// What the committer, readers and watchers share.
+/// The state shared by the committer, readers and watchers.
 struct Inner {
     state: RwLock<State>,
     hub: Hub,
@@ -220,20 +220,20 @@ struct Inner {
     /// Room for waiting writes, in KiB.
     room: Arc<Semaphore>,
     clock: Clock,
-    /// While the store is copied: the revisions that were removed and that the copy may hold. The
-    /// copier takes them with each chunk.
+    /// While the store is copied: removed revisions that the copy may contain. The copier takes
+    /// them with each chunk.
     died: Mutex<Option<Vec<Revision>>>,
-    /// Who waits for the engine to be open again.
+    /// The wakers of reads that wait for the engine to reopen.
     waiting: Mutex<Vec<Waker>>,
 }
 
 impl Inner {
-    /// Ready when the engine is open, or cannot be. `waker` is woken then.
+    /// Ready when the engine is open or has failed. `waker` is woken then.
     fn poll_readable(&self, state: &State, waker: &Waker) -> Poll<()> {
         if !state.reopening {
             return Poll::Ready(());
         }
-        // The end of the reopening takes the state's lock first, so this waker is not overlooked.
+        // The reopening ends under the state's lock, so this waker is not missed.
         let mut waiting = self.waiting.lock();
         if !waiting.iter().any(|other| other.will_wake(waker)) {
             waiting.push(waker.clone());
@@ -241,13 +241,12 @@ impl Inner {
         Poll::Pending
     }
 
-    /// Waits while the engine is being opened again after a failure: no longer than that takes, and
-    /// without blocking a thread.
+    /// Waits while the engine is reopened after a failure, without blocking a thread.
     async fn readable(&self) {
         std::future::poll_fn(|cx| self.poll_readable(&self.state.read(), cx.waker())).await;
     }
 
-    /// Reading the disk failed: the committer opens it again, which may help those that come next.
+    /// Reports a failed read: the committer reopens the engine, which may help later reads.
     fn reading_failed(&self, error: EngineError) -> StoreFault {
         if matches!(error, EngineError::Io(_)) {
             self.queue.nudge();
@@ -256,19 +255,19 @@ impl Inner {
     }
 }
 
-/// What readers see: everything that is durable, and nothing else.
+/// The readable state: all durable changes and no others.
 struct State {
-    /// The engine is being opened again: who wants to read waits, see [`Inner::readable`].
+    /// The engine is being reopened: reads wait, see [`Inner::readable`].
     reopening: bool,
     index: Index,
     recent: Recent,
     timeline: Timeline,
-    /// The values on disk; never older than the index. Or why they cannot be read.
+    /// The values on disk, never older than the index; or the error that makes them unreadable.
     snapshot: Result<Arc<Snapshot>, StoreFault>,
 }
 
 impl State {
-    /// Why the disk cannot be read.
+    /// The reason why the disk is unreadable.
     fn fault(&self) -> StoreFault {
         self.snapshot.as_ref().err().cloned().unwrap_or(StoreFault::Closed)
     }
@@ -279,17 +278,17 @@ impl State {
 }
 
 impl EmbeddedStorage {
-    /// Is there a store in this directory? [`EmbeddedStorage::open`] would make one.
+    /// Whether the directory holds a store. [`EmbeddedStorage::open`] would create one.
     pub fn exists(path: impl AsRef<Path>) -> bool {
         dir::holds_store(path.as_ref())
     }
 
-    /// Opens the store in a directory, and makes both where there is none. Blocks while it reads
-    /// the index, some tens of milliseconds for 20,000 objects and 1.6 s for a million; after a crash under load, also while the engine
-    /// repairs the file.
+    /// Opens the store in a directory, and creates both if missing. Blocks while it reads the
+    /// index: some tens of milliseconds for 20,000 objects and 1.6 s for a million. After a crash
+    /// under load, it also blocks while the engine repairs the file.
     ///
     /// # Errors
-    /// See [`OpenError`]. Nothing of a foreign or damaged directory is changed.
+    /// See [`OpenError`]. A foreign or damaged directory is left unchanged.
     pub fn open(path: impl AsRef<Path>, options: EmbeddedOptions) -> Result<Arc<Self>, OpenError> {
         let dir = StoreDir::prepare(path.as_ref(), options.cache_bytes)?;
         let disk = Arc::new(dir.disk());
@@ -299,11 +298,11 @@ impl EmbeddedStorage {
         Ok(opened.start(Some(dir)))
     }
 
-    /// Opens a store on a disk that holds one; `wall` reads the wall clock.
+    /// Opens an existing store on a disk; `wall` reads the wall clock.
     fn load(disk: Arc<dyn Disk>, options: EmbeddedOptions, wall: fn() -> SystemTime) -> Result<Committer, EngineError> {
         let engine = Engine::open(&*disk, &Arc::default(), options.cache_bytes)?;
         let oldest = engine.oldest()?;
-        let mut rebuilt = Rebuild::new(oldest, Keeper::new(options.retention));
+        let mut rebuilt = Rebuild::new(oldest, RetentionTracker::new(options.retention));
         engine.headers_after(Revision::ZERO, |revision, header| rebuilt.add(revision, &header))?;
         let snapshot = engine.snapshot()?;
         let recent = Recent::new(rebuilt.index.mvcc.current());
@@ -327,7 +326,7 @@ impl EmbeddedStorage {
             dead: rebuilt.dead,
             oldest_on_disk: oldest,
             unrepaired: None,
-            crowd: Crowd::default(),
+            expected_writers: ExpectedWriters::default(),
             tidied: None,
             #[cfg(test)]
             planted: None,
@@ -338,27 +337,27 @@ impl EmbeddedStorage {
         })
     }
 
-    /// Closes the store: waits until queued writes are done and the directory is free. Watches
-    /// end; what comes later fails with [`StoreFault::Closed`]. Dropping the store does the same,
-    /// and blocks meanwhile.
+    /// Closes the store: waits until queued writes are done and the directory is unlocked. Watches
+    /// end, and later calls fail with [`StoreFault::Closed`]. Dropping the store does the same, and
+    /// blocks meanwhile.
     pub async fn close(&self) {
         self.inner.queue.close();
         let committer = self.committer.lock().take();
         if let Some(committer) = committer {
-            // A committer that panicked has logged it and closed the store all the same.
+            // A committer that panicked has logged it and closed the store.
             let _ = tokio::task::spawn_blocking(move || committer.join()).await;
         }
     }
 
-    /// Begins a new store in an empty or new directory that holds keys as another store held them:
-    /// with their revisions of creation and change, and the time when they remove themselves. What
-    /// is put there comes to be with [`Restore::finish`], which sets the store's clock.
+    /// Begins a new store in an empty or new directory with the keys of another store, including
+    /// their revisions of creation and change, and their expiry. [`Restore::finish`] completes it
+    /// and sets its revision.
     ///
-    /// How often a key was changed (etcd's `version`) is not kept: this store counts revisions
-    /// alone, and nothing in Kubernetes reads more.
+    /// The number of changes of a key (etcd's `version`) is not kept, because this store counts
+    /// only revisions and Kubernetes reads no more.
     ///
     /// # Errors
-    /// See [`OpenError`]; [`OpenError::Exists`] when there is a store in the directory.
+    /// See [`OpenError`]; [`OpenError::Exists`] when the directory holds a store.
     ///
     /// # Example
     /// ```
@@ -382,16 +381,16 @@ impl EmbeddedStorage {
         Restore::begin(path.as_ref(), options)
     }
 
-    /// When the state of a key that was written at `modified` removes itself: what an export has to
-    /// keep beside the value. `None` when it does not, and when it is not the key's present state.
+    /// The expiry of the state that was written at `modified`, which an export stores with the
+    /// value. `None` if it has no TTL or is not the key's latest state.
     pub fn expires(&self, modified: Revision) -> Option<SystemTime> {
         self.inner.state.read().index.deadlines.of(modified).map(commit::time_of)
     }
 
-    /// What the store weighs and how far back its history goes. Cheap.
+    /// The size of the store and the reach of its history. The call is cheap.
     ///
     /// # Errors
-    /// The fault that keeps the store from serving.
+    /// The fault that prevents the store from serving.
     pub fn embedded_stats(&self) -> Result<EmbeddedStats, StoreFault> {
         let state = self.inner.state.read();
         state.snapshot()?;
@@ -409,53 +408,53 @@ impl EmbeddedStorage {
         })
     }
 
-    /// Reads everything on disk and compares it with its checksums, with itself and with the index
-    /// in memory; see [`Verification`] for what that is. The store serves meanwhile; pages that
-    /// become free during it are used again only afterwards, so under load the file grows. Takes
-    /// some seconds for a million objects of 1 KiB.
+    /// Reads all data on disk and compares it with its checksums, with itself and with the index in
+    /// memory; see [`Verification`]. The store serves meanwhile. Pages that are freed during it are
+    /// reused only afterwards, so the file grows under load. Takes some seconds for a million
+    /// objects of 1 KiB.
     ///
     /// # Errors
-    /// When the store cannot be read, or is closed or opened again meanwhile. Damage is no error but
-    /// a [`Finding`].
+    /// When the store cannot be read, or is closed or reopened meanwhile. Damage is not an error
+    /// but a [`Finding`].
     pub async fn verify(&self) -> Result<Verification, StoreFault> {
         let inner = self.inner.clone();
         blocking(move || verify::verify(&inner)).await
     }
 
-    /// Gives disk space back: a dense copy of what is living and in history takes the file's place.
-    /// The store serves meanwhile; writers wait some milliseconds when the copy takes over. Needs
-    /// room for the copy. To give back as much as can be, call [`Storage::compact`] first.
+    /// Frees disk space: a dense copy of the live data and history replaces the file. The store
+    /// serves meanwhile; writers wait some milliseconds when the copy takes over. It needs free
+    /// space for the copy. To free as much as possible, call [`Storage::compact`] first.
     ///
-    /// Dropping the future does not stop it.
+    /// Dropping the future does not stop the operation.
     ///
     /// # Errors
     /// [`StoreFault::NoSpace`] when there is no room for the copy; [`StoreFault::Unavailable`] when
-    /// one is being made already; [`StoreFault::Corrupt`] when something on disk is damaged, which
-    /// [`EmbeddedStorage::verify`] tells more about; and other faults of the disk. The store is then
-    /// as it was.
+    /// a copy is being made already; [`StoreFault::Corrupt`] when data on disk is damaged, on which
+    /// [`EmbeddedStorage::verify`] gives details; and other faults of the disk. The store is then
+    /// unchanged.
     pub async fn defragment(&self) -> Result<Defragmented, StoreFault> {
         let (inner, disk, options) = (self.inner.clone(), self.disk.clone(), self.options);
         blocking(move || repack::defragment(&inner, &disk, options)).await
     }
 
     /// Queues a write and waits until it is durable.
-    async fn write(&self, key: &Key, wish: Wish) -> Result<Revision, Denial> {
-        let closed = Denial::Fault(StoreFault::Closed);
-        let kib = match &wish {
-            Wish::Put { value, .. } => 1 + value.len() / 1024,
-            Wish::Delete { .. } => 1,
+    async fn write(&self, key: &Key, op: WriteOp) -> Result<Revision, WriteError> {
+        let closed = WriteError::Fault(StoreFault::Closed);
+        let kib = match &op {
+            WriteOp::Put { value, .. } => 1 + value.len() / 1024,
+            WriteOp::Delete { .. } => 1,
         };
         let kib = u32::try_from(kib).unwrap_or(u32::MAX);
         let Ok(room) = self.inner.room.clone().acquire_many_owned(kib).await else { return Err(closed) };
         let (answer, answered) = oneshot::channel();
-        let request = Request::Write { key: key.clone(), wish, answer, room };
+        let request = Request::Write { key: key.clone(), op, answer, room };
         if self.inner.queue.push(request).is_err() {
             return Err(closed);
         }
         answered.await.unwrap_or(Err(closed))
     }
 
-    /// The present state of a key.
+    /// The latest state of a key.
     async fn read(&self, key: &Key) -> Result<(Option<KeyValue>, Revision), StoreFault> {
         self.inner.readable().await;
         let (stored, revision, snapshot) = {
@@ -472,15 +471,15 @@ impl EmbeddedStorage {
         Ok((Some(key_value(key, stored, value)), revision))
     }
 
-    /// Is a key at another revision than expected already? Revisions only rise, so a write that
-    /// lost by now is lost for good, and needs no queue.
+    /// Whether a key's revision already differs from the expected one. Revisions only increase, so
+    /// such a write fails for good and needs no queue.
     fn lost(&self, key: &Key, expected: Revision) -> bool {
         let at = self.inner.state.read().index.mvcc.get(key.as_str()).map(|stored| stored.modified);
         at != Some(expected)
     }
 }
 
-/// Runs something that blocks where it blocks nobody else.
+/// Runs a blocking call in tokio's pool for blocking work.
 async fn blocking<T: Send + 'static>(
     run: impl FnOnce() -> Result<T, StoreFault> + Send + 'static,
 ) -> Result<T, StoreFault> {
@@ -489,12 +488,12 @@ async fn blocking<T: Send + 'static>(
 }
 
 impl Committer {
-    /// Starts the thread.
+    /// Starts the committer thread.
     fn start(self, dir: Option<StoreDir>) -> Arc<EmbeddedStorage> {
         let (inner, disk, options) = (self.inner.clone(), self.disk.clone(), self.options);
         let run = move || {
             self.run();
-            // The directory is free only when the engine is closed.
+            // The directory is unlocked only after the engine is closed.
             drop(dir);
         };
         let committer = std::thread::Builder::new().name("listwatch-store".into()).spawn(run);
@@ -573,12 +572,13 @@ impl Storage for EmbeddedStorage {
             if let (Some(current), _) = self.read(key).await? {
                 return Err(CreateError::AlreadyExists { key: key.clone(), current });
             }
-            let wish = Wish::Put { expected: Revision::ZERO, value: value.clone(), ttl };
-            match self.write(key, wish).await {
+            let op = WriteOp::Put { expected: Revision::ZERO, value: value.clone(), ttl };
+            match self.write(key, op).await {
                 Ok(revision) => return Ok(revision),
-                // Another created it just before. It may be gone again: then this one's turn comes.
-                Err(Denial::Lost) => {}
-                Err(Denial::Fault(fault)) => return Err(fault.into()),
+                // Another writer created it just before. If it is removed by now, this create
+                // retries.
+                Err(WriteError::Conflict) => {}
+                Err(WriteError::Fault(fault)) => return Err(fault.into()),
             }
         }
     }
@@ -592,10 +592,10 @@ impl Storage for EmbeddedStorage {
     ) -> Result<Revision, UpdateError> {
         check_size(key, &value)?;
         if !self.lost(key, expected) {
-            match self.write(key, Wish::Put { expected, value, ttl }).await {
+            match self.write(key, WriteOp::Put { expected, value, ttl }).await {
                 Ok(revision) => return Ok(revision),
-                Err(Denial::Lost) => {}
-                Err(Denial::Fault(fault)) => return Err(fault.into()),
+                Err(WriteError::Conflict) => {}
+                Err(WriteError::Fault(fault)) => return Err(fault.into()),
             }
         }
         Err(UpdateError::Conflict { current: self.read(key).await?.0 })
@@ -603,10 +603,10 @@ impl Storage for EmbeddedStorage {
 
     async fn delete(&self, key: &Key, expected: Revision) -> Result<Revision, DeleteError> {
         if !self.lost(key, expected) {
-            match self.write(key, Wish::Delete { expected }).await {
+            match self.write(key, WriteOp::Delete { expected }).await {
                 Ok(revision) => return Ok(revision),
-                Err(Denial::Lost) => {}
-                Err(Denial::Fault(fault)) => return Err(fault.into()),
+                Err(WriteError::Conflict) => {}
+                Err(WriteError::Fault(fault)) => return Err(fault.into()),
             }
         }
         Err(DeleteError::Conflict { current: self.read(key).await?.0 })
@@ -618,7 +618,7 @@ impl Storage for EmbeddedStorage {
         state.snapshot()?;
         let id = self.inner.hub.join(range.clone(), after, state.index.mvcc.current());
         drop(state);
-        let place = Arc::new(Place { inner: self.inner.clone(), id });
+        let place = Arc::new(Registration { inner: self.inner.clone(), id });
         let asked = place.clone();
         Ok(Watch::new(EmbeddedWatch::new(place, range), move || asked.inner.hub.ask_progress(asked.id)))
     }

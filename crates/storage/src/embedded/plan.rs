@@ -1,33 +1,33 @@
-//! What a batch of writes comes to, before anything is written: pure.
+//! Decides a batch of writes before anything is written; pure.
 //!
-//! The writes of a batch are decided one after the other, each upon the outcome of those before
-//! it, though none of them has happened yet. [`Rebuild`] is the way back: from the headers on disk
-//! to the index in memory.
+//! The writes of a batch are decided in order, each on the outcome of its predecessors, although
+//! none is written yet. [`Rebuild`] is the inverse: it builds the index in memory from the headers
+//! on disk.
 
 use std::collections::{HashMap, VecDeque};
 
 use bytes::Bytes;
 use listwatch_meta::{Key, Revision};
 
-use super::record::{Damaged, Header, Put};
+use super::record::{CorruptRecord, Header, Put};
 use crate::mvcc::{FIRST_REVISION, Mvcc, Stored};
-use crate::retention::Keeper;
+use crate::retention::RetentionTracker;
 use crate::ttl::{Deadlines, Millis};
 
-/// The length of a value: what the index knows of it.
+/// The length of a value, which is all the index stores of it.
 pub(super) type Length = u32;
 
-/// One change that is to be written.
+/// One change to be written.
 pub(super) type Record = (Revision, Header, Option<Bytes>);
 
-/// A write lost: the key is not at the expected revision.
+/// The error of a write whose key is not at the expected revision.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Lost;
+pub(super) struct Conflict;
 
-/// See the file's head.
+/// The decided changes of a batch.
 pub(super) struct Plan<'a> {
     mvcc: &'a Mvcc<Length>,
-    /// Which record of this batch is a key's newest.
+    /// The index of each key's newest record in this batch.
     touched: HashMap<Key, usize>,
     records: Vec<Record>,
 }
@@ -37,20 +37,20 @@ impl<'a> Plan<'a> {
         Plan { mvcc, touched: HashMap::new(), records: Vec::new() }
     }
 
-    /// Writes a key that is at `expected` (zero: not there).
+    /// Writes a key that is at `expected` (zero for absent).
     ///
     /// # Errors
-    /// [`Lost`] when the key is at another revision.
+    /// [`Conflict`] when the key is at another revision.
     pub(super) fn put(
         &mut self,
         key: &Key,
         expected: Revision,
         value: Bytes,
         deadline: Millis,
-    ) -> Result<Revision, Lost> {
+    ) -> Result<Revision, Conflict> {
         let created = self.check(key, expected)?;
         let revision = self.next();
-        // The caller refuses values that are larger than a u32 long before this.
+        // The caller rejects values above u32 long before.
         let length = Length::try_from(value.len()).unwrap_or(Length::MAX);
         let put = Put { created: created.unwrap_or(revision), deadline, length };
         self.push(Header { key: key.clone(), put: Some(put), previous: expected }, Some(value));
@@ -60,17 +60,17 @@ impl<'a> Plan<'a> {
     /// Removes a key that is at `expected`.
     ///
     /// # Errors
-    /// [`Lost`] when the key is at another revision.
-    pub(super) fn delete(&mut self, key: &Key, expected: Revision) -> Result<Revision, Lost> {
+    /// [`Conflict`] when the key is at another revision.
+    pub(super) fn delete(&mut self, key: &Key, expected: Revision) -> Result<Revision, Conflict> {
         if self.check(key, expected)?.is_none() {
-            return Err(Lost);
+            return Err(Conflict);
         }
         let revision = self.next();
         self.push(Header { key: key.clone(), put: None, previous: expected }, None);
         Ok(revision)
     }
 
-    /// What the batch writes.
+    /// The records to write.
     pub(super) fn into_records(self) -> Vec<Record> {
         self.records
     }
@@ -84,8 +84,8 @@ impl<'a> Plan<'a> {
         self.records.push((self.next(), header, value));
     }
 
-    /// The revision of a key's creation, when the key is at `expected`.
-    fn check(&self, key: &Key, expected: Revision) -> Result<Option<Revision>, Lost> {
+    /// The revision of a key's creation, if the key is at `expected`.
+    fn check(&self, key: &Key, expected: Revision) -> Result<Option<Revision>, Conflict> {
         let newest = match self.touched.get(key) {
             Some(index) => {
                 let (revision, header, _) = &self.records[*index];
@@ -96,48 +96,48 @@ impl<'a> Plan<'a> {
         match newest {
             Some((created, modified)) if modified == expected => Ok(Some(created)),
             None if expected.is_zero() => Ok(None),
-            _ => Err(Lost),
+            _ => Err(Conflict),
         }
     }
 }
 
-/// What memory knows of the store: everything but the values.
+/// The part of the store in memory: everything except the values.
 #[derive(Debug)]
 pub(super) struct Index {
     pub mvcc: Mvcc<Length>,
     pub deadlines: Deadlines,
-    pub keeper: Keeper,
-    /// Bytes of the keys that exist now and of their values.
+    pub keeper: RetentionTracker,
+    /// Bytes of the existing keys and their values.
     pub live_bytes: u64,
-    /// How far the steady clock, on which deadlines fall due, is ahead of the wall clock, on which
-    /// they are stored.
+    /// The lead of the steady clock, on which deadlines expire, over the wall clock, on which they
+    /// are stored.
     pub steady_ahead: i64,
 }
 
 impl Index {
-    /// What the store holds, in bytes, history included.
+    /// The bytes of the store, including history.
     pub(super) fn bytes(&self) -> u64 {
         self.live_bytes + self.keeper.bytes()
     }
 
-    /// The index of a store that holds nothing, whose history begins at `oldest`.
-    pub(super) fn new(oldest: Revision, keeper: Keeper) -> Self {
+    /// Creates an empty index whose history begins at `oldest`.
+    pub(super) fn new(oldest: Revision, keeper: RetentionTracker) -> Self {
         let mvcc = Mvcc::new(oldest, oldest.max(FIRST_REVISION));
         Index { mvcc, deadlines: Deadlines::default(), keeper, live_bytes: 0, steady_ahead: 0 }
     }
 
-    /// Adds a change that is on disk.
+    /// Adds a durable change.
     ///
     /// # Errors
-    /// The change does not follow from what the index holds.
-    pub(super) fn apply(&mut self, revision: Revision, header: &Header) -> Result<(), Damaged> {
+    /// The change contradicts the index.
+    pub(super) fn apply(&mut self, revision: Revision, header: &Header) -> Result<(), CorruptRecord> {
         let mvcc = &mut self.mvcc;
         if revision != mvcc.current().next() {
-            return Err(Damaged(format!("revision {} is missing", mvcc.current().next())));
+            return Err(CorruptRecord(format!("revision {} is missing", mvcc.current().next())));
         }
         let previous = mvcc.get(header.key.as_str()).copied();
         let replaced = previous.map_or(Revision::ZERO, |stored| stored.modified);
-        let contradicts = |what: &str| Damaged(format!("revision {revision} of {} {what}", header.key));
+        let contradicts = |what: &str| CorruptRecord(format!("revision {revision} of {} {what}", header.key));
         if replaced != header.previous {
             return Err(contradicts(&format!("replaces revision {}, the key is at {replaced}", header.previous)));
         }
@@ -154,13 +154,13 @@ impl Index {
         }
         self.deadlines.forget(header.previous);
         let previous_length = previous.map(|stored| stored.value);
-        self.keeper.added(Keeper::cost(header.key.as_str().len(), previous_length.unwrap_or(0) as usize));
+        self.keeper.added(RetentionTracker::cost(header.key.as_str().len(), previous_length.unwrap_or(0) as usize));
         self.settle(revision, header, previous_length);
         Ok(())
     }
 
-    /// Fills in a change that is older than history: only the last state of a key counts. Hands
-    /// back the state that this takes the place of.
+    /// Adds a change older than the history: only the last state of a key counts. Returns the state
+    /// that it replaces.
     fn restore(&mut self, revision: Revision, header: &Header) -> Option<Stored<Length>> {
         let former = match header.put {
             Some(put) => {
@@ -176,7 +176,7 @@ impl Index {
         former
     }
 
-    /// The new state's deadline, and what living keys weigh.
+    /// Updates the deadline and the size of the live keys.
     fn settle(&mut self, revision: Revision, header: &Header, previous: Option<Length>) {
         let weight = |length: Length| header.key.as_str().len() as u64 + u64::from(length);
         self.live_bytes -= previous.map_or(0, weight);
@@ -190,19 +190,19 @@ impl Index {
     }
 }
 
-/// Builds the index from the headers on disk, which come in the order of their revisions.
+/// Builds the index from the headers on disk, in the order of their revisions.
 #[derive(Debug)]
 pub(super) struct Rebuild {
-    /// Up to here only the last state of each key counts.
+    /// Up to this revision only the last state of each key counts.
     base: Revision,
     pub index: Index,
-    /// Revisions on disk that nobody can ask for any more: their removal was not finished.
+    /// Revisions on disk that are no longer readable, because their removal was not finished.
     pub dead: VecDeque<Revision>,
 }
 
 impl Rebuild {
-    /// Begins; `oldest` is the oldest revision that can be read.
-    pub(super) fn new(oldest: Revision, keeper: Keeper) -> Self {
+    /// Begins; `oldest` is the oldest readable revision.
+    pub(super) fn new(oldest: Revision, keeper: RetentionTracker) -> Self {
         Rebuild { base: oldest.max(FIRST_REVISION), index: Index::new(oldest, keeper), dead: VecDeque::new() }
     }
 
@@ -210,12 +210,12 @@ impl Rebuild {
     ///
     /// # Errors
     /// A header is missing before this one, or it contradicts the others.
-    pub(super) fn add(&mut self, revision: Revision, header: &Header) -> Result<(), Damaged> {
+    pub(super) fn add(&mut self, revision: Revision, header: &Header) -> Result<(), CorruptRecord> {
         if revision > self.base {
             return self.index.apply(revision, header);
         }
-        // In this order: a removal must not go from the disk before the state that it removed, which
-        // would come to life again.
+        // The order matters: if a removal were deleted from disk before the state that it removed,
+        // that state would reappear.
         self.dead.extend(self.index.restore(revision, header).map(|former| former.modified));
         if header.put.is_none() {
             self.dead.push_back(revision);
@@ -233,11 +233,11 @@ mod tests {
         Key::new("pods", Some("ns"), name).unwrap()
     }
 
-    fn keeper() -> Keeper {
-        Keeper::new(Retention::default())
+    fn keeper() -> RetentionTracker {
+        RetentionTracker::new(Retention::default())
     }
 
-    fn rebuild(oldest: Revision, headers: &[(Revision, Header)]) -> Result<Rebuild, Damaged> {
+    fn rebuild(oldest: Revision, headers: &[(Revision, Header)]) -> Result<Rebuild, CorruptRecord> {
         let mut rebuild = Rebuild::new(oldest, keeper());
         for (revision, header) in headers {
             rebuild.add(*revision, header)?;
@@ -246,26 +246,26 @@ mod tests {
     }
 
     #[test]
-    fn each_write_of_a_batch_sees_those_before_it() {
+    fn each_write_of_a_batch_sees_its_predecessors() {
         let mvcc = Mvcc::new(Revision::ZERO, FIRST_REVISION);
         let mut plan = Plan::new(&mvcc);
         let at = Revision::new;
         assert_eq!(plan.put(&key("a"), at(0), "1".into(), 0), Ok(at(2)));
-        assert_eq!(plan.put(&key("a"), at(0), "2".into(), 0), Err(Lost), "the key is there by then");
+        assert_eq!(plan.put(&key("a"), at(0), "2".into(), 0), Err(Conflict), "the key is there by then");
         assert_eq!(plan.put(&key("a"), at(2), "3".into(), 0), Ok(at(3)));
-        assert_eq!(plan.delete(&key("a"), at(2)), Err(Lost), "the key was changed by then");
+        assert_eq!(plan.delete(&key("a"), at(2)), Err(Conflict), "the key was changed by then");
         assert_eq!(plan.delete(&key("a"), at(3)), Ok(at(4)));
-        assert_eq!(plan.delete(&key("a"), at(3)), Err(Lost), "the key is gone by then");
-        assert_eq!(plan.delete(&key("never"), at(0)), Err(Lost));
+        assert_eq!(plan.delete(&key("a"), at(3)), Err(Conflict), "the key is gone by then");
+        assert_eq!(plan.delete(&key("never"), at(0)), Err(Conflict));
         assert_eq!(plan.put(&key("a"), at(0), "4".into(), 0), Ok(at(5)));
         let records = plan.into_records();
         assert_eq!(records.iter().map(|(revision, ..)| revision.get()).collect::<Vec<_>>(), [2, 3, 4, 5]);
         assert_eq!(records[3].1.put.unwrap().created, at(5), "a key that came back is new");
     }
 
-    /// Random writes, split into batches; what is rebuilt from the disk is what was there.
+    /// Random writes in batches: the index rebuilt from disk equals the original.
     #[test]
-    fn the_index_is_rebuilt_from_the_headers() {
+    fn index_rebuilt_from_headers_equals_the_original() {
         let mut index = Index::new(Revision::ZERO, keeper());
         let mut disk: Vec<(Revision, Header)> = Vec::new();
         for batch in 0..40_u64 {
@@ -303,8 +303,7 @@ mod tests {
                 };
                 assert_eq!(states(&rebuilt.index.mvcc), states(&index.mvcc), "at {at}, oldest {oldest}");
             }
-            // What is dead is what no readable revision shows, and it may as well be gone; or a part
-            // of it, from the front.
+            // No readable revision shows a dead one, so any prefix of them may be deleted.
             for gone in [rebuilt.dead.len(), rebuilt.dead.len() / 2, 1] {
                 let gone: Vec<_> = rebuilt.dead.iter().take(gone).collect();
                 let kept: Vec<_> = disk.iter().filter(|(at, _)| !gone.contains(&at)).cloned().collect();
@@ -317,7 +316,7 @@ mod tests {
     }
 
     #[test]
-    fn a_gap_or_a_contradiction_is_damage() {
+    fn gap_or_contradiction_in_headers_is_corruption() {
         let put = |created, previous| Header {
             key: key("a"),
             put: Some(Put { created: Revision::new(created), deadline: 0, length: 1 }),

@@ -1,8 +1,8 @@
-//! The queue between many writers and the one committer thread.
+//! The queue between many writers and the committer thread.
 //!
-//! While one commit is being synced the next writers gather here; the committer then takes them
-//! all. That is the whole of group commit. The queue's length is bounded by the room that a writer
-//! takes before it comes here.
+//! While a commit is being synced, the next writers gather here; the committer then takes all of
+//! them (group commit). Each writer acquires room before it enters the queue, which bounds the
+//! queue's length.
 
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
@@ -16,85 +16,84 @@ use super::engine::Engine;
 use super::repack::Copy;
 use crate::error::StoreFault;
 
-/// One commit takes at most this many requests. More would make the first of them wait longer
-/// than a sync takes.
+/// Requests of one commit. With more of them, the first would wait longer than a sync takes.
 const BATCH_REQUESTS_MAX: usize = 1024;
 
-/// One commit takes at most about this many bytes of values.
+/// Approximate bytes of values in one commit.
 const BATCH_BYTES_MAX: usize = 8 << 20;
 
-/// What a writer wants.
+/// The operation of a writer.
 #[derive(Debug)]
-pub(super) enum Wish {
-    /// Write a key that is at this revision; zero is "not there".
+pub(super) enum WriteOp {
+    /// Writes a key that is at this revision; zero means absent.
     Put {
-        /// The revision the key must be at.
+        /// The expected revision of the key.
         expected: Revision,
         /// The value to write.
         value: Bytes,
-        /// How long the key lives.
+        /// The key's time to live.
         ttl: Option<Duration>,
     },
-    /// Remove a key that is at this revision.
+    /// Removes a key that is at this revision.
     Delete {
-        /// The revision the key must be at.
+        /// The expected revision of the key.
         expected: Revision,
     },
 }
 
-/// Why a wish was not granted.
+/// The error of a write.
 #[derive(Debug)]
-pub(super) enum Denial {
+pub(super) enum WriteError {
     /// The key is not at the expected revision.
-    Lost,
+    Conflict,
     /// The store failed.
     Fault(StoreFault),
 }
 
-/// What the committer is asked for.
+/// A request to the committer.
 #[derive(Debug)]
 pub(super) enum Request {
     /// A change of one key.
     Write {
-        /// Which key.
+        /// The key.
         key: Key,
-        /// What to do with it.
-        wish: Wish,
-        /// Told when the change is durable, or why it is not made.
-        answer: oneshot::Sender<Result<Revision, Denial>>,
+        /// The operation.
+        op: WriteOp,
+        /// Receives the revision once the change is durable, or the error.
+        answer: oneshot::Sender<Result<Revision, WriteError>>,
         /// The writer's share of the queue's room.
         room: OwnedSemaphorePermit,
     },
-    /// Go on in a copy that is denser.
+    /// Switches to a denser copy.
     Replace {
-        /// The copy, almost complete.
+        /// The almost complete copy.
         copy: Copy,
-        /// Handed the former engine when the copy has taken its place.
+        /// Receives the former engine when the copy has replaced it.
         answer: oneshot::Sender<Result<Engine, StoreFault>>,
     },
-    /// Forget history before a revision.
+    /// Compacts history before a revision.
     Compact {
         /// The revision.
         to: Revision,
-        /// Told when this is accepted, durably.
+        /// Receives the result once the compaction is durably accepted.
         answer: oneshot::Sender<Result<(), StoreFault>>,
     },
 }
 
 impl Request {
-    /// Bytes of the value that it writes.
+    /// Bytes of the value to write.
     pub(super) fn bytes(&self) -> usize {
         match self {
-            Request::Write { wish: Wish::Put { value, .. }, .. } => value.len(),
+            Request::Write { op: WriteOp::Put { value, .. }, .. } => value.len(),
             _ => 0,
         }
     }
 
-    /// Tells the asker that the store failed.
+    /// Fails the request with a fault.
     pub(super) fn fail(self, fault: StoreFault) {
-        // An asker that went away does not care.
+        // A dropped receiver needs no answer.
         match self {
-            Request::Write { answer, .. } => drop(answer.send(Err(Denial::Fault(fault)))),
+            Request::Write { answer, .. } => drop(answer.send(Err(WriteError::Fault(fault)))),
             Request::Compact { answer, .. } => drop(answer.send(Err(fault))),
             Request::Replace { answer, .. } => drop(answer.send(Err(fault))),
         }
@@ -104,35 +103,35 @@ impl Request {
 #[derive(Default)]
 struct State {
     requests: VecDeque<Request>,
-    /// The committer sleeps until so many are here.
+    /// The committer sleeps until this many requests wait.
     wanted: usize,
     nudged: bool,
     closed: bool,
 }
 
-/// See the file's head.
+/// The request queue.
 #[derive(Default)]
 pub(super) struct Queue {
     state: Mutex<State>,
     filled: Condvar,
 }
 
-/// How many writers are likely to come back soon, having been answered, and how long to wait for
-/// them. Without that wait the first of them would be written alone, with a sync of its own, and all
-/// others wait for two.
+/// The number of writers that are likely to return soon after their answer, and the time to wait
+/// for them. Without the wait, the first of them would be written alone, with its own sync, and all
+/// others would wait for two syncs.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Crowd {
+pub(super) struct ExpectedWriters {
     pub requests: usize,
     pub patience: Duration,
 }
 
-/// What the committer finds.
-pub(super) enum Taken {
-    /// Requests, in the order they came; at least one.
+/// The result of taking a batch.
+pub(super) enum Batch {
+    /// Requests in order of arrival; at least one.
     Requests(Vec<Request>),
-    /// Nothing came in time.
+    /// No request came in time.
     Nothing,
-    /// The store is to be closed, and no request is left.
+    /// The store is being closed, and no request is left.
     Closed,
 }
 
@@ -140,7 +139,7 @@ impl Queue {
     /// Adds a request.
     ///
     /// # Errors
-    /// Hands it back when the store is closed.
+    /// Returns the request when the store is closed.
     pub(super) fn push(&self, request: Request) -> Result<(), Request> {
         let mut state = self.state.lock();
         if state.closed {
@@ -155,35 +154,35 @@ impl Queue {
         Ok(())
     }
 
-    /// So many requests wait.
+    /// The number of waiting requests.
     pub(super) fn len(&self) -> usize {
         self.state.lock().requests.len()
     }
 
-    /// The committer looks at once whether it has something to do by itself.
+    /// Wakes the committer to check for work of its own.
     pub(super) fn nudge(&self) {
         self.state.lock().nudged = true;
         self.filled.notify_one();
     }
 
-    /// Takes the next batch, waiting until `deadline` for one; then waits for the rest of `crowd`
-    /// requests that are likely to come, but no longer than that says.
-    pub(super) fn take(&self, deadline: Instant, crowd: Crowd) -> Taken {
+    /// Takes the next batch, waiting for one until `deadline`. Then waits for the other `expected_writers`
+    /// requests that are likely to come, up to the time given there.
+    pub(super) fn take(&self, deadline: Instant, expected_writers: ExpectedWriters) -> Batch {
         let mut state = self.state.lock();
         state.wanted = 1;
         while state.requests.is_empty() {
             if state.closed {
-                return Taken::Closed;
+                return Batch::Closed;
             }
             if std::mem::take(&mut state.nudged) {
-                return Taken::Nothing;
+                return Batch::Nothing;
             }
             if self.filled.wait_until(&mut state, deadline).timed_out() && state.requests.is_empty() && !state.closed {
-                return Taken::Nothing;
+                return Batch::Nothing;
             }
         }
-        state.wanted = crowd.requests.min(BATCH_REQUESTS_MAX);
-        let patience = Instant::now() + crowd.patience;
+        state.wanted = expected_writers.requests.min(BATCH_REQUESTS_MAX);
+        let patience = Instant::now() + expected_writers.patience;
         while state.requests.len() < state.wanted && !state.closed && !state.nudged {
             if self.filled.wait_until(&mut state, patience).timed_out() {
                 break;
@@ -199,10 +198,10 @@ impl Queue {
             }
             count += 1;
         }
-        Taken::Requests(state.requests.drain(..count).collect())
+        Batch::Requests(state.requests.drain(..count).collect())
     }
 
-    /// Nothing is added any more; what is there is still taken.
+    /// Rejects further requests; queued ones are still taken.
     pub(super) fn close(&self) {
         self.state.lock().closed = true;
         self.filled.notify_one();

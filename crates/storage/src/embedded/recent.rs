@@ -1,16 +1,15 @@
-//! The values of the last few changes, kept in memory so that watchers that keep up, and readers
-//! of what was just written, do not touch the disk.
+//! The values of the last changes in memory, so that current watchers and reads after writes do not
+//! touch the disk.
 
 use std::collections::VecDeque;
 
 use bytes::Bytes;
 use listwatch_meta::Revision;
 
-/// The ring holds at most this many bytes of values; the oldest go first. What is no longer here
-/// is read from the disk.
+/// Bytes of values in the ring; the oldest are dropped first. Older values are read from the disk.
 pub(super) const RECENT_BYTES_MAX: usize = 4 << 20;
 
-/// What a change without values costs in the reckoning, in bytes.
+/// Accounted bytes of a change without values.
 const CHANGE_BYTES: usize = 128;
 
 #[derive(Debug)]
@@ -26,22 +25,23 @@ impl Change {
     }
 }
 
-/// See the file's head. Holds a dense run of revisions that ends at the newest.
+/// The recent values: a contiguous run of revisions that ends at the newest.
 #[derive(Debug)]
 pub(super) struct Recent {
     changes: VecDeque<Change>,
-    /// The revision before the first one held.
+    /// The revision before the first one in the ring.
     after: Revision,
     bytes: usize,
 }
 
 impl Recent {
-    /// An empty ring, of a store whose last change was at `current`.
+    /// Creates an empty ring of a store at revision `current`.
     pub(super) fn new(current: Revision) -> Self {
         Recent { changes: VecDeque::new(), after: current, bytes: 0 }
     }
 
-    /// The next revision's values: what it wrote, and what it replaced where that was loaded.
+    /// Adds the values of the next revision: the written one, and the replaced one if it was
+    /// loaded.
     pub(super) fn push(&mut self, value: Option<Bytes>, previous: Option<Bytes>) {
         let change = Change { value, previous };
         self.bytes += change.bytes();
@@ -54,12 +54,12 @@ impl Recent {
         }
     }
 
-    /// The value that a revision wrote, if it is still here.
+    /// The value that a revision wrote, if it is in the ring.
     pub(super) fn value(&self, revision: Revision) -> Option<&Bytes> {
         self.change(revision)?.value.as_ref()
     }
 
-    /// The value that a revision replaced, if it was loaded and is still here.
+    /// The value that a revision replaced, if it was loaded and is in the ring.
     pub(super) fn previous(&self, revision: Revision) -> Option<&Bytes> {
         self.change(revision)?.previous.as_ref()
     }
@@ -75,7 +75,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn holds_the_newest_and_stays_within_its_bytes() {
+    fn recent_values_keep_the_newest_within_their_byte_bound() {
         let mut recent = Recent::new(Revision::new(10));
         let value = |n: u64| Bytes::from(vec![n as u8; 100_000]);
         for n in 11..=200 {

@@ -1,17 +1,16 @@
-//! The records on disk: pure encoding and decoding.
+//! Encodes and decodes the records on disk; pure functions.
 //!
-//! Each revision has a header, and each written value a value record, both under the revision's
-//! number in a table of their own. The headers alone are enough to rebuild the index, so opening
-//! a store does not read the values.
+//! Each revision has a header, and each written value a value record; two tables hold them by
+//! revision. The headers suffice to rebuild the index, so opening a store reads no values.
 //!
 //! ```text
 //!   header  kind u8 │ created u64 │ previous u64 │ deadline u64 │ length u32 │ key … │ crc u32
 //!   value   bytes … │ crc u32
 //! ```
 //!
-//! Numbers are little-endian. A checksum covers the revision as well, so that a record that ended
-//! up in another's place is noticed. The engine has checksums of its own, which it verifies when
-//! it repairs after a crash, but not on every read.
+//! Numbers are little-endian. The checksum also covers the revision, so that a record under a wrong
+//! revision is detected. The engine has its own checksums, which it verifies when it repairs after
+//! a crash, but not on every read.
 
 use bytes::Bytes;
 use listwatch_meta::{Key, Revision};
@@ -21,34 +20,34 @@ use crate::ttl::Millis;
 const KIND_PUT: u8 = 1;
 const KIND_DELETE: u8 = 2;
 
-/// Bytes of a header around its key.
+/// Bytes of a header without its key.
 const FIXED: usize = 1 + 8 + 8 + 8 + 4;
 const CRC: usize = 4;
 
-/// What is known of a revision without its value.
+/// A revision without its value.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Header {
     pub key: Key,
-    /// `None` is a removal.
+    /// The written state; `None` for a removal.
     pub put: Option<Put>,
-    /// The revision whose state this change replaced; zero when there was none.
+    /// The revision of the state that this change replaced; zero if there was none.
     pub previous: Revision,
 }
 
-/// What a header says about a written value.
+/// The header's data about a written value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Put {
     /// The revision that created this incarnation of the key.
     pub created: Revision,
-    /// When the key removes itself, in milliseconds since the epoch; zero is never.
+    /// The expiry in milliseconds since the epoch; zero for never.
     pub deadline: Millis,
     /// The value's length in bytes.
     pub length: u32,
 }
 
-/// A record is not what was written. What, for the error's text.
+/// The error for a damaged record, with the problem as text.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Damaged(pub String);
+pub(super) struct CorruptRecord(pub String);
 
 fn checksum(revision: Revision, bytes: &[u8]) -> [u8; CRC] {
     let mut hasher = crc32fast::Hasher::new();
@@ -58,10 +57,10 @@ fn checksum(revision: Revision, bytes: &[u8]) -> [u8; CRC] {
 }
 
 /// Splits off the checksum and compares it.
-fn verified<'a>(revision: Revision, record: &'a [u8], what: &str) -> Result<&'a [u8], Damaged> {
+fn verified<'a>(revision: Revision, record: &'a [u8], what: &str) -> Result<&'a [u8], CorruptRecord> {
     match record.split_last_chunk::<CRC>() {
         Some((bytes, crc)) if *crc == checksum(revision, bytes) => Ok(bytes),
-        _ => Err(Damaged(format!("the {what} of revision {revision} does not match its checksum"))),
+        _ => Err(CorruptRecord(format!("the {what} of revision {revision} does not match its checksum"))),
     }
 }
 
@@ -80,8 +79,8 @@ impl Header {
         out
     }
 
-    pub(super) fn decode(revision: Revision, record: &[u8]) -> Result<Self, Damaged> {
-        let damaged = |what: &str| Damaged(format!("the header of revision {revision} {what}"));
+    pub(super) fn decode(revision: Revision, record: &[u8]) -> Result<Self, CorruptRecord> {
+        let damaged = |what: &str| CorruptRecord(format!("the header of revision {revision} {what}"));
         let bytes = verified(revision, record, "header")?;
         let Some((fixed, key)) = bytes.split_first_chunk::<FIXED>() else { return Err(damaged("is too short")) };
         let number = |at: usize| u64::from_le_bytes(std::array::from_fn(|n| fixed[at + n]));
@@ -100,7 +99,7 @@ impl Header {
     }
 }
 
-/// The record of a value.
+/// Encodes the record of a value.
 pub(super) fn encode_value(revision: Revision, value: &[u8]) -> Vec<u8> {
     let mut out = Vec::with_capacity(value.len() + CRC);
     out.extend_from_slice(value);
@@ -108,18 +107,18 @@ pub(super) fn encode_value(revision: Revision, value: &[u8]) -> Vec<u8> {
     out
 }
 
-/// How long the value of a record is.
+/// The length of a record's value.
 pub(super) fn value_len(record: &[u8]) -> usize {
     record.len().saturating_sub(CRC)
 }
 
-/// Is the record of a value whole?
-pub(super) fn check_value(revision: Revision, record: &[u8]) -> Result<(), Damaged> {
+/// Checks that the record of a value is intact.
+pub(super) fn check_value(revision: Revision, record: &[u8]) -> Result<(), CorruptRecord> {
     verified(revision, record, "value").map(|_| ())
 }
 
-/// The value of a record.
-pub(super) fn decode_value(revision: Revision, record: &[u8]) -> Result<Bytes, Damaged> {
+/// Decodes the record of a value.
+pub(super) fn decode_value(revision: Revision, record: &[u8]) -> Result<Bytes, CorruptRecord> {
     verified(revision, record, "value").map(Bytes::copy_from_slice)
 }
 
@@ -140,14 +139,14 @@ mod tests {
 
     proptest! {
         #[test]
-        fn what_is_written_is_read(header in headers(), revision in any::<u64>(), value in any::<Vec<u8>>()) {
+        fn records_round_trip(header in headers(), revision in any::<u64>(), value in any::<Vec<u8>>()) {
             let revision = Revision::new(revision);
             prop_assert_eq!(Header::decode(revision, &header.encode(revision)), Ok(header));
             prop_assert_eq!(decode_value(revision, &encode_value(revision, &value)), Ok(Bytes::from(value)));
         }
 
         #[test]
-        fn any_flipped_bit_is_noticed(header in headers(), at in any::<prop::sample::Index>(), bit in 0..8_u8) {
+        fn flipped_bit_is_detected(header in headers(), at in any::<prop::sample::Index>(), bit in 0..8_u8) {
             let revision = Revision::new(7);
             let mut record = header.encode(revision);
             let at = at.index(record.len());
@@ -158,7 +157,7 @@ mod tests {
     }
 
     #[test]
-    fn a_record_in_anothers_place_is_noticed() {
+    fn record_under_another_revision_is_detected() {
         let header = Header { key: Key::new("nodes", None, "n").unwrap(), put: None, previous: Revision::ZERO };
         assert!(Header::decode(Revision::new(8), &header.encode(Revision::new(7))).is_err());
         for short in [&[][..], &[1, 2, 3], &checksum(Revision::new(7), b"")] {

@@ -1,17 +1,17 @@
-//! Giving disk space back: a dense copy of the store, made while it serves, takes its place.
+//! Frees disk space: a dense copy of the store, made while it serves, replaces the store's file.
 //!
 //! ```text
 //!   copier (a blocking task)                          committer
-//!   ── copy in chunks, one sync each ──▶ beside       writes, removes dead revisions
+//!   ── copy in chunks, one sync each ──▶ side file    writes, removes dead revisions
 //!   ◀── revisions that died meanwhile ────────────────┘
-//!   ── hand over when little is left ──────────────▶  copies the rest, renames, goes on in the copy
+//!   ── hand over when little is left ──────────────▶  copies the rest, renames, switches to the copy
 //!   ◀── the former engine, to be closed ──────────────┘
 //! ```
 //!
-//! A record never changes between its writing and its removal, so the copy needs no single view of
-//! the store: each chunk is read from a view of its own, and the engine can reuse pages meanwhile.
-//! What nobody can ask for any more is not copied. (redb can shrink its file itself, but then
-//! nobody reads or writes for as long as it takes.)
+//! A record never changes between its write and its removal, so the copy needs no single snapshot:
+//! each chunk is read from its own snapshot, and the engine can reuse pages meanwhile. Unreadable
+//! revisions are not copied. (redb can shrink its file itself, but blocks all reads and writes
+//! meanwhile.)
 
 use std::ops::ControlFlow;
 use std::sync::Arc;
@@ -26,40 +26,40 @@ use super::{EmbeddedOptions, Inner, State};
 use crate::error::StoreFault;
 use crate::mvcc::FIRST_REVISION;
 
-/// A chunk of the copy has about this many bytes of records, and one sync.
+/// Approximate bytes of records in a chunk of the copy; each chunk has one sync.
 const CHUNK_BYTES: usize = if cfg!(test) { 16 << 10 } else { 4 << 20 };
 
-/// A chunk has at most this many records, however small.
+/// Records in a chunk.
 const CHUNK_RECORDS: usize = if cfg!(test) { 6 } else { 8 << 10 };
 
-/// The committer takes over when less than this is left: what it copies is what writers wait for.
+/// Remaining bytes at which the committer takes over; writers wait while it copies the rest.
 const REST_BYTES: usize = if cfg!(test) { 4 << 10 } else { 256 << 10 };
 
 /// See [`REST_BYTES`].
 const REST_RECORDS: usize = if cfg!(test) { 3 } else { 512 };
 
-/// After so many chunks the committer takes over whatever is left: writers that are faster than the
+/// Chunks after which the committer takes over whatever remains: writers that are faster than the
 /// copy then wait for one chunk.
 const CHASES_MAX: usize = 64;
 
-/// The copy takes about this many times the bytes of what it holds.
+/// Approximate bytes of the copy's file per byte of content.
 const SPACE_PER_BYTE: u64 = 2;
 
-/// What [`EmbeddedStorage::defragment`](super::EmbeddedStorage::defragment) came to.
+/// The result of [`EmbeddedStorage::defragment`](super::EmbeddedStorage::defragment).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Defragmented {
-    /// The file's size before, in bytes, where it can be told.
+    /// The file's size before, in bytes, if known.
     pub before_bytes: Option<u64>,
-    /// The file's size afterwards.
+    /// The file's size afterwards, in bytes, if known.
     pub after_bytes: Option<u64>,
 }
 
-/// A copy that holds all up to a revision; the committer adds the rest.
+/// A copy that is complete up to a revision; the committer adds the rest.
 pub(super) struct Copy {
     pub engine: Engine,
     through: Revision,
-    /// Where history began when the copy was begun: whatever came after is copied. (Left out one by
-    /// one as history goes, a removal could be missing whose key was copied before.)
+    /// The oldest revision when the copy was started: all later ones are copied. If revisions were
+    /// skipped as history advances, a removal could be missing whose key was copied before.
     began: Revision,
 }
 
@@ -69,12 +69,12 @@ impl std::fmt::Debug for Copy {
     }
 }
 
-/// What a chunk came to.
+/// The result of a chunk.
 struct Chunk {
     records: Vec<RawCopy>,
     bytes: usize,
     through: Revision,
-    /// Nothing follows.
+    /// No chunk follows.
     last: bool,
 }
 
@@ -105,18 +105,19 @@ impl Copy {
         Ok(chunk)
     }
 
-    /// Adds a chunk, and removes what died since.
+    /// Adds a chunk, and removes revisions that died since.
     fn add(&mut self, inner: &Inner, chunk: &Chunk) -> Result<(), EngineError> {
         if !chunk.records.is_empty() {
             self.engine.copy_in(&chunk.records)?;
         }
         self.through = chunk.through;
         let died = inner.died.lock().as_mut().map(std::mem::take).unwrap_or_default();
-        // Some of them were never copied; removing what is not there costs little.
+        // Some of them were never copied; removing an absent revision is cheap.
         if died.is_empty() { Ok(()) } else { self.engine.commit(&Change { dead: &died, ..Change::default() }) }
     }
 
-    /// Adds what is still missing. For the committer: nothing is written to the former meanwhile.
+    /// Adds the remaining records. Called by the committer, so nothing is written to the former
+    /// file meanwhile.
     pub(super) fn complete(&mut self, inner: &Inner, oldest: Revision) -> Result<(), EngineError> {
         loop {
             let chunk = self.next(inner)?;
@@ -129,7 +130,7 @@ impl Copy {
     }
 }
 
-/// Is the record whole? A copy must not make damage look sound.
+/// Checks a record, because a copy must not hide damage.
 fn checked(record: &RawRecord<'_>) -> Result<Header, EngineError> {
     let missing = |what: &str| EngineError::Corrupt(format!("the {what} of revision {} is missing", record.revision));
     let header = Header::decode(record.revision, record.header.ok_or_else(|| missing("header"))?)?;
@@ -141,7 +142,7 @@ fn checked(record: &RawRecord<'_>) -> Result<Header, EngineError> {
     Ok(header)
 }
 
-/// Is a revision the state of a key where history begins?
+/// Whether a revision is a key's state at the start of the history.
 fn lives(state: &State, revision: Revision, header: &Header) -> bool {
     let mvcc = &state.index.mvcc;
     let oldest = mvcc.oldest();
@@ -149,7 +150,7 @@ fn lives(state: &State, revision: Revision, header: &Header) -> bool {
     then.is_ok_and(|found| found.first().is_some_and(|(_, stored)| stored.modified == revision))
 }
 
-/// Ends the noting of what dies, and removes the copy, whatever happens.
+/// Stops recording dead revisions and removes the copy, whatever happens.
 struct Attempt<'a> {
     inner: &'a Inner,
     disk: &'a dyn Disk,
@@ -157,14 +158,14 @@ struct Attempt<'a> {
 
 impl Drop for Attempt<'_> {
     fn drop(&mut self) {
-        // The place beside the store is free before the next attempt may begin, or its copy would be
-        // the one that is dropped here.
-        self.disk.drop_beside();
+        // The side file is removed before the next attempt may begin, or that attempt's copy would
+        // be removed here.
+        self.disk.discard_side();
         *self.inner.died.lock() = None;
     }
 }
 
-/// See the file's head. Blocks until it is done.
+/// Makes the copy and switches to it. Blocks until it is done.
 pub(super) fn defragment(
     inner: &Arc<Inner>,
     disk: &Arc<dyn Disk>,
@@ -179,7 +180,7 @@ pub(super) fn defragment(
             && free < needs + reserve
         {
             return Err(StoreFault::NoSpace(format!(
-                "the copy that takes the store's place needs up to {needs} bytes beside a reserve of {reserve}, {free} are free"
+                "the copy that takes the store's place needs up to {needs} bytes create_side a reserve of {reserve}, {free} are free"
             )));
         }
         let mut died = inner.died.lock();
@@ -191,15 +192,15 @@ pub(super) fn defragment(
     let attempt = Attempt { inner, disk: &**disk };
     let former = copy(inner, disk, options.cache_bytes);
     drop(attempt);
-    // Its file is gone by now; the space is free when the last reader of it is.
+    // The file's name is gone; its space is freed when the last reader closes it.
     former?.close();
     Ok(Defragmented { before_bytes, after_bytes: disk.used_bytes() })
 }
 
-/// Makes the copy and has the committer go on in it; hands back the former engine.
+/// Makes the copy and has the committer switch to it; returns the former engine.
 fn copy(inner: &Arc<Inner>, disk: &Arc<dyn Disk>, cache_bytes: usize) -> Result<Engine, StoreFault> {
-    let beside = disk.beside().map_err(EngineError::from)?;
-    let engine = Engine::create(&*beside, cache_bytes)?;
+    let create_side = disk.create_side().map_err(EngineError::from)?;
+    let engine = Engine::create(&*create_side, cache_bytes)?;
     let began = inner.state.read().index.mvcc.oldest();
     let mut copy = Copy { engine, through: Revision::ZERO, began };
     let mut chases = 0;

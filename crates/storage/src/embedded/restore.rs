@@ -1,12 +1,12 @@
-//! [`Restore`]: fills a new store with keys as they were in another, revisions and all.
+//! Fills a new store with the keys of another store, including their revisions: [`Restore`].
 //!
 //! ```text
 //!   <dir>/store.redb.restoring   grows in batches; refused by whoever opens the directory
 //!        └── finish ──▶ <dir>/store.redb   renamed when it is whole and synced
 //! ```
 //!
-//! A store holds a revision once, so what is restored may not hold two keys of one revision, and
-//! has no history: the oldest revision that can be read is the last.
+//! A store holds one change per revision. So two restored keys may not have the same revision, and
+//! there is no history: the oldest readable revision is the last one.
 
 use std::collections::HashSet;
 use std::fmt;
@@ -24,17 +24,17 @@ use super::{EmbeddedOptions, OpenError};
 use crate::mvcc::FIRST_REVISION;
 use crate::types::{KeyValue, VALUE_BYTES_MAX};
 
-/// A batch is written to disk when its values have about this many bytes.
+/// Approximate bytes of the values in one batch.
 const BATCH_BYTES: usize = 8 << 20;
 
-/// A batch has at most this many keys.
+/// Keys in one batch.
 const BATCH_KEYS: usize = 16 << 10;
 
-/// Why a key was not restored, or the whole was not finished.
+/// The error of restoring a key, or of completing the store.
 #[derive(Debug, thiserror::Error)]
 pub enum RestoreError {
-    /// Two keys were written at one revision, as transactions of etcd do. This store cannot show
-    /// that: write the keys anew (they take new revisions) instead of restoring them.
+    /// Two keys were written at one revision, as transactions of etcd do. This store cannot
+    /// represent that: write the keys again (with new revisions) instead of restoring them.
     #[error("{key} has revision {revision}, which another key has too; import the keys under new revisions instead")]
     RevisionTaken {
         /// The second key of the revision.
@@ -45,19 +45,20 @@ pub enum RestoreError {
     /// The key was restored before.
     #[error("{0} comes twice")]
     KeyTwice(Key),
-    /// The key's revisions cannot be: created after modified, none, or after the store's.
+    /// The key's revisions are invalid: created after modified, zero, or after the store's
+    /// revision.
     #[error("{key} is of revision {created} to {modified}, which cannot be in a store at revision {revision}")]
     Revisions {
         /// The key.
         key: Key,
-        /// When it says it was created.
+        /// The revision of its creation.
         created: Revision,
-        /// When it says it was modified.
+        /// The revision of its last change.
         modified: Revision,
-        /// The store's last revision, where it is known by then.
+        /// The store's last revision, if known.
         revision: Revision,
     },
-    /// The value is larger than a store takes, [`VALUE_BYTES_MAX`].
+    /// The value is larger than [`VALUE_BYTES_MAX`].
     #[error("the value of {key} has {bytes} bytes, the limit is {VALUE_BYTES_MAX}")]
     TooLarge {
         /// The key.
@@ -71,8 +72,8 @@ pub enum RestoreError {
 }
 
 /// A new store that is being filled; see
-/// [`EmbeddedStorage::restore`](super::EmbeddedStorage::restore). All its methods block on the
-/// disk. Dropping it unfinished removes what was written.
+/// [`EmbeddedStorage::restore`](super::EmbeddedStorage::restore). All methods block on the disk.
+/// Dropping it before completion removes the written files.
 pub struct Restore {
     dir: StoreDir,
     disk: FileDisk,
@@ -107,13 +108,13 @@ impl Restore {
         })
     }
 
-    /// Adds a key in its present state, with its revisions of creation and change, and when it
-    /// removes itself. Keys may come in any order; those ordered by their revision of change are
-    /// written fastest. What expired meanwhile is removed when the store is opened.
+    /// Adds a key in its latest state, with its revisions of creation and change, and its expiry.
+    /// Keys may come in any order; ascending revisions of change are fastest. Keys that expire
+    /// meanwhile are removed when the store is opened.
     ///
     /// # Errors
-    /// See [`RestoreError`]. After [`RestoreError::Store`] nothing more can be added; after the
-    /// others the key is left out and the rest can go on.
+    /// See [`RestoreError`]. After [`RestoreError::Store`] no key can be added. After any other
+    /// error the key is skipped and the restore can continue.
     pub fn put(&mut self, item: KeyValue, expires: Option<SystemTime>) -> Result<(), RestoreError> {
         let KeyValue { key, value, created, modified } = item;
         if created.is_zero() || created > modified {
@@ -142,12 +143,12 @@ impl Restore {
         Ok(())
     }
 
-    /// Makes the store whole: its clock stands at `revision`, the first write takes the next. It can
-    /// be opened afterwards.
+    /// Completes the store at `revision`; the first write takes the next one. The store can be
+    /// opened afterwards.
     ///
     /// # Errors
-    /// [`RestoreError::Revisions`] when a key is newer than `revision`; [`RestoreError::Store`] when
-    /// the disk fails. There is no store then.
+    /// [`RestoreError::Revisions`] when a key is newer than `revision`; [`RestoreError::Store`]
+    /// when the disk fails. In both cases no store is created.
     pub fn finish(mut self, revision: Revision) -> Result<(), RestoreError> {
         let revision = revision.max(FIRST_REVISION);
         if let Some((key, created, modified)) = self.newest.take()
@@ -170,7 +171,7 @@ impl Restore {
         let gone = || EngineError::Io("the restore failed before".to_owned());
         let written = self.engine.as_ref().ok_or_else(gone).and_then(|engine| engine.commit(&change));
         if let Err(error) = written {
-            // redb's handle refuses everything after a failed commit.
+            // redb's handle fails every call after a failed commit.
             if let Some(engine) = self.engine.take() {
                 engine.close();
             }

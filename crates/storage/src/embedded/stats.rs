@@ -1,4 +1,4 @@
-//! [`EmbeddedStats`]: what the store weighs, and how far back its history goes.
+//! Statistics of an embedded store: [`EmbeddedStats`], its size and the reach of its history.
 
 use std::collections::VecDeque;
 use std::time::SystemTime;
@@ -7,53 +7,55 @@ use listwatch_meta::Revision;
 
 use crate::ttl::Millis;
 
-/// What an embedded store holds. All but the file's size is reckoned in memory, so asking is cheap.
+/// The content of an embedded store. All values except the file's size are kept in memory, so the
+/// call is cheap.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct EmbeddedStats {
     /// The revision of the last write.
     pub revision: Revision,
     /// The oldest revision that can be read or watched from.
     pub oldest: Revision,
-    /// When the oldest revision was the present, to about a hundredth of the time since; `None` when
-    /// that was before this process opened the store.
+    /// The time at which the oldest revision was current, accurate to about a hundredth of the time
+    /// since; `None` if that was before this process opened the store.
     pub oldest_at: Option<SystemTime>,
-    /// Keys that exist.
+    /// Existing keys.
     pub live_keys: u64,
-    /// Bytes of those keys and their values.
+    /// Bytes of the existing keys and their values.
     pub live_bytes: u64,
-    /// Changes that history holds: those after [`EmbeddedStats::oldest`].
+    /// Changes in the history: those after [`EmbeddedStats::oldest`].
     pub history_revisions: u64,
-    /// Bytes of history as [`Retention::bytes`](crate::Retention::bytes) reckons them: values that
-    /// were replaced or removed, and some for each change.
+    /// Bytes of history as counted by [`Retention::bytes`](crate::Retention::bytes): replaced and
+    /// removed values, and a fixed amount per change.
     pub history_bytes: u64,
-    /// What the file takes on the file system, where it can be told. It can be longer: the engine lets
-    /// it end in a hole.
+    /// Bytes that the file occupies on the file system, if known. The file can be longer, because
+    /// the engine leaves a hole at its end.
     pub file_bytes: Option<u64>,
-    /// Free room on the file system, where it can be told.
+    /// Free bytes on the file system, if known.
     pub free_bytes: Option<u64>,
 }
 
 impl EmbeddedStats {
-    /// Bytes of the file that hold neither a living value nor history: the engine's own, which are
-    /// most of it in a dense file (values lie in pages of 4 KiB or of a power of two above, which
-    /// are seldom full), what was removed and not used again, and what is still to be removed. How
-    /// much [`EmbeddedStorage::defragment`](super::EmbeddedStorage::defragment) gives back only
-    /// doing it tells.
+    /// Bytes of the file that hold neither a live value nor history. They are the engine's own
+    /// (most of them in a dense file: values occupy pages of 4 KiB or a larger power of two, which
+    /// are seldom full), removed and not yet reused, or still to be removed. Only
+    /// [`EmbeddedStorage::defragment`](super::EmbeddedStorage::defragment) shows how many of them
+    /// can be freed.
     pub fn other_bytes(&self) -> Option<u64> {
         Some(self.file_bytes?.saturating_sub(self.live_bytes + self.history_bytes))
     }
 }
 
-/// A timeline has at most this many marks; every second one goes when it is full.
+/// Marks of a timeline. At the bound every second mark is dropped.
 const MARKS_MAX: usize = 256;
 
-/// Marks are at least this far apart.
+/// Minimum time between two marks, in milliseconds.
 const MARKS_APART: Millis = 1000;
 
-/// When revisions were the present: marks that grow sparser the longer history is kept.
+/// The times at which revisions were current, as marks that grow sparser the longer history is
+/// kept.
 #[derive(Debug)]
 pub(super) struct Timeline {
-    /// (a revision, when it was the last), oldest first.
+    /// Pairs of a revision and the time at which it was the last one, oldest first.
     marks: VecDeque<(Revision, Millis)>,
     apart: Millis,
 }
@@ -65,12 +67,12 @@ impl Default for Timeline {
 }
 
 impl Timeline {
-    /// The store is at `current`, and its history begins at `oldest`.
+    /// Records that the store is at `current` and its history begins at `oldest`.
     pub(super) fn note(&mut self, oldest: Revision, current: Revision, now: Millis) {
         if self.marks.back().is_none_or(|(_, at)| now.saturating_sub(*at) >= self.apart) {
             self.marks.push_back((current, now));
         }
-        // The last mark at or before the oldest revision tells its time.
+        // The last mark at or before the oldest revision determines its time.
         while self.marks.get(1).is_some_and(|(revision, _)| *revision <= oldest) {
             self.marks.pop_front();
         }
@@ -84,7 +86,7 @@ impl Timeline {
         }
     }
 
-    /// When a revision was the present; `None` before the first mark.
+    /// The time at which a revision was current; `None` before the first mark.
     pub(super) fn at(&self, revision: Revision) -> Option<Millis> {
         let after = self.marks.partition_point(|(mark, _)| *mark <= revision);
         Some(self.marks.get(after.checked_sub(1)?)?.1)
@@ -96,7 +98,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_timeline_tells_about_when_and_stays_small() {
+    fn timeline_is_approximate_and_bounded() {
         let mut timeline = Timeline::default();
         for second in 1..=100_000_u64 {
             let oldest = Revision::new(second.saturating_sub(50_000));

@@ -1,5 +1,5 @@
-//! The embedded store as the source of copies, and as what a copy becomes: a new store with the
-//! revisions of the old one.
+//! The embedded store as a source and a target of copies. A copied store keeps the revisions of its
+//! source.
 
 use std::io::{Read, Seek};
 use std::path::Path;
@@ -19,7 +19,7 @@ use crate::transfer::{
 
 #[async_trait]
 impl Source for EmbeddedStorage {
-    /// A key that was written again since has its former TTL forgotten: it is told without one.
+    /// A key that was rewritten has lost its former TTL, so it is exported without one.
     async fn records(&self) -> Result<Box<dyn Records + '_>, ReadError> {
         let state = self.inner.state.read();
         state.snapshot()?;
@@ -28,7 +28,7 @@ impl Source for EmbeddedStorage {
     }
 }
 
-/// Everything at one revision.
+/// All records at one revision.
 struct EmbeddedRecords<'a> {
     store: &'a EmbeddedStorage,
     at: Revision,
@@ -48,7 +48,7 @@ impl Records for EmbeddedRecords<'_> {
 
     async fn next_page(&mut self) -> Result<Vec<Record>, RecordsError> {
         let now = SystemTime::now();
-        // The index knows how long the values are, so no page is larger than it should be.
+        // The index has the lengths of the values, so that no page is too large.
         let mut found: Vec<(Key, Stored<Length>, Option<Duration>)> = Vec::new();
         let snapshot = {
             let state = self.store.inner.state.read();
@@ -60,7 +60,7 @@ impl Records for EmbeddedRecords<'_> {
                     break;
                 }
                 let expires = state.index.deadlines.of(stored.modified).map(super::commit::time_of);
-                // One that is due and not removed yet goes at once where it is brought to.
+                // A key that is due but not yet removed expires at once in the target.
                 let left = |at: SystemTime| at.duration_since(now).unwrap_or_default().max(Duration::from_millis(1));
                 found.push((key.clone(), *stored, expires.map(left)));
             }
@@ -78,13 +78,13 @@ impl Records for EmbeddedRecords<'_> {
     }
 }
 
-/// Why an export did not become a store.
+/// The error of creating a store from an export.
 #[derive(Debug, thiserror::Error)]
 pub enum FromExportError {
-    /// The export cannot be read on.
+    /// The export cannot be read.
     #[error(transparent)]
     File(#[from] FileError),
-    /// The new store cannot be made.
+    /// The new store cannot be created.
     #[error(transparent)]
     Restore(#[from] RestoreError),
 }
@@ -96,19 +96,19 @@ impl From<OpenError> for FromExportError {
 }
 
 impl EmbeddedStorage {
-    /// Makes a new store of an export, in an empty or new directory, with the source's clock (or
-    /// `clock_at_least`, where that is later: for a backup older than what clients have seen) and its
-    /// revisions: a client of the old store goes on with this one as if nothing had happened, or is
-    /// told `Expired` where it asks for history.
+    /// Creates a store from an export, in an empty or new directory, with the source's revisions.
+    /// `clock_at_least` raises the store's revision, for a backup older than the state that clients
+    /// have seen. A client of the old store continues with the new one, or receives `Expired` if it
+    /// requests history.
     ///
-    /// This store holds one key per revision. Where a transaction of etcd has changed several at once, all
-    /// but the first, and whatever would collide with them, move on to later revisions;
-    /// [`ImportSummary::moved`] counts them.
+    /// This store holds one key per revision. If a transaction of etcd changed several keys at
+    /// once, all but the first move to later revisions, and so do keys that would collide with
+    /// them; [`ImportSummary::moved`] counts them.
     ///
     /// Blocks until the store is on stable storage. An interruption leaves no store.
     ///
     /// # Errors
-    /// [`FromExportError`], with [`OpenError::Exists`] where there is a store already.
+    /// [`FromExportError`], with [`OpenError::Exists`] if there is a store already.
     pub fn from_export<F: Read + Seek>(
         path: impl AsRef<Path>,
         options: EmbeddedOptions,

@@ -1,11 +1,10 @@
-//! [`Verification`]: everything on disk is read and compared with what it says about itself, with
-//! its neighbours, and with the index in memory.
+//! Verification of a store: [`Verification`] compares all data on disk with its checksums, its
+//! neighbors and the index in memory.
 //!
-//! Looked at: the checksum of each header and each value; that each written revision has its value
-//! and no value is without a header, and that lengths agree; that from the oldest revision on none
-//! is missing, and each says truly which one it replaced; and that the keys, revisions and deadlines
-//! in memory are those that the disk adds up to. Not looked at: pages of the engine that hold
-//! nothing of this.
+//! Verified are: the checksum of each header and value; that each written revision has a value of
+//! the right length and no value lacks a header; that no revision after the oldest is missing, and
+//! that each names the revision it replaced; and that keys, revisions and deadlines in memory
+//! follow from the disk. Not verified are pages of the engine without such data.
 
 use std::fmt;
 use std::ops::ControlFlow;
@@ -19,20 +18,20 @@ use super::plan::{Length, Rebuild};
 use super::record::{self, Header};
 use crate::error::StoreFault;
 use crate::mvcc::Stored;
-use crate::retention::{Keeper, Retention};
+use crate::retention::{Retention, RetentionTracker};
 
-/// [`Verification::findings`] holds at most this many; [`Verification::found`] counts on.
+/// Entries of [`Verification::findings`]; [`Verification::found`] counts further ones.
 pub const FINDINGS_MAX: usize = 100;
 
-/// So many keys are compared with the index while it is locked.
+/// Keys that are compared with the index while it is locked.
 const COMPARE_KEYS: usize = 512;
 
-/// Something on disk that cannot be.
+/// One inconsistency on disk.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Finding {
-    /// The revision it is about, where it is about one.
+    /// The revision concerned, if any.
     pub revision: Option<Revision>,
-    /// What is wrong, in a sentence without its end.
+    /// The problem, as a sentence without a period.
     pub what: String,
 }
 
@@ -42,34 +41,34 @@ impl fmt::Display for Finding {
     }
 }
 
-/// What [`EmbeddedStorage::verify`](super::EmbeddedStorage::verify) saw.
+/// The result of [`EmbeddedStorage::verify`](super::EmbeddedStorage::verify).
 #[derive(Clone, Debug, PartialEq, Eq, Default)]
 pub struct Verification {
-    /// The last revision at the moment that was looked at.
+    /// The last revision at the verified moment.
     pub revision: Revision,
-    /// The oldest revision that could be read then.
+    /// The oldest readable revision at that moment.
     pub oldest: Revision,
-    /// Revisions that were looked at: history, and the older states that still live.
+    /// Verified revisions: the history, and older live states.
     pub revisions: u64,
-    /// Those that wrote a value.
+    /// Revisions with a value.
     pub values: u64,
     /// Their length in bytes.
     pub value_bytes: u64,
-    /// Keys that exist.
+    /// Existing keys.
     pub keys: u64,
-    /// Revisions that nobody can ask for any more and that the disk still holds.
+    /// Revisions on disk that are no longer readable.
     pub dead: u64,
-    /// The index in memory was compared with all of the disk. False when history moved on under
-    /// the comparison; then only a part of it was, and verifying again may get further.
+    /// Whether the index in memory was compared with the whole disk. False if the history advanced
+    /// during the comparison; then only a part was compared, and another verification may complete.
     pub index_compared: bool,
-    /// How many things are wrong.
+    /// The number of problems.
     pub found: u64,
-    /// The first [`FINDINGS_MAX`] of them.
+    /// The first [`FINDINGS_MAX`] problems.
     pub findings: Vec<Finding>,
 }
 
 impl Verification {
-    /// Is all as it should be?
+    /// Whether no problem was found.
     pub fn is_clean(&self) -> bool {
         self.found == 0
     }
@@ -81,7 +80,7 @@ impl Verification {
         }
     }
 
-    /// Looks at one record by itself; its header when that can be read.
+    /// Verifies one record by itself; returns its header if it is readable.
     fn look(&mut self, record: &RawRecord<'_>) -> Option<Header> {
         let RawRecord { revision, header, value } = *record;
         self.revisions += 1;
@@ -117,8 +116,7 @@ impl Verification {
         Some(header)
     }
 
-    /// Compares the keys that the disk adds up to with those in memory, as of the revision that was
-    /// looked at.
+    /// Compares the keys that follow from the disk with those in memory, at the verified revision.
     fn compare(&mut self, inner: &Inner, disk: &Rebuild) -> Result<(), StoreFault> {
         let at = self.revision;
         let mut from = String::new();
@@ -133,10 +131,10 @@ impl Verification {
             let deadline = |index: &super::plan::Index, entry: Option<&Entry<'_>>| {
                 entry.and_then(|(_, stored)| index.deadlines.of(stored.modified))
             };
-            // Both are sorted; what differs first is told, and the comparison ends there.
+            // Both are sorted. Only the first difference is reported; the comparison ends there.
             let differs = (0..on_disk.len().max(in_memory.len())).find(|n| {
                 let (one, other) = (on_disk.get(*n), in_memory.get(*n));
-                // A deadline is kept for a key's newest state alone.
+                // Only a key's newest state has a deadline.
                 let newest = other.is_some_and(|(key, stored)| state.index.mvcc.get(key.as_str()) == Some(*stored));
                 one != other || newest && deadline(&disk.index, one) != deadline(&state.index, other)
             });
@@ -167,15 +165,15 @@ impl Verification {
     }
 }
 
-/// See the file's head. Blocks until all is read.
+/// Runs the verification. Blocks until all data is read.
 pub(super) fn verify(inner: &Arc<Inner>) -> Result<Verification, StoreFault> {
-    // The disk may be a moment ahead of the index: what the index does not have is left out.
+    // The disk may be ahead of the index: later revisions are skipped.
     let (snapshot, current) = {
         let state = inner.state.read();
         (state.snapshot()?, state.index.mvcc.current())
     };
     let mut seen = Verification { oldest: snapshot.oldest()?, ..Verification::default() };
-    let mut disk = Some(Rebuild::new(seen.oldest, Keeper::new(Retention::default())));
+    let mut disk = Some(Rebuild::new(seen.oldest, RetentionTracker::new(Retention::default())));
     seen.revision = current;
     let walked = snapshot.records_after(Revision::ZERO, |record| {
         if record.revision > current {
@@ -183,7 +181,7 @@ pub(super) fn verify(inner: &Arc<Inner>) -> Result<Verification, StoreFault> {
         }
         match seen.look(&record) {
             Some(header) => {
-                // What follows a contradiction contradicts too: only the first is told.
+                // One contradiction causes others, so only the first is reported.
                 if let Some(rebuild) = &mut disk
                     && let Err(damaged) = rebuild.add(record.revision, &header)
                 {
@@ -197,7 +195,7 @@ pub(super) fn verify(inner: &Arc<Inner>) -> Result<Verification, StoreFault> {
     });
     drop(snapshot);
     match walked {
-        // The engine cannot read on: that is what was to be found out.
+        // The engine cannot read on, which is itself a finding.
         Err(EngineError::Corrupt(what)) => {
             seen.find(None, what);
             return Ok(seen);

@@ -1,6 +1,6 @@
-//! The stream of one watch: reads the shared history at its own pace. Values of recent changes are
-//! in memory; a watcher that lags reads the others from disk, a few at once where it stands and
-//! many in a task for blocking work.
+//! The stream of one watch, which reads the shared history at its own pace. Recent values are in
+//! memory. A lagging watcher reads older values from disk: a few on the polling task, many in a
+//! task for blocking work.
 
 use std::collections::VecDeque;
 use std::pin::Pin;
@@ -16,37 +16,36 @@ use super::engine::{EngineError, Snapshot};
 use super::plan::Length;
 use super::{INLINE_READS_MAX, Inner, State};
 use crate::error::StoreFault;
-use crate::hub::{Turn, WatcherId};
+use crate::hub::{NextAction, WatcherId};
 use crate::mvcc::{Entry, Stored};
 use crate::types::{KeyValue, StoreEvent, WatchItem};
 
-/// A watcher takes at most this many events from the history at a time: what a stalled watcher
-/// holds.
+/// Events that a watcher takes from the history at a time, which bounds a stalled watcher's memory.
 const WATCH_BATCH: usize = 64;
 
-/// A watcher stops taking events when it has taken this many bytes of values.
+/// Bytes of values after which a watcher stops taking events.
 const WATCH_BATCH_BYTES: usize = 1 << 20;
 
-/// A watcher looks at no more than this many entries of history while it holds the lock.
+/// History entries that a watcher examines while it holds the lock.
 const WATCH_SCAN: usize = 4096;
 
-/// A watcher's membership in the hub; the last owner leaves.
-pub(super) struct Place {
+/// A watcher's registration in the hub; dropping it removes the watcher.
+pub(super) struct Registration {
     pub inner: Arc<Inner>,
     pub id: WatcherId,
 }
 
-impl Drop for Place {
+impl Drop for Registration {
     fn drop(&mut self) {
         self.inner.hub.leave(self.id);
     }
 }
 
-/// See the file's head.
+/// A watch of an embedded store.
 pub(super) struct EmbeddedWatch {
-    place: Arc<Place>,
+    place: Arc<Registration>,
     range: KeyRange,
-    /// Taken from history and not yet handed out; bounded by [`WATCH_BATCH`] and
+    /// Events taken from the history but not yet delivered; bounded by [`WATCH_BATCH`] and
     /// [`WATCH_BATCH_BYTES`].
     ready: VecDeque<WatchItem>,
     loading: Option<JoinHandle<Result<Vec<StoreEvent>, EngineError>>>,
@@ -104,11 +103,11 @@ impl Unloaded {
 }
 
 impl EmbeddedWatch {
-    pub(super) fn new(place: Arc<Place>, range: KeyRange) -> Self {
+    pub(super) fn new(place: Arc<Registration>, range: KeyRange) -> Self {
         EmbeddedWatch { place, range, ready: VecDeque::new(), loading: None, ended: false }
     }
 
-    /// Takes the next events of the range from history. False when there was nothing to do.
+    /// Takes the next events of the range from the history. False when there is nothing to do.
     fn refill(&mut self, waker: &Waker) -> bool {
         let place = self.place.clone();
         let state = place.inner.state.read();
@@ -116,10 +115,10 @@ impl EmbeddedWatch {
             return false;
         }
         match place.inner.hub.turn(place.id, waker) {
-            Turn::Read(after) if after < state.index.mvcc.oldest() => {
+            NextAction::Read(after) if after < state.index.mvcc.oldest() => {
                 self.end(WatchItem::Expired { oldest: Some(state.index.mvcc.oldest()) });
             }
-            Turn::Read(after) => {
+            NextAction::Read(after) => {
                 let snapshot = match &state.snapshot {
                     Ok(snapshot) => snapshot.clone(),
                     Err(StoreFault::Closed) => {
@@ -133,19 +132,19 @@ impl EmbeddedWatch {
                 };
                 let (events, behind) = self.take(&state, after);
                 place.inner.hub.moved(place.id, behind);
-                // Reading the disk, and whoever waits for the lock, must not wait for each other.
+                // Disk reads must not hold the lock.
                 drop(state);
                 self.load(events, snapshot);
             }
-            Turn::Progress => self.ready.push_back(WatchItem::Progress(state.index.mvcc.current())),
-            Turn::Closed => self.ended = true,
-            Turn::Wait => return false,
+            NextAction::Progress => self.ready.push_back(WatchItem::Progress(state.index.mvcc.current())),
+            NextAction::Closed => self.ended = true,
+            NextAction::Wait => return false,
         }
         true
     }
 
-    /// Takes the next events after `after`, and says where the next turn goes on when this one does
-    /// not reach the end.
+    /// Takes the next events after `after`. Returns the revision at which the next call continues,
+    /// if this one does not reach the end.
     fn take(&self, state: &State, after: Revision) -> (Vec<Unloaded>, Option<Revision>) {
         let mut events = Vec::new();
         let mut bytes = 0;
@@ -192,7 +191,7 @@ impl Stream for EmbeddedWatch {
     type Item = WatchItem;
 
     fn poll_next(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<WatchItem>> {
-        // A reader that drains a long history in one loop lets other tasks have their turn.
+        // Yields to other tasks while a reader drains a long history.
         let budget = ready!(coop::poll_proceed(cx));
         loop {
             if let Some(item) = self.ready.pop_front() {

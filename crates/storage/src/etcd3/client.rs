@@ -1,9 +1,10 @@
-//! The calls of etcd's gRPC API that the store needs, over one tonic channel: [`Client`].
+//! The client of etcd's gRPC API over one tonic channel, with the calls that the store needs:
+//! [`Client`].
 //!
-//! Every call says that it needs a leader: a member that is cut off from the others then answers with an error,
-//! and does not keep a watch that never hears anything. Where a user is given, calls carry the user's token. A
-//! call that is refused because the token expired gets a new token and is sent once more; calls that
-//! fail together authenticate once.
+//! Every call requires a leader. So a member that is cut off from the others returns an error
+//! instead of keeping a silent watch. If a user is configured, calls carry the user's token. A call
+//! rejected because of an expired token is repeated once with a new token; concurrent calls
+//! authenticate once.
 
 use std::pin::Pin;
 use std::sync::Arc;
@@ -27,22 +28,22 @@ use super::proto::{
     WatchProgressRequest, WatchRequest, WatchResponse, path,
 };
 
-/// gRPC messages may be this large: the response to a range is as large as the range.
+/// Maximum size of a gRPC message in bytes: the response to a range is as large as the range.
 const MESSAGE_BYTES_MAX: usize = i32::MAX as usize;
 
-/// A watch stream holds this many requests that were not sent yet; then it counts as dead.
+/// Unsent requests that a watch stream holds; above this the stream counts as dead.
 const WATCH_REQUESTS_MAX: usize = 100;
 
 type Token = MetadataValue<Ascii>;
 
-/// Calls on one channel. Clones share the channel and the token.
+/// The calls on one channel. Clones share the channel and the token.
 #[derive(Clone)]
 pub(super) struct Client {
     grpc: Grpc<Channel>,
     auth: Option<Arc<Auth>>,
 }
 
-/// A user and the token that etcd gave for the password.
+/// A user and the token that etcd issued for the password.
 struct Auth {
     user: String,
     password: String,
@@ -58,7 +59,8 @@ impl Auth {
 }
 
 impl Client {
-    /// Calls on this channel. With a user the first token is fetched; without one nothing is sent.
+    /// Creates a client of this channel. With a user the first token is fetched; without one
+    /// nothing is sent.
     pub(super) async fn new(channel: Channel, user: Option<&(String, String)>) -> Result<Self, Status> {
         let auth = user.map(|(user, password)| {
             Arc::new(Auth {
@@ -74,7 +76,7 @@ impl Client {
         Ok(client)
     }
 
-    /// Fetches a new token; nothing happens where no user is given.
+    /// Fetches a new token; has no effect without a user.
     pub(super) async fn renew_token(&self) -> Result<(), Status> {
         let Some(auth) = &self.auth else { return Ok(()) };
         let request = AuthenticateRequest { name: auth.user.clone(), password: auth.password.clone() };
@@ -155,7 +157,7 @@ impl Client {
         }
     }
 
-    /// A token other than the one that was refused.
+    /// Returns a token other than the rejected one.
     async fn replace_token(&self, auth: &Auth, refused: Option<Token>) -> Result<Option<Token>, Status> {
         let _renewing = auth.renewing.lock().await;
         if auth.token() == refused {
@@ -192,12 +194,12 @@ fn with_metadata<Q>(message: Q, token: Option<&Token>) -> Request<Q> {
     request
 }
 
-/// The outgoing side of a watch stream. Dropping it, and the incoming side, ends the stream.
+/// The outgoing half of a watch stream. Dropping both halves ends the stream.
 #[derive(Debug)]
 pub(super) struct WatchRequests(mpsc::Sender<WatchRequest>);
 
 impl WatchRequests {
-    /// Opens a further watch. False where the stream is dead or does not drain; it then answers nobody anyway.
+    /// Opens another watch. False if the stream is dead or does not drain.
     pub(super) fn create(&self, create: WatchCreateRequest) -> bool {
         self.send(RequestUnion::Create(create))
     }
@@ -207,7 +209,7 @@ impl WatchRequests {
         self.send(RequestUnion::Cancel(WatchCancelRequest { watch_id }))
     }
 
-    /// Asks for the progress of the stream; see [`WatchRequests::create`].
+    /// Requests the progress of the stream; see [`WatchRequests::create`].
     pub(super) fn request_progress(&self) -> bool {
         self.send(RequestUnion::Progress(WatchProgressRequest {}))
     }

@@ -1,11 +1,11 @@
-//! Forgetting history at a steady pace: the compactor that agrees with its peers through a key.
+//! Compacts history at a steady rate, coordinated with other servers through a key.
 //!
-//! Every server on one etcd runs a compactor, kube-apiservers included, and only one of them may
-//! compact in each interval. They meet at [`COMPACT_KEY`]: its etcd *version* is a clock that
-//! ticks once per interval, because a server moves it only if it still shows the time the server
-//! last saw; its value is the revision that was current then. Who wins the tick compacts up to the
-//! revision of **its own last round**, one interval ago. So history is kept for one to two
-//! intervals (`etcd3/compact.go:runCompactLoop`).
+//! Every server on one etcd runs a compactor, including kube-apiservers, and only one of them may
+//! compact in each interval. They coordinate through [`COMPACT_KEY`]. The key's etcd *version* is a
+//! clock with one tick per interval, because a server increments it only if it still equals the
+//! version the server last saw. The key's value is the revision that was current then. The server
+//! that increments it compacts up to the revision of **its own last round**, one interval ago. So
+//! history is kept for one to two intervals (`etcd3/compact.go:runCompactLoop`).
 //!
 //! ```text
 //!   server A   time 0 ── txn: version == 0? put ──▶ won, time 1      (first round: only notes)
@@ -17,36 +17,37 @@
 
 use listwatch_meta::Revision;
 
-/// Where the compactors of one etcd meet. It is no object's place: Kubernetes keeps it outside of
-/// every prefix, and so that both agree, so do we.
+/// The key through which the compactors of one etcd coordinate. Like Kubernetes, this crate keeps
+/// it outside of every prefix.
 pub const COMPACT_KEY: &str = "compact_rev_key";
 
 /// The decisions of one compactor.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Compactor {
-    /// The version of the key that this server saw last.
+    /// The key's version that this server saw last.
     time: i64,
-    /// The store's revision at the last round; zero before the first.
+    /// The store's revision in the last round; zero before the first.
     noted: Revision,
 }
 
-/// The transaction of one round: if the key is still at `expected_version` put `value`, else tell
-/// its version.
+/// The transaction of one round: put `value` if the key is at `expected_version`, else read its
+/// version.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Round {
-    /// What the key's version has to be.
+    /// The expected version of the key.
     pub(super) expected_version: i64,
-    /// What to put.
+    /// The value to put.
     pub(super) value: Revision,
 }
 
 impl Compactor {
-    /// What to ask etcd for in this round.
+    /// The transaction of this round.
     pub(super) fn round(&self) -> Round {
         Round { expected_version: self.time, value: self.noted }
     }
 
-    /// This server won the tick; `now` is the revision of its put. Returns what to compact.
+    /// This server incremented the version; `now` is the revision of its put. Returns the revision
+    /// to compact to.
     pub(super) fn handle_won(&mut self, now: Revision) -> Option<Revision> {
         let compact = Some(self.noted).filter(|revision| !revision.is_zero());
         self.time += 1;
@@ -54,7 +55,7 @@ impl Compactor {
         compact
     }
 
-    /// Somebody else was first; the key's version is now `version` (0: it is gone).
+    /// Another server was first; the key's version is now `version` (0 if the key is gone).
     pub(super) fn handle_lost(&mut self, version: i64, now: Revision) {
         self.time = version;
         self.noted = now;
@@ -67,7 +68,7 @@ mod tests {
 
     use super::*;
 
-    /// The key in etcd, and the clock that everybody's writes move.
+    /// The key in etcd, and the revision that every write increments.
     #[derive(Default)]
     struct Etcd {
         version: i64,
@@ -92,7 +93,7 @@ mod tests {
     }
 
     #[test]
-    fn a_lonely_server_keeps_one_interval() {
+    fn single_server_keeps_one_interval_of_history() {
         let mut etcd = Etcd::default();
         let mut server = Compactor::default();
         for _ in 0..3 {
@@ -103,7 +104,7 @@ mod tests {
     }
 
     #[test]
-    fn a_key_that_somebody_deleted_does_not_stop_the_clock() {
+    fn deleted_compact_key_does_not_stop_compaction() {
         let mut etcd = Etcd::default();
         let mut server = Compactor::default();
         etcd.run(&mut server);
@@ -114,10 +115,10 @@ mod tests {
     }
 
     proptest! {
-        /// Whatever order the servers come in, one compacts per interval and none forgets history
-        /// younger than the interval.
+        /// In any order of the servers, one compacts per interval, and none drops history younger
+        /// than the interval.
         #[test]
-        fn one_of_many_compacts(orders in proptest::collection::vec(Just(vec![0usize, 1, 2]).prop_shuffle(), 1..20)) {
+        fn exactly_one_server_compacts_per_interval(orders in proptest::collection::vec(Just(vec![0usize, 1, 2]).prop_shuffle(), 1..20)) {
             let mut etcd = Etcd::default();
             let mut servers = [Compactor::default(); 3];
             let mut interval_began = 0;

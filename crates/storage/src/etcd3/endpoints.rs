@@ -1,9 +1,8 @@
-//! The members of etcd and the connections to them: who is asked next, and what is tried again.
+//! The members of etcd and the connections to them: the selection of a member, and retries.
 //!
-//! Requests go round the members, as Kubernetes' client does it. A member that failed is left out
-//! for [`PENALTY`]; when all have failed, the one whose failure is longest ago is asked. What may
-//! be tried again is a matter of safety: a read always, a write only when it certainly never
-//! reached a server.
+//! Requests go to the members in turn, as with Kubernetes' client. A failed member is skipped for
+//! [`PENALTY`]; when all have failed, the one that failed the longest ago is asked. A read is
+//! always retried. A write is retried only if it certainly never reached a server.
 
 use std::future::Future;
 use std::sync::Arc;
@@ -21,33 +20,33 @@ use super::proto::ResponseHeader;
 use super::version::Version;
 use crate::error::StoreFault;
 
-/// A member that failed is not asked for this long while another one is there.
+/// Time for which a failed member is skipped while another one is available.
 pub(super) const PENALTY: Duration = Duration::from_secs(15);
 
-/// May a request be sent again when nobody knows whether it was carried out?
+/// Whether a request may be sent again when its outcome is unknown.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Verb {
-    /// It changes nothing: yes.
+    /// The request changes nothing, so it may be repeated.
     Read,
-    /// It may have happened: no.
+    /// The request may have taken effect, so it must not be repeated.
     Write,
 }
 
 /// The connections to one member.
 pub(super) struct Connection {
-    /// Which member.
+    /// The member's index.
     pub(super) index: usize,
-    /// Tells this connection from an earlier one to the same member.
+    /// Distinguishes this connection from earlier ones to the same member.
     serial: u64,
     pub(super) url: String,
-    /// Everything but watches.
+    /// The client for everything except watches.
     pub(super) calls: Client,
-    /// Watches, with a connection and a token of their own.
+    /// The client for watches, with its own connection and token.
     pub(super) watches: Client,
 }
 
 impl Connection {
-    /// Fetches a new token for watches; nothing happens where no user is given.
+    /// Fetches a new token for watches; has no effect without a user.
     pub(super) async fn renew_watch_token(&self) -> Result<(), Failure> {
         self.watches.renew_token().await.map_err(|status| Failure::from_status(&self.url, &status))
     }
@@ -56,24 +55,24 @@ impl Connection {
 struct Member {
     dial: Dial,
     connection: RwLock<Option<Arc<Connection>>>,
-    /// Held while a connection is made, so that a thundering herd authenticates once.
+    /// Held while a connection is made, so that concurrent requests authenticate once.
     dialing: tokio::sync::Mutex<()>,
     version: RwLock<Option<Version>>,
-    /// It refuses to tell its version, and the log says so.
-    secretive: AtomicBool,
+    /// The member denies reading its version, and the log has reported it.
+    denies_version: AtomicBool,
 }
 
-/// What a member tells of itself.
+/// The result of asking a member for its version.
 #[derive(Debug)]
-pub(super) enum Introduction {
-    /// Its version, where it can be read; the header names the cluster.
+pub(super) enum VersionAnswer {
+    /// The version, if parsable, and the header, which names the cluster.
     Version(Option<Version>, Option<ResponseHeader>),
-    /// It does not tell, and says why: `Maintenance.Status` needs the role `root` there, or the
-    /// credential is refused altogether.
+    /// The member denies it, with the reason: `Maintenance.Status` needs the role `root` there, or
+    /// the credential is rejected.
     Denied(String),
 }
 
-/// All members.
+/// All members of an etcd.
 pub(super) struct Endpoints {
     members: Vec<Member>,
     picker: Mutex<Picker>,
@@ -94,7 +93,7 @@ impl Endpoints {
                     connection: RwLock::new(None),
                     dialing: tokio::sync::Mutex::new(()),
                     version: RwLock::new(None),
-                    secretive: AtomicBool::new(false),
+                    denies_version: AtomicBool::new(false),
                 })
                 .collect(),
             serial: AtomicU64::new(0),
@@ -112,8 +111,8 @@ impl Endpoints {
         &self.members[index].dial.url
     }
 
-    /// The connection to a member, made now where there is none. Without a user this dials
-    /// nothing yet: the first request does.
+    /// The connection to a member, created if absent. Without a user no data is sent before the
+    /// first request.
     pub(super) async fn connection(&self, index: usize) -> Result<Arc<Connection>, Failure> {
         let member = &self.members[index];
         if let Some(connection) = &*member.connection.read() {
@@ -139,8 +138,8 @@ impl Endpoints {
         Ok(connection)
     }
 
-    /// Somebody found this connection silent: the next request makes a new one. The old one ends
-    /// with its last user.
+    /// Drops a silent connection: the next request makes a new one. The old one ends with its last
+    /// user.
     pub(super) fn handle_dead(&self, connection: &Connection) {
         let mut slot = self.members[connection.index].connection.write();
         if slot.as_ref().is_some_and(|current| current.serial == connection.serial) {
@@ -150,13 +149,13 @@ impl Endpoints {
         self.handle_failed(connection.index);
     }
 
-    /// A member did not answer in time: whatever connection it has now is taken for a dead one.
+    /// Drops the current connection of a member that did not answer in time.
     pub(super) fn handle_silent(&self, index: usize) {
         *self.members[index].connection.write() = None;
         self.handle_failed(index);
     }
 
-    /// A member failed.
+    /// Records that a member failed.
     pub(super) fn handle_failed(&self, index: usize) {
         self.picker.lock().handle_failed(index, Instant::now());
     }
@@ -166,8 +165,8 @@ impl Endpoints {
         self.picker.lock().pick(tried, Instant::now())
     }
 
-    /// Sends a request, to another member where that is safe and may help. Every member is asked
-    /// once, a lone one twice: its first answer may be that of a connection that had just died.
+    /// Sends a request, and retries it at another member if that is safe and may help. Every member
+    /// is asked once, a single one twice, because its first connection may just have died.
     pub(super) async fn call<T, Fut>(
         &self,
         verb: Verb,
@@ -197,7 +196,7 @@ impl Endpoints {
         }
     }
 
-    /// One request to one member.
+    /// Sends one request to one member.
     pub(super) async fn try_call<T, Fut>(
         &self,
         index: usize,
@@ -211,14 +210,14 @@ impl Endpoints {
         match tokio::time::timeout(limit, request(connection.clone())).await {
             Ok(answer) => answer.map_err(|status| Failure::from_status(&connection.url, &status)),
             Err(_) => {
-                // The connection may be a dead one that does not know it yet.
+                // The connection may be dead without having noticed it.
                 self.handle_dead(&connection);
                 Err(Failure::timeout(&connection.url, limit))
             }
         }
     }
 
-    /// A read within the usual time.
+    /// Sends a read with the usual timeout.
     pub(super) async fn read<T, Fut>(&self, request: impl Fn(Arc<Connection>) -> Fut) -> Result<T, Failure>
     where
         Fut: Future<Output = Result<T, Status>>,
@@ -226,7 +225,7 @@ impl Endpoints {
         self.call(Verb::Read, self.request_timeout, request).await
     }
 
-    /// A write within the usual time.
+    /// Sends a write with the usual timeout.
     pub(super) async fn write<T, Fut>(&self, request: impl Fn(Arc<Connection>) -> Fut) -> Result<T, Failure>
     where
         Fut: Future<Output = Result<T, Status>>,
@@ -234,31 +233,31 @@ impl Endpoints {
         self.call(Verb::Write, self.request_timeout, request).await
     }
 
-    /// Asks a member for its version and remembers it.
+    /// Asks a member for its version and stores it.
     ///
-    /// etcd 3.4.42 to 3.4.44, 3.5.28 to 3.5.31 and 3.6.0 to 3.6.11 deny this to users without the role `root`. That
-    /// says nothing about what the user may do with keys, so it is no failure.
-    pub(super) async fn learn_version(&self, index: usize, limit: Duration) -> Result<Introduction, Failure> {
+    /// etcd 3.4.42 to 3.4.44, 3.5.28 to 3.5.31 and 3.6.0 to 3.6.11 deny this to users without the
+    /// role `root`. It does not concern the user's rights on keys, so it is not a failure.
+    pub(super) async fn learn_version(&self, index: usize, limit: Duration) -> Result<VersionAnswer, Failure> {
         let member = &self.members[index];
         let status = self.try_call(index, limit, |connection| async move { connection.calls.status().await });
         match status.await {
             Ok(status) => {
                 let version = Version::parse(&status.version);
                 *member.version.write() = version;
-                member.secretive.store(false, Ordering::Relaxed);
-                Ok(Introduction::Version(version, status.header))
+                member.denies_version.store(false, Ordering::Relaxed);
+                Ok(VersionAnswer::Version(version, status.header))
             }
             Err(Failure { cause: Cause::Fault(StoreFault::Denied(reason)), .. }) => {
                 *member.version.write() = None;
-                Ok(Introduction::Denied(reason))
+                Ok(VersionAnswer::Denied(reason))
             }
             Err(failure) => Err(failure),
         }
     }
 
-    /// A member serves this user, but does not tell its version.
-    pub(super) fn handle_secretive(&self, index: usize, reason: &str) {
-        if !self.members[index].secretive.swap(true, Ordering::Relaxed) {
+    /// Records that a member serves this user but denies reading its version.
+    pub(super) fn handle_version_denied(&self, index: usize, reason: &str) {
+        if !self.members[index].denies_version.swap(true, Ordering::Relaxed) {
             tracing::warn!(
                 endpoint = self.url(index),
                 reason,
@@ -268,18 +267,18 @@ impl Endpoints {
         }
     }
 
-    /// The members whose version is not known.
+    /// The members whose version is unknown.
     pub(super) fn unknown(&self) -> Vec<usize> {
         (0..self.len()).filter(|index| self.members[*index].version.read().is_none()).collect()
     }
 
-    /// Does every member answer progress requests truly? One that was not reached yet counts as no.
-    pub(super) fn answers_progress_truly(&self) -> bool {
-        self.members.iter().all(|member| member.version.read().is_some_and(Version::answers_progress_truly))
+    /// Whether every member answers progress requests reliably. An unreached member counts as no.
+    pub(super) fn has_reliable_progress(&self) -> bool {
+        self.members.iter().all(|member| member.version.read().is_some_and(Version::has_reliable_progress))
     }
 }
 
-/// Whose turn it is.
+/// Selects members in turn.
 #[derive(Debug)]
 struct Picker {
     failed: Vec<Option<Instant>>,
@@ -295,8 +294,8 @@ impl Picker {
         self.failed[index] = Some(now);
     }
 
-    /// The next member in turn that was not tried and has not failed lately; else the untried one
-    /// that failed longest ago; else (all were tried) the next in turn.
+    /// The next untried member in turn without a recent failure; else the untried one that failed
+    /// the longest ago; else (all were tried) the next in turn.
     fn pick(&mut self, tried: &[usize], now: Instant) -> usize {
         let members = self.failed.len();
         let turn = |offset: usize| (self.next + offset) % members;
@@ -316,7 +315,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn members_take_turns() {
+    fn members_are_asked_in_turn() {
         let now = Instant::now();
         let mut picker = Picker::new(3);
         let turns: Vec<_> = (0..6).map(|_| picker.pick(&[], now)).collect();
@@ -324,7 +323,7 @@ mod tests {
     }
 
     #[test]
-    fn a_member_that_failed_is_left_out_for_a_while() {
+    fn failed_member_is_skipped_during_its_penalty() {
         let now = Instant::now();
         let mut picker = Picker::new(3);
         picker.handle_failed(1, now);
@@ -336,7 +335,7 @@ mod tests {
     }
 
     #[test]
-    fn when_all_have_failed_the_longest_ago_is_asked() {
+    fn member_with_oldest_failure_is_asked_when_all_failed() {
         let now = Instant::now();
         let mut picker = Picker::new(3);
         for (index, seconds) in [(0, 3), (1, 1), (2, 2)] {
@@ -349,7 +348,7 @@ mod tests {
     }
 
     #[test]
-    fn a_lone_member_is_asked_again() {
+    fn single_member_is_asked_again() {
         let now = Instant::now();
         let mut picker = Picker::new(1);
         picker.handle_failed(0, now);

@@ -1,9 +1,9 @@
-//! What etcd's errors mean: gRPC status in, [`Failure`] out.
+//! Classifies etcd's errors: converts a gRPC status to a [`Failure`].
 //!
-//! etcd's texts are part of its API (`api/v3rpc/rpctypes`): several errors share one gRPC code and
-//! differ only in their words, so both are looked at. Two questions matter beyond the name of the
-//! fault: was the request certainly not carried out (then even a write may be tried again), and may
-//! another endpoint do better.
+//! etcd's error texts are part of its API (`api/v3rpc/rpctypes`): several errors share one gRPC
+//! code and differ only in their text, so both are examined. A failure also tells whether the
+//! request certainly did not take effect (then even a write may be retried), and whether another
+//! endpoint may succeed.
 
 use std::error::Error as _;
 use std::time::Duration;
@@ -13,20 +13,19 @@ use tonic::{Code, Status};
 use super::history::Replaced;
 use crate::error::StoreFault;
 
-/// What went wrong, in the terms that the verbs of the store need.
+/// The cause of a failure.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Cause {
-    /// The revision asked for is compacted.
+    /// The requested revision is compacted.
     Compacted,
-    /// The revision asked for has not happened.
+    /// The requested revision does not exist yet.
     Future,
-    /// The lease of a put ran out or was revoked; nothing was written.
+    /// The lease of a put has expired or was revoked; nothing was written.
     LeaseGone,
-    /// etcd's history is no longer the one that was read before, and why that is known. The next
-    /// request is served from the new one.
+    /// etcd's history was replaced, with the evidence. The next request is served from the new
+    /// history.
     Replaced(String),
-    /// What this member says does not fit to what the others say: it is behind them, or of another
-    /// cluster.
+    /// This member contradicts the others: it is behind them, or belongs to another cluster.
     Astray(String),
     /// The store failed.
     Fault(StoreFault),
@@ -35,16 +34,16 @@ pub(super) enum Cause {
 /// One failed request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Failure {
-    /// What went wrong.
+    /// The cause.
     pub(super) cause: Cause,
-    /// The request certainly never reached a server: even a write may be sent again.
+    /// The request certainly never reached a server, so even a write may be repeated.
     pub(super) unsent: bool,
-    /// The trouble may be that of one endpoint: a read may succeed at another.
+    /// The problem may concern one endpoint only: a read may succeed at another.
     pub(super) elsewhere: bool,
 }
 
 impl Failure {
-    /// The endpoint did not answer in time. The request may have been carried out.
+    /// The failure of an endpoint that did not answer in time. The request may have taken effect.
     pub(super) fn timeout(endpoint: &str, limit: Duration) -> Self {
         Failure {
             cause: Cause::Fault(StoreFault::Unavailable(format!(
@@ -56,8 +55,8 @@ impl Failure {
         }
     }
 
-    /// etcd answered something that its API rules out.
-    pub(super) fn nonsense(what: &str) -> Self {
+    /// The failure of an answer that violates etcd's API.
+    pub(super) fn invalid_answer(what: &str) -> Self {
         Failure {
             cause: Cause::Fault(StoreFault::Unavailable(format!("etcd's answer makes no sense: {what}"))),
             unsent: false,
@@ -65,18 +64,18 @@ impl Failure {
         }
     }
 
-    /// etcd's history was replaced.
+    /// The failure of a replaced history.
     pub(super) fn replaced(how: &Replaced) -> Self {
         Failure { cause: Cause::Replaced(how.to_string()), unsent: false, elsewhere: false }
     }
 
-    /// One member answers from another history than the others.
+    /// The failure of a member whose history differs from that of the others.
     pub(super) fn astray(endpoint: &str, how: &Replaced) -> Self {
         let reason = format!("etcd at {endpoint} is not one with the other members: {how}");
         Failure { cause: Cause::Astray(reason), unsent: false, elsewhere: true }
     }
 
-    /// Reads a gRPC status.
+    /// Converts a gRPC status.
     pub(super) fn from_status(endpoint: &str, status: &Status) -> Self {
         let unsent = status.source().is_some_and(is_connect_error);
         let words = match status.source() {
@@ -86,7 +85,7 @@ impl Failure {
         classify(endpoint, status.code(), &words, unsent)
     }
 
-    /// The fault that a caller sees when neither compaction nor a future revision can be meant.
+    /// The fault for callers to whom neither compaction nor a future revision can apply.
     pub(super) fn into_fault(self) -> StoreFault {
         match self.cause {
             Cause::Fault(fault) => fault,
@@ -99,7 +98,7 @@ impl Failure {
     }
 }
 
-/// The decision itself, apart from the gRPC types so that a table can test it.
+/// Classifies an error without gRPC types, so that a table can test it.
 pub(super) fn classify(endpoint: &str, code: Code, words: &str, unsent: bool) -> Failure {
     let text = || {
         if words.is_empty() { format!("etcd at {endpoint}: {code}") } else { format!("etcd at {endpoint}: {words}") }
@@ -121,7 +120,7 @@ pub(super) fn classify(endpoint: &str, code: Code, words: &str, unsent: bool) ->
     Failure { cause, unsent, elsewhere }
 }
 
-/// Does etcd refuse our credential, by code or in the words of a watch's cancel reason?
+/// Whether etcd rejects the credential, by code or by the text of a watch's cancel reason.
 pub(super) fn is_denied(code: Code, words: &str) -> bool {
     matches!(code, Code::Unauthenticated | Code::PermissionDenied)
         || [
@@ -136,7 +135,7 @@ pub(super) fn is_denied(code: Code, words: &str) -> bool {
         .any(|part| words.contains(part))
 }
 
-/// An error with its causes, outermost first, each said once.
+/// Formats an error with its causes, outermost first, without repetition.
 pub(super) fn chain(error: &dyn std::error::Error) -> String {
     let mut text = error.to_string();
     let mut source = error.source();
@@ -151,7 +150,7 @@ pub(super) fn chain(error: &dyn std::error::Error) -> String {
     text
 }
 
-/// Did the connection fail before any request could travel on it?
+/// Whether the connection failed before any request was sent.
 fn is_connect_error(error: &(dyn std::error::Error + 'static)) -> bool {
     let mut next = Some(error);
     while let Some(error) = next {
@@ -184,7 +183,7 @@ mod tests {
     }
 
     #[test]
-    fn every_error_of_etcd_has_its_meaning() {
+    fn etcd_errors_are_classified_by_code_and_text() {
         for (code, words, expected, elsewhere) in [
             (Code::OutOfRange, "etcdserver: mvcc: required revision has been compacted", "compacted", false),
             (Code::OutOfRange, "etcdserver: mvcc: required revision is a future revision", "future", false),
@@ -217,7 +216,7 @@ mod tests {
     }
 
     #[test]
-    fn an_error_without_words_names_its_code() {
+    fn error_without_text_names_its_code() {
         let failure = classify("http://e:2379", Code::DeadlineExceeded, "", false);
         assert!(
             failure

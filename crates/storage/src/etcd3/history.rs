@@ -1,20 +1,21 @@
-//! Is this still the store that we have read from? [`History`] notices when it is not.
+//! Detects a replaced history of etcd: [`History`].
 //!
-//! etcd's revision never falls, and one cluster keeps one history. An operator can break both: by
-//! restoring an older backup, by emptying a data directory, by naming members of two clusters. Then
-//! every revision that was handed out means something else, or nothing; a watch that is resumed at
-//! its old place would wait silently until the new history has grown past it. So it is looked for,
-//! in what etcd says anyway:
+//! etcd's revision never decreases, and one cluster has one history. An operator can break both by
+//! restoring an older backup, emptying a data directory, or configuring members of two clusters.
+//! Then every delivered revision has another meaning or none, and a resumed watch would wait
+//! silently until the new history has passed its position. The responses of etcd reveal it:
 //!
-//! - the header of every linearizable answer has the revision of its moment. One that is below what
-//!   was known **before the request was sent** shows a store that went back;
-//! - every header names the cluster;
-//! - a watch that is resumed reads the last object that it handed out at the revision that it had.
-//!   Where something else is there, the history was replaced, however far it has grown since.
+//! - The header of every linearizable response has the store's current revision. A revision below
+//!   the one known **before the request was sent** means that the store was restored to an older
+//!   state.
+//! - Every header names the cluster.
+//! - A resumed watch reads the last object that it delivered, at its revision. If the object
+//!   differs, the history was replaced, however far it has advanced since.
 //!
-//! One member may be behind the others or astray, so all are asked before it is believed
-//! (`Shared::judge`). Then it is reported with [`History::handle_replaced`]: it is said once, every
-//! watch of the store ends with [`Expired`](crate::WatchItem::Expired), and from then on the new history counts.
+//! One member may be behind the others or belong to another cluster, so all members are asked first
+//! (`Shared::confirm_replaced`). [`History::handle_replaced`] then records the replacement: it is reported
+//! once, every watch of the store ends with [`Expired`](crate::WatchItem::Expired), and the new
+//! history is used from then on.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -22,38 +23,38 @@ use listwatch_meta::Revision;
 use parking_lot::Mutex;
 use tokio::sync::watch;
 
-/// What is known of the store's history. All answers of all members end here.
+/// The known state of the store's history, updated by all responses of all members.
 #[derive(Debug)]
 pub(super) struct History {
-    /// The newest revision that was seen in `epoch`.
+    /// The newest revision seen in `epoch`.
     newest: AtomicU64,
-    /// The newest revision that was seen in any former epoch.
+    /// The newest revision seen in any former epoch.
     former: AtomicU64,
-    /// The cluster that answers; 0 until one has said its name.
+    /// The id of the cluster; 0 until a response has named it.
     cluster: AtomicU64,
-    /// Counts the histories that this process has met.
+    /// The number of histories that this process has seen.
     epoch: watch::Sender<u64>,
     /// Held while one history replaces another.
     replacing: Mutex<()>,
 }
 
-/// What was known when a request was sent: its answer must not show less.
+/// The state known when a request was sent, which the response must not fall below.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Floor {
     epoch: u64,
     revision: Revision,
 }
 
-/// How an answer shows that the history was replaced.
+/// The evidence that the history was replaced.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Replaced {
-    /// Another cluster answers.
+    /// The cluster id changed.
     Cluster { was: u64, is: u64, now: Revision },
-    /// The revision fell.
+    /// The revision decreased.
     WentBack { was: Revision, now: Revision },
-    /// What was handed out at this revision is not in the store's history.
+    /// The object delivered at this revision is not in the store's history.
     Rewritten { at: Revision, now: Revision },
-    /// A place of a former history was asked for.
+    /// A revision of a former history was requested.
     Former { at: Revision, now: Revision },
 }
 
@@ -86,7 +87,7 @@ impl std::fmt::Display for Replaced {
 }
 
 impl History {
-    /// Nothing is known yet.
+    /// Creates a history of which nothing is known.
     pub(super) fn new() -> Self {
         History {
             newest: AtomicU64::new(0),
@@ -97,15 +98,15 @@ impl History {
         }
     }
 
-    /// What an answer to a request that is sent now must show at least.
+    /// The state that the response to a request sent now must not fall below.
     pub(super) fn floor(&self) -> Floor {
-        // In this order: a history that is replaced meanwhile makes the floor an old one, which
-        // blames nobody.
+        // The order matters: if the history is replaced in between, the floor belongs to the old
+        // epoch and is ignored.
         let epoch = *self.epoch.borrow();
         Floor { epoch, revision: Revision::new(self.newest.load(Ordering::Acquire)) }
     }
 
-    /// The header of a linearizable answer to a request sent at `floor`.
+    /// Checks the header of a linearizable response to a request sent at `floor`.
     pub(super) fn handle_header(&self, floor: Floor, cluster: u64, revision: Revision) -> Result<(), Replaced> {
         self.handle_cluster(cluster, revision)?;
         if revision < floor.revision && self.is_present(floor) {
@@ -115,14 +116,14 @@ impl History {
         Ok(())
     }
 
-    /// A header that may be behind: it names the cluster all the same. Zero names none.
+    /// Checks the cluster of a header whose revision may be old. Zero means no name.
     pub(super) fn handle_cluster(&self, cluster: u64, revision: Revision) -> Result<(), Replaced> {
         let known = self.cluster.load(Ordering::Acquire);
         if cluster == known || cluster == 0 {
             return Ok(());
         }
         if known == 0 {
-            // Two first answers at once: whoever loses compares again.
+            // Two first responses may race: the loser compares again.
             return match self.cluster.compare_exchange(0, cluster, Ordering::AcqRel, Ordering::Acquire) {
                 Ok(_) => Ok(()),
                 Err(first) if first == cluster => Ok(()),
@@ -132,20 +133,20 @@ impl History {
         Err(Replaced::Cluster { was: known, is: cluster, now: revision })
     }
 
-    /// Something of this revision was seen by who began at `floor`.
+    /// Records a revision seen by a reader that began at `floor`.
     pub(super) fn learn(&self, floor: Floor, revision: Revision) {
         if self.newest.load(Ordering::Relaxed) >= revision.get() {
             return;
         }
-        // An answer from a history that is gone must not raise the floor of the present one.
+        // A response of a former history must not raise the current floor.
         let _replacing = self.replacing.lock();
         if self.is_present(floor) {
             self.newest.fetch_max(revision.get(), Ordering::AcqRel);
         }
     }
 
-    /// Somebody who began at `floor` found the history replaced. True for the first one who says
-    /// so; from now on the new history counts.
+    /// Records a replacement found by a reader that began at `floor`. True for the first report;
+    /// from then on the new history is used.
     pub(super) fn handle_replaced(&self, floor: Floor, how: &Replaced) -> bool {
         let _replacing = self.replacing.lock();
         if !self.is_present(floor) {
@@ -160,14 +161,14 @@ impl History {
         true
     }
 
-    /// Can `place`, which is ahead of the store at `now`, only be one of a history that is gone?
+    /// Whether `place`, which is ahead of the store at `now`, belongs to a former history.
     pub(super) fn is_former(&self, place: Revision, now: Revision) -> bool {
         place > now && place.get() <= self.former.load(Ordering::Acquire)
     }
 
-    /// Resolves when the history of `floor` is no longer that of the store.
+    /// Completes when the history of `floor` was replaced.
     pub(super) async fn replaced(&self, floor: Floor) {
-        // The sender lives as long as this.
+        // The sender lives as long as this value.
         let _ = self.epoch.subscribe().wait_for(|epoch| *epoch != floor.epoch).await;
     }
 
@@ -185,7 +186,7 @@ mod tests {
     }
 
     #[test]
-    fn a_revision_that_falls_is_noticed_once() {
+    fn decreased_revision_is_reported_once() {
         let history = History::new();
         let first = history.floor();
         assert_eq!(history.handle_header(first, 7, r(10)), Ok(()));
@@ -203,7 +204,7 @@ mod tests {
     }
 
     #[test]
-    fn an_answer_that_overlaps_a_newer_one_is_no_fall() {
+    fn overlapping_older_response_is_not_a_decrease() {
         let history = History::new();
         let slow = history.floor();
         assert_eq!(history.handle_header(history.floor(), 7, r(10)), Ok(()));
@@ -211,7 +212,7 @@ mod tests {
     }
 
     #[test]
-    fn an_answer_from_a_history_that_is_gone_raises_no_floor() {
+    fn response_of_a_former_history_does_not_raise_the_floor() {
         let history = History::new();
         let old = history.floor();
         history.handle_header(old, 7, r(10)).unwrap();
@@ -222,7 +223,7 @@ mod tests {
     }
 
     #[test]
-    fn another_cluster_is_noticed_by_its_name() {
+    fn changed_cluster_id_is_detected() {
         let history = History::new();
         assert_eq!(history.handle_cluster(0, r(1)), Ok(()), "some servers have no name");
         assert_eq!(history.handle_cluster(7, r(1)), Ok(()));
@@ -235,7 +236,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn who_waits_for_the_end_of_a_history_is_told() {
+    async fn replaced_completes_when_the_history_is_replaced() {
         let history = History::new();
         let floor = history.floor();
         let waiting = history.replaced(floor);

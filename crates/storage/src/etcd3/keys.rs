@@ -1,4 +1,4 @@
-//! Where the store's keys lie in etcd: `<prefix><key>`, and back.
+//! Maps the store's keys to etcd keys (`<prefix><key>`) and back.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -8,21 +8,22 @@ use listwatch_meta::{Key, KeyRange, Revision};
 use super::proto;
 use crate::types::KeyValue;
 
-/// The first keys that are not ours are each named in the log; from then on only every power of
-/// two, so that a range full of them cannot fill the disk.
+/// Foreign keys that are each named in the log. After them only every power of two is, so that a
+/// range full of them cannot fill the disk.
 const FOREIGN_NAMED_MAX: u64 = 10;
 
-/// The part of etcd that is ours, and the count of what else was found there.
+/// The key prefix of this store, and a counter of foreign keys found below it.
 #[derive(Debug)]
 pub(super) struct Keyspace {
-    /// Begins with `/` and does not end in one; empty for the whole of etcd.
+    /// Begins with `/` and does not end with one; empty for the whole of etcd.
     prefix: String,
     foreign: AtomicU64,
 }
 
 impl Keyspace {
-    /// A keyspace below `prefix`, which is normalized as kube-apiserver normalizes it (`path.Join("/", prefix)`):
-    /// `registry`, `/registry/` and `/a/..//./registry` are the same, and an empty prefix is the whole of etcd.
+    /// Creates a keyspace below `prefix`, normalized as by kube-apiserver (`path.Join("/",
+    /// prefix)`): `registry`, `/registry/` and `/a/..//./registry` are equal, and an empty prefix
+    /// is the whole of etcd.
     pub(super) fn new(prefix: &str) -> Self {
         let mut elements = Vec::new();
         for element in prefix.split('/') {
@@ -36,7 +37,7 @@ impl Keyspace {
         Keyspace { prefix, foreign: AtomicU64::new(0) }
     }
 
-    /// The key in etcd.
+    /// The full key in etcd.
     pub(super) fn full(&self, key: &str) -> Vec<u8> {
         let mut full = Vec::with_capacity(self.prefix.len() + key.len());
         full.extend_from_slice(self.prefix.as_bytes());
@@ -44,13 +45,13 @@ impl Keyspace {
         full
     }
 
-    /// The range in etcd, half open.
+    /// The range of full keys, half open.
     pub(super) fn full_range(&self, range: &KeyRange) -> (Vec<u8>, Vec<u8>) {
         (self.full(range.start()), self.full(range.end()))
     }
 
-    /// A key that no object can have: every legal [`Key`] goes on after the slash. Reading it costs
-    /// nothing and shows the store's revision.
+    /// A key that no object can have, because every legal [`Key`] continues after the slash.
+    /// Reading it is cheap and returns the store's revision.
     pub(super) fn never(&self) -> Vec<u8> {
         self.full("/")
     }
@@ -60,8 +61,8 @@ impl Keyspace {
         self.full_range(&KeyRange::below("/"))
     }
 
-    /// The key behind the prefix, or `None` for one that listwatch cannot have written. Such a key
-    /// is reported and counted, and hides nothing else.
+    /// The key behind the prefix; `None` for a foreign key, which this store cannot have written.
+    /// Such a key is logged and counted, and hides no other key.
     pub(super) fn relative(&self, full: &[u8]) -> Option<Key> {
         let key = full
             .strip_prefix(self.prefix.as_bytes())
@@ -73,7 +74,7 @@ impl Keyspace {
         key
     }
 
-    /// An entry as the store hands it out: the value's bytes are moved, not copied.
+    /// Converts an entry; the value's bytes are moved, not copied.
     pub(super) fn entry(&self, kv: proto::KeyValue) -> Option<KeyValue> {
         let key = self.relative(&kv.key)?;
         Some(KeyValue {
@@ -84,7 +85,7 @@ impl Keyspace {
         })
     }
 
-    /// How many times a key that is not ours was met.
+    /// The number of foreign keys found so far.
     pub(super) fn foreign(&self) -> u64 {
         self.foreign.load(Ordering::Relaxed)
     }
@@ -106,7 +107,7 @@ pub(super) fn revision(number: i64) -> Revision {
     Revision::new(u64::try_from(number).unwrap_or(0))
 }
 
-/// The revision as etcd takes it; one that etcd cannot express lies ahead of every store.
+/// The revision as etcd's number; one beyond etcd's range exceeds every store.
 pub(super) fn number(revision: Revision) -> i64 {
     i64::try_from(revision.get()).unwrap_or(i64::MAX)
 }
@@ -133,7 +134,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_ours_is_counted() {
+    fn foreign_keys_are_counted() {
         let keys = Keyspace::new("/registry");
         assert_eq!(keys.relative(b"/registry/pods/a/b").unwrap().as_str(), "/pods/a/b");
         for foreign in

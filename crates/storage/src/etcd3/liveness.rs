@@ -1,70 +1,70 @@
-//! Is the other end of a watch still there? [`Liveness`] decides when to ask, and when to give up.
+//! Detects dead watch connections: [`Liveness`] decides when to probe and when to give up.
 //!
-//! A TCP connection whose peer was cut off stays open for ever when nobody writes, and an etcd
-//! process that is stopped keeps its sockets: a reader that only reads waits for ever
-//! (etcd-client #48). So a watch that hears nothing for [`PROBE_AFTER`] sends a question on its own
-//! stream, and one that gets no answer within [`PROBE_PATIENCE`] is dead. **The bound is
-//! [`DEAD_AFTER`]**, 20 s; HTTP/2 pings (30 s and 10 s by default) stand behind it.
+//! A TCP connection whose peer was cut off stays open if nothing is written, and a stopped etcd
+//! process keeps its sockets: a reader that only reads would wait forever (etcd-client #48). So a
+//! watch without input for [`PROBE_AFTER`] sends a probe on its own stream, and counts as dead
+//! without an answer within [`PROBE_PATIENCE`]. **The bound is [`DEAD_AFTER`]**, 20 s. HTTP/2 pings
+//! (30 s and 10 s by default) are a second line of defense.
 //!
-//! The question is the creation of a watch over an empty range. etcd refuses it with an answer, on
-//! every version, and keeps nothing. A progress request would not do: since 3.6.2 etcd leaves it
-//! unanswered while the watch begins in the future, which is every watch of an idle store.
+//! The probe is the creation of a watch over an empty range. Every version of etcd rejects it with
+//! an answer and keeps no state. A progress request is unsuitable: since 3.6.2 etcd does not answer
+//! one while the watch begins in the future, which is every watch of an idle store.
 
 use std::time::Duration;
 
 use tokio::time::Instant;
 
-/// Silence for this long makes a watch ask whether anybody is there.
+/// Time without input after which a watch sends a probe.
 pub(super) const PROBE_AFTER: Duration = Duration::from_secs(10);
 
-/// The answer may take this long.
+/// Time for the answer to a probe.
 pub(super) const PROBE_PATIENCE: Duration = Duration::from_secs(10);
 
-/// A peer that fell silent is noticed after at most this time, while the watch is being read.
+/// Time within which a silent peer is detected, while the watch is read.
 pub const DEAD_AFTER: Duration = Duration::from_secs(20);
 
 const _: () = assert!(PROBE_AFTER.as_secs() + PROBE_PATIENCE.as_secs() == DEAD_AFTER.as_secs());
 
-/// A progress request may stay unanswered for this long. At most one is on its way; what is asked
-/// for meanwhile is asked for once more afterwards, because an answer that was already on its way
-/// may be too old for who asked later.
+/// Time after which a progress request counts as unanswered. At most one is in flight. Requests
+/// that arrive meanwhile cause one more afterwards, because the pending answer may be too old for
+/// them.
 pub(super) const PROGRESS_PATIENCE: Duration = Duration::from_millis(100);
 
-/// What the reader of a connection has to do.
+/// The next action of a connection's reader.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Duty {
-    /// Send the question that etcd always answers.
+pub(super) enum ReaderAction {
+    /// Send a probe, which etcd always answers.
     SendProbe,
     /// Send a progress request.
     SendProgressRequest,
-    /// etcd leaves the progress request unanswered (it does while the watch begins in the future,
-    /// and while it catches up): tell what is known.
-    TellWhatIsKnown,
-    /// Nobody is there: drop the connection.
+    /// etcd does not answer the progress request (while the watch begins in the future or catches
+    /// up): report the known position.
+    ReportPosition,
+    /// The peer is dead: drop the connection.
     Dead,
 }
 
-/// The liveness of one connection, from the view of its reader.
+/// The liveness of one connection, as its reader sees it.
 #[derive(Debug)]
 pub(super) struct Liveness {
-    /// When something was last heard, or when listening began again.
+    /// The time of the last input, or when reading resumed.
     heard: Instant,
-    /// When the unanswered probe was sent.
+    /// The time of the unanswered probe.
     probed: Option<Instant>,
-    /// Somebody wants progress that is not yet asked for.
+    /// A progress request is waiting to be sent.
     progress_wanted: bool,
-    /// When the unanswered progress request was sent.
+    /// The time of the unanswered progress request.
     progress_asked: Option<Instant>,
     dead: bool,
 }
 
 impl Liveness {
-    /// A connection that has just been opened.
+    /// Creates the state of a new connection.
     pub(super) fn new(now: Instant) -> Self {
         Liveness { heard: now, probed: None, progress_wanted: false, progress_asked: None, dead: false }
     }
 
-    /// Something came. `progress`: it may be the answer to a progress request.
+    /// Records input. `progress`: the input may answer a progress request.
     pub(super) fn handle_heard(&mut self, now: Instant, progress: bool) {
         self.heard = now;
         self.probed = None;
@@ -73,7 +73,7 @@ impl Liveness {
         }
     }
 
-    /// Listening begins again after the reader had waited for room: silence did not count.
+    /// Records that reading resumed after a wait for room, during which silence does not count.
     pub(super) fn handle_resumed(&mut self, now: Instant) {
         self.heard = now;
         if let Some(probed) = &mut self.probed {
@@ -81,42 +81,42 @@ impl Liveness {
         }
     }
 
-    /// Somebody wants to know how far the watch is.
+    /// Records a progress request.
     pub(super) fn handle_progress_wanted(&mut self) {
         self.progress_wanted = true;
     }
 
-    /// The next thing to do now, or `None` until [`Liveness::poll_timeout`].
-    pub(super) fn poll(&mut self, now: Instant) -> Option<Duty> {
+    /// The next action, or `None` until [`Liveness::poll_timeout`].
+    pub(super) fn poll(&mut self, now: Instant) -> Option<ReaderAction> {
         if self.dead {
             return None;
         }
         match self.progress_due() {
             Some(due) if now >= due => {
                 self.progress_asked = None;
-                return Some(Duty::TellWhatIsKnown);
+                return Some(ReaderAction::ReportPosition);
             }
             None if self.progress_wanted => {
                 self.progress_wanted = false;
                 self.progress_asked = Some(now);
-                return Some(Duty::SendProgressRequest);
+                return Some(ReaderAction::SendProgressRequest);
             }
             _ => {}
         }
         match self.probed {
             Some(probed) if now >= probed + PROBE_PATIENCE => {
                 self.dead = true;
-                Some(Duty::Dead)
+                Some(ReaderAction::Dead)
             }
             None if now >= self.heard + PROBE_AFTER => {
                 self.probed = Some(now);
-                Some(Duty::SendProbe)
+                Some(ReaderAction::SendProbe)
             }
             _ => None,
         }
     }
 
-    /// When [`Liveness::poll`] has something to do if nothing happens before.
+    /// The time of the next call of [`Liveness::poll`] without further input.
     pub(super) fn poll_timeout(&self) -> Instant {
         let silence = match self.probed {
             Some(probed) => probed + PROBE_PATIENCE,
@@ -135,65 +135,69 @@ mod tests {
     use super::*;
 
     fn start() -> Instant {
-        // Any instant does: only differences matter.
+        // The start is arbitrary, because only differences count.
         Instant::now()
     }
 
     #[test]
-    fn a_silent_peer_is_dead_within_the_bound() {
+    fn silent_peer_is_dead_within_the_bound() {
         let t = start();
         let mut live = Liveness::new(t);
         assert_eq!(live.poll(t), None);
         assert_eq!(live.poll_timeout(), t + PROBE_AFTER);
-        assert_eq!(live.poll(t + PROBE_AFTER), Some(Duty::SendProbe));
+        assert_eq!(live.poll(t + PROBE_AFTER), Some(ReaderAction::SendProbe));
         assert_eq!(live.poll(t + PROBE_AFTER), None, "one probe at a time");
         assert_eq!(live.poll_timeout(), t + DEAD_AFTER);
-        assert_eq!(live.poll(t + DEAD_AFTER), Some(Duty::Dead));
+        assert_eq!(live.poll(t + DEAD_AFTER), Some(ReaderAction::Dead));
         assert_eq!(live.poll(t + DEAD_AFTER), None, "dead once");
     }
 
     #[test]
-    fn an_answer_keeps_it_alive() {
+    fn probe_answer_keeps_the_connection_alive() {
         let t = start();
         let mut live = Liveness::new(t);
         for round in 1..100 {
             let now = t + PROBE_AFTER * round;
-            assert_eq!(live.poll(now), Some(Duty::SendProbe), "round {round}");
+            assert_eq!(live.poll(now), Some(ReaderAction::SendProbe), "round {round}");
             live.handle_heard(now, false);
             assert_eq!(live.poll(now), None);
         }
     }
 
     #[test]
-    fn a_reader_that_waited_for_room_does_not_blame_the_peer() {
+    fn silence_while_the_reader_waits_for_room_does_not_count() {
         let t = start();
         let mut live = Liveness::new(t);
-        assert_eq!(live.poll(t + PROBE_AFTER), Some(Duty::SendProbe));
+        assert_eq!(live.poll(t + PROBE_AFTER), Some(ReaderAction::SendProbe));
         let back = t + PROBE_AFTER * 60;
         live.handle_resumed(back);
         assert_eq!(live.poll(back), None, "ten minutes behind a slow consumer are not ten minutes of silence");
-        assert_eq!(live.poll(back + PROBE_PATIENCE), Some(Duty::Dead));
+        assert_eq!(live.poll(back + PROBE_PATIENCE), Some(ReaderAction::Dead));
     }
 
     #[test]
-    fn progress_requests_are_merged_and_none_is_forgotten() {
+    fn progress_requests_are_merged_and_none_is_lost() {
         let t = start();
         let mut live = Liveness::new(t);
         live.handle_progress_wanted();
         live.handle_progress_wanted();
-        assert_eq!(live.poll(t), Some(Duty::SendProgressRequest));
+        assert_eq!(live.poll(t), Some(ReaderAction::SendProgressRequest));
         assert_eq!(live.poll(t), None, "two wishes, one request");
 
         live.handle_progress_wanted();
         assert_eq!(live.poll(t), None, "one request at a time");
         assert_eq!(live.poll_timeout(), t + PROGRESS_PATIENCE);
         live.handle_heard(t, true);
-        assert_eq!(live.poll(t), Some(Duty::SendProgressRequest), "what was wished for meanwhile is asked for");
+        assert_eq!(
+            live.poll(t),
+            Some(ReaderAction::SendProgressRequest),
+            "what was progress_requested for meanwhile is asked for"
+        );
 
         assert_eq!(live.poll(t), None);
         let later = t + PROGRESS_PATIENCE;
-        assert_eq!(live.poll(later), Some(Duty::TellWhatIsKnown), "nobody waits for an answer for ever");
+        assert_eq!(live.poll(later), Some(ReaderAction::ReportPosition), "nobody waits for an answer for ever");
         live.handle_progress_wanted();
-        assert_eq!(live.poll(later), Some(Duty::SendProgressRequest), "and the next request goes out");
+        assert_eq!(live.poll(later), Some(ReaderAction::SendProgressRequest), "and the next request goes out");
     }
 }

@@ -8,17 +8,18 @@
 //!                    └─ reader ─▶ incoming channel ─▶ fold ─▶ result channel ─▶ Watch
 //! ```
 //!
-//! - **Layout.** An object lies at `<prefix><key>`, byte for byte as it was handed in, so that
-//!   `etcdctl get --prefix /registry/` shows it and a kube-apiserver's JSON (custom resources) is
-//!   read unchanged. Keys below the prefix that are no object's place are passed over, logged and
-//!   counted ([`Etcd3::foreign_keys`]).
+//! - **Layout.** An object is stored at `<prefix><key>`, byte for byte, so that `etcdctl get
+//!   --prefix /registry/` shows it and the JSON of a kube-apiserver (custom resources) is read
+//!   unchanged. Foreign keys below the prefix are skipped, logged and counted
+//!   ([`Etcd3::foreign_keys`]).
 //! - **Order.** Revisions are etcd's. Every write is a transaction on the key's `mod_revision`.
-//! - **Watches heal themselves.** A lost connection is resumed after the last revision handed out,
-//!   at another member if need be, without loss or repetition; a peer that fell silent is noticed
-//!   within [`DEAD_AFTER`]. What the store can no longer tell is [`Expired`](crate::WatchItem::Expired).
-//! - **A history that was replaced is noticed** (an older backup, an emptied directory, another
-//!   cluster): the call that finds out fails with [`StoreFault::Corrupt`], every watch ends with
-//!   `Expired`, and what etcd holds now is served from then on.
+//! - **Watches recover.** A lost connection is resumed after the last delivered revision, at
+//!   another member if necessary, without loss or repetition. A silent peer is detected within
+//!   [`DEAD_AFTER`]. If the store no longer has the history, the watch ends with
+//!   [`Expired`](crate::WatchItem::Expired).
+//! - **A replaced history is detected** (an older backup, an emptied directory, another cluster).
+//!   The call that detects it fails with [`StoreFault::Corrupt`], every watch ends with `Expired`,
+//!   and the new state is served from then on.
 //! - **Limits.** See [`INCOMING_RESPONSES`], [`RESULT_MESSAGES`], [`WATCH_BYTES`],
 //!   [`WATCH_WINDOW_BYTES`].
 //!
@@ -66,11 +67,11 @@ use listwatch_meta::{Key, KeyRange, Revision};
 use parking_lot::Mutex;
 use tokio::time::Instant;
 
-use self::endpoints::{Connection, Endpoints, Introduction};
+use self::endpoints::{Connection, Endpoints, VersionAnswer};
 use self::fault::{Cause, Failure};
 use self::history::{Floor, History, Replaced};
 use self::keys::{Keyspace, number, revision};
-use self::lease::{LeaseBook, Place};
+use self::lease::{LeaseBook, LeaseChoice};
 use self::pager::{Page, PageRequest, Pager};
 use self::proto::{
     Compare, PutRequest, RangeRequest, RangeResponse, RequestOp, ResponseHeader, TxnRequest, TxnResponse,
@@ -86,20 +87,20 @@ pub use self::liveness::DEAD_AFTER;
 pub use self::options::{ConnectError, DEFAULT_PREFIX, Etcd3Options, WATCH_WINDOW_BYTES};
 pub use self::watch_stream::{INCOMING_RESPONSES, RESULT_MESSAGES, WATCH_BYTES};
 
-/// [`Storage::health`] answers within this time.
+/// Time within which [`Storage::health`] answers.
 const HEALTH_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// After the first member has answered, the others get this much longer to tell their versions.
+/// Time for the other members to report their versions after the first one answered.
 const OTHERS_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// An answer that shows another history is looked into again after this time: somebody may just be
-/// a little behind.
+/// Time after which a response of another history is checked again, because the member may just be
+/// behind.
 const RECONSIDER_AFTER: Duration = Duration::from_millis(100);
 
-/// Members whose version is not known are asked for it this often.
+/// Interval of asking members of unknown version for it.
 const LEARN_INTERVAL: Duration = Duration::from_secs(10);
 
-/// A store in etcd v3. See the [module](self) for what it does and how.
+/// A store in etcd v3; see the [module](self).
 ///
 /// Dropping it, or [`Etcd3::close`], ends its watches and its background tasks.
 pub struct Etcd3 {
@@ -108,7 +109,7 @@ pub struct Etcd3 {
     _learner: AbortOnDrop,
 }
 
-/// What requests and watches need.
+/// The state shared by requests and watches.
 struct Shared {
     keys: Keyspace,
     endpoints: Endpoints,
@@ -116,17 +117,17 @@ struct Shared {
     leases: Mutex<LeaseBook>,
     /// Held while a lease is granted, so that a burst of creates grants one.
     granting: tokio::sync::Mutex<()>,
-    /// The newest compaction that this process has heard of; 0 for none.
+    /// The newest compaction known to this process; 0 for none.
     compacted: AtomicU64,
     closed: tokio::sync::watch::Sender<bool>,
 }
 
 impl Etcd3 {
-    /// Connects, and fails at once (after [`Etcd3Options::dial_timeout`] at the latest, plus a
-    /// second) when no member can be used.
+    /// Connects. Fails at once when no member is usable, at the latest after
+    /// [`Etcd3Options::dial_timeout`] plus a second.
     ///
     /// # Errors
-    /// [`ConnectError`]: each is one line for whoever started the server.
+    /// [`ConnectError`], as one line for the operator.
     pub async fn connect(options: Etcd3Options) -> Result<Arc<Self>, ConnectError> {
         let dials = options.prepare()?;
         let shared = Arc::new(Shared {
@@ -138,8 +139,9 @@ impl Etcd3 {
             compacted: AtomicU64::new(0),
             closed: tokio::sync::watch::Sender::new(false),
         });
-        meet(&shared, options.dial_timeout).await?;
-        // A member answers for itself; a read shows that there is a cluster, and that we may.
+        connect_members(&shared, options.dial_timeout).await?;
+        // The version shows that a member answers; a read shows that the cluster works and grants
+        // access.
         let first = tokio::time::timeout(options.dial_timeout, shared.current_revision()).await;
         match first {
             Ok(Ok(_)) => {}
@@ -154,9 +156,9 @@ impl Etcd3 {
         Ok(Arc::new(Etcd3 { shared, compactor: Mutex::new(None), _learner: learner }))
     }
 
-    /// Compacts etcd's history every `interval`, in turn with every other server on this etcd
-    /// (kube-apiservers included): what is older than two intervals is forgotten. Kubernetes'
-    /// default is 5 minutes. Zero stops it; calling again replaces the interval.
+    /// Compacts etcd's history every `interval`, coordinated with every other server on this etcd
+    /// (including kube-apiservers): revisions older than two intervals are dropped. Kubernetes'
+    /// default is 5 minutes. Zero stops it; a second call replaces the interval.
     pub fn start_compactor(&self, interval: Duration) {
         let task = (!interval.is_zero()).then(|| {
             let shared = self.shared.clone();
@@ -171,8 +173,8 @@ impl Etcd3 {
         self.shared.closed.send_replace(true);
     }
 
-    /// How many times a key was met below the prefix that is no object's place. Each is logged by
-    /// name at first; none hides an object.
+    /// The number of foreign keys found below the prefix. The first ones are logged by name; none
+    /// hides an object.
     pub fn foreign_keys(&self) -> u64 {
         self.shared.keys.foreign()
     }
@@ -192,8 +194,8 @@ impl fmt::Debug for Etcd3 {
     }
 }
 
-/// Asks all members for their versions at once. One has to answer.
-async fn meet(shared: &Arc<Shared>, dial_timeout: Duration) -> Result<(), ConnectError> {
+/// Asks all members for their versions in parallel. At least one must answer.
+async fn connect_members(shared: &Arc<Shared>, dial_timeout: Duration) -> Result<(), ConnectError> {
     let mut asked = tokio::task::JoinSet::new();
     for index in 0..shared.endpoints.len() {
         let shared = shared.clone();
@@ -209,7 +211,7 @@ async fn meet(shared: &Arc<Shared>, dial_timeout: Duration) -> Result<(), Connec
                 deadline = Instant::now() + OTHERS_TIMEOUT;
             }
             Ok((_, Ok(_))) => {}
-            // To a server that meets etcd for the first time: two members that are not of one cluster.
+            // At the first contact this means that two members belong to different clusters.
             Ok((index, Err(Failure { cause: Cause::Replaced(reason) | Cause::Astray(reason), .. }))) => {
                 let endpoint = shared.endpoints.url(index).to_owned();
                 return Err(ConnectError::Endpoint { endpoint, reason });
@@ -241,7 +243,7 @@ fn refusal(fault: StoreFault) -> ConnectError {
     }
 }
 
-/// Does a list carry values?
+/// Whether a list includes values.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Values {
     Carried,
@@ -253,19 +255,18 @@ impl Shared {
         if *self.closed.borrow() { Err(StoreFault::Closed) } else { Ok(()) }
     }
 
-    /// Resolves when the store is closed.
+    /// Completes when the store is closed.
     async fn closed(&self) {
-        // The sender lives as long as this.
+        // The sender lives as long as this value.
         let _ = self.closed.subscribe().wait_for(|closed| *closed).await;
     }
 
-    /// The store's revision: a linearizable read of a key that never exists, of which only the
-    /// header matters.
+    /// The store's revision, from the header of a linearizable read of a key that never exists.
     async fn current_revision(&self) -> Result<Revision, Failure> {
         Ok(self.range(self.probe()).await?.1)
     }
 
-    /// A read that finds nothing, of which only the response's header matters.
+    /// A read that finds nothing, for its response header.
     fn probe(&self) -> RangeRequest {
         RangeRequest { key: self.keys.never(), keys_only: true, limit: 1, ..RangeRequest::default() }
     }
@@ -282,7 +283,7 @@ impl Shared {
             let (index, response) = self.endpoints.read(call).await?;
             let failure = match self.check_header(floor, response.header.as_ref())? {
                 Ok(revision) => return Ok((response, revision)),
-                Err(replaced) => Box::pin(self.judge(floor, index, replaced)).await,
+                Err(replaced) => Box::pin(self.confirm_replaced(floor, index, replaced)).await,
             };
             astray += 1;
             if !matches!(failure.cause, Cause::Astray(_)) || astray > self.endpoints.len() {
@@ -291,31 +292,33 @@ impl Shared {
         }
     }
 
-    /// The revision of a linearizable answer to a request sent at `floor`, or how it shows that
+    /// The revision of a linearizable response to a request sent at `floor`, or the evidence that
     /// etcd's history was replaced.
     fn check_header(
         &self,
         floor: Floor,
         header: Option<&ResponseHeader>,
     ) -> Result<Result<Revision, Replaced>, Failure> {
-        let header = header.ok_or_else(|| Failure::nonsense("a response without a header"))?;
+        let header = header.ok_or_else(|| Failure::invalid_answer("a response without a header"))?;
         let now = revision(header.revision);
         Ok(self.history.handle_header(floor, header.cluster_id, now).map(|()| now))
     }
 
-    /// The same for a write. One that another cluster carried out is not acknowledged; one that a
-    /// replaced history holds has happened, and the next read finds out the rest.
+    /// Checks the header of a write. A write executed by another cluster is not acknowledged; a
+    /// write in a replaced history has taken effect, and the next read detects the replacement.
     async fn check_write(&self, floor: Floor, index: usize, header: Option<&ResponseHeader>) -> Result<(), Failure> {
         match self.check_header(floor, header)? {
-            Err(replaced @ Replaced::Cluster { .. }) => Err(Box::pin(self.judge(floor, index, replaced)).await),
+            Err(replaced @ Replaced::Cluster { .. }) => {
+                Err(Box::pin(self.confirm_replaced(floor, index, replaced)).await)
+            }
             _ => Ok(()),
         }
     }
 
-    /// What member `suspect` said shows another history. Was the store's replaced, or is it this one
-    /// member that is astray: behind the others, or of another cluster? Only what no member
-    /// remembers is gone.
-    async fn judge(&self, floor: Floor, suspect: usize, replaced: Replaced) -> Failure {
+    /// Decides on the evidence of member `suspect`: either the store's history was replaced, or
+    /// only this member is behind the others or belongs to another cluster. A history is replaced
+    /// only if no member has it.
+    async fn confirm_replaced(&self, floor: Floor, suspect: usize, replaced: Replaced) -> Failure {
         tokio::time::sleep(RECONSIDER_AFTER).await;
         for index in 0..self.endpoints.len() {
             let request = |connection: Arc<Connection>| async move { connection.calls.range(self.probe()).await };
@@ -330,10 +333,10 @@ impl Shared {
         self.handle_replaced(floor, &replaced)
     }
 
-    /// Says aloud that etcd's history was replaced, and ends every watch of the former one.
+    /// Logs that etcd's history was replaced, and ends every watch of the former one.
     fn handle_replaced(&self, floor: Floor, replaced: &Replaced) -> Failure {
         if self.history.handle_replaced(floor, replaced) {
-            // Old compactions and leases belong to the former history too.
+            // Known compactions and leases belong to the former history too.
             self.compacted.store(0, Ordering::Relaxed);
             *self.leases.lock() = LeaseBook::default();
             tracing::error!(
@@ -345,35 +348,35 @@ impl Shared {
         Failure::replaced(replaced)
     }
 
-    /// Asks a member for its version (`None`: it does not tell), and for the name of its cluster.
+    /// Asks a member for its version (`None` if denied) and the id of its cluster.
     async fn learn_version(&self, index: usize, limit: Duration) -> Result<Option<Version>, Failure> {
         let floor = self.history.floor();
         let (version, cluster) = match self.endpoints.learn_version(index, limit).await? {
-            Introduction::Version(version, header) => {
+            VersionAnswer::Version(version, header) => {
                 (version, header.map(|header| (header.cluster_id, revision(header.revision))))
             }
-            Introduction::Denied(reason) => {
-                // The header of any answer names the cluster; this one needs nothing but the prefix,
+            VersionAnswer::Denied(reason) => {
+                // The header of any response names the cluster; this read needs only the prefix,
                 // and no leader.
                 let request = |connection: Arc<Connection>| async move {
                     connection.calls.range(RangeRequest { serializable: true, ..self.probe() }).await
                 };
                 let header = self.endpoints.try_call(index, limit, request).await?.header;
-                self.endpoints.handle_secretive(index, &reason);
+                self.endpoints.handle_version_denied(index, &reason);
                 (None, header.map(|header| (header.cluster_id, revision(header.revision))))
             }
         };
         if let Some((cluster, now)) = cluster
             && let Err(replaced) = self.history.handle_cluster(cluster, now)
         {
-            return Err(Box::pin(self.judge(floor, index, replaced)).await);
+            return Err(Box::pin(self.confirm_replaced(floor, index, replaced)).await);
         }
         Ok(version)
     }
 
-    /// Is the history still the one in which everything up to `after`, and last `witness`, was
-    /// handed out? Asks the member that a watch is about to be opened at, which has to be in touch
-    /// with the others to answer; returns the store's revision.
+    /// Checks that the history still contains everything delivered up to `after`, with `witness` as
+    /// the last object. Asks the member at which a watch is about to be opened, which must be in
+    /// touch with the others to answer. Returns the store's revision.
     async fn check_history(
         &self,
         index: usize,
@@ -388,7 +391,7 @@ impl Shared {
             let response = self.endpoints.try_call(index, limit, call).await?;
             let now = match self.check_header(floor, response.header.as_ref())? {
                 Ok(now) => now,
-                Err(replaced) => return Err(Box::pin(self.judge(floor, index, replaced)).await),
+                Err(replaced) => return Err(Box::pin(self.confirm_replaced(floor, index, replaced)).await),
             };
             Ok::<_, Failure>((response.kvs.first().map(|kv| revision(kv.mod_revision)), now))
         };
@@ -400,7 +403,7 @@ impl Shared {
         match read(self.keys.full(key.as_str()), *at).await {
             Ok((there, _)) if there == Some(*at) => Ok(now),
             Ok(_) => Err(self.handle_replaced(floor, &Replaced::Rewritten { at: *at, now })),
-            // Then the watch will be told, or begins right behind the compaction.
+            // Then the watch ends with Expired, or begins right behind the compaction.
             Err(Failure { cause: Cause::Compacted, .. }) => Ok(now),
             Err(failure) => Err(failure),
         }
@@ -432,25 +435,26 @@ impl Shared {
         })
     }
 
-    /// A lease for a key that is to live for `ttl` from now on.
+    /// Returns a lease for a key that lives for `ttl` from now on.
     async fn lease(&self, ttl: Duration) -> Result<i64, Failure> {
-        if let Place::Under(lease) = self.leases.lock().place(ttl, Instant::now()) {
+        if let LeaseChoice::Under(lease) = self.leases.lock().place(ttl, Instant::now()) {
             return Ok(lease);
         }
         let _granting = self.granting.lock().await;
         let asked = Instant::now();
         let seconds = match self.leases.lock().place(ttl, asked) {
-            Place::Under(lease) => return Ok(lease),
-            Place::Grant { seconds } => i64::try_from(seconds).unwrap_or(i64::MAX),
+            LeaseChoice::Under(lease) => return Ok(lease),
+            LeaseChoice::Grant { seconds } => i64::try_from(seconds).unwrap_or(i64::MAX),
         };
-        // A lease that was granted twice holds nothing and runs out by itself: as safe as a read.
+        // A lease granted twice holds no keys and expires by itself, so the grant is as safe as a
+        // read.
         let granted =
             self.endpoints.read(|connection| async move { connection.calls.lease_grant(seconds).await }).await?;
         self.leases.lock().handle_granted(ttl, asked, granted.id);
         Ok(granted.id)
     }
 
-    /// `if key is at expected then put value, else get key`; expected 0: there is no key.
+    /// If the key is at `expected`, puts the value, else reads the key; 0 means the key is absent.
     async fn put_if(
         &self,
         key: &Key,
@@ -489,7 +493,7 @@ impl Shared {
         }
     }
 
-    /// `if key is at expected then delete it, else get it`.
+    /// If the key is at `expected`, deletes it, else reads it.
     async fn delete_if(&self, key: &Key, expected: i64) -> Result<TxnResponse, Failure> {
         let full = self.keys.full(key.as_str());
         let floor = self.history.floor();
@@ -505,7 +509,7 @@ impl Shared {
         Ok(response)
     }
 
-    /// Reads a transaction: its revision, or what is there instead.
+    /// Decodes a transaction: its revision, or the current state.
     fn outcome(&self, response: TxnResponse) -> Result<Result<Revision, Option<KeyValue>>, StoreFault> {
         if response.succeeded {
             let revision = header_revision(response.header.map(|header| header.revision));
@@ -515,11 +519,11 @@ impl Shared {
             Some(proto::Response::Range(range)) => {
                 Ok(Err(range.kvs.into_iter().next().and_then(|kv| self.keys.entry(kv))))
             }
-            _ => Err(Failure::nonsense("a refused transaction without its read").into_fault()),
+            _ => Err(Failure::invalid_answer("a refused transaction without its read").into_fault()),
         }
     }
 
-    /// What a read's failure means to who asked for `requested`.
+    /// Converts a read's failure for a request at `requested`.
     async fn read_error(&self, failure: Failure, requested: Revision) -> ReadError {
         match failure.cause {
             Cause::Compacted => ReadError::Compacted { requested, oldest: self.known_compacted() },
@@ -539,7 +543,7 @@ impl Shared {
                 self.learn_compacted(at);
                 Ok(())
             }
-            // Somebody was there before, or an answer got lost and this was the second try.
+            // Another client compacted before, or this is a retry after a lost response.
             Err(Failure { cause: Cause::Compacted, .. }) => Ok(()),
             Err(failure) => Err(failure),
         }
@@ -553,7 +557,7 @@ impl Shared {
         Some(Revision::new(self.compacted.load(Ordering::Relaxed))).filter(|revision| !revision.is_zero())
     }
 
-    /// The oldest revision that etcd holds. etcd tells it only to a watch that begins too early.
+    /// The oldest revision that etcd holds. etcd reports it only to a watch that begins too early.
     async fn oldest(&self) -> Result<Revision, Failure> {
         const FIRST: i64 = 1;
         let first =
@@ -584,8 +588,8 @@ impl Shared {
         Ok(revision(compacted))
     }
 
-    /// Asks members whose version is not known: those that were not reached yet, and those that did
-    /// not tell it, which they may once they are upgraded.
+    /// Asks members of unknown version: those not reached yet, and those that denied it, because an
+    /// upgrade may change that.
     async fn learn_versions(&self) {
         loop {
             tokio::time::sleep(LEARN_INTERVAL).await;
@@ -606,7 +610,8 @@ impl Shared {
                 Ok(Some(at)) => tracing::debug!(revision = %at, "compacted etcd's history"),
                 Err(failure) => {
                     let fault = failure.into_fault();
-                    // Nothing else of ours needs more than the prefix, so it may come as a surprise.
+                    // All other operations need only the prefix, so this failure may surprise an
+                    // operator.
                     let advice = match fault {
                         StoreFault::Denied(_) => {
                             "; only a user with the role root may compact: give this one the role, or let etcd do it \
@@ -647,7 +652,7 @@ impl Shared {
 }
 
 fn header_revision(number: Option<i64>) -> Result<Revision, Failure> {
-    number.map(revision).ok_or_else(|| Failure::nonsense("a response without a header"))
+    number.map(revision).ok_or_else(|| Failure::invalid_answer("a response without a header"))
 }
 
 fn check_size(value: &Bytes) -> Result<(), StoreFault> {
@@ -684,7 +689,7 @@ impl Storage for Etcd3 {
         match self.shared.outcome(response)? {
             Ok(revision) => Ok(revision),
             Err(Some(current)) => Err(CreateError::AlreadyExists { key: key.clone(), current }),
-            Err(None) => Err(Failure::nonsense("a key that exists and is not there").into_fault().into()),
+            Err(None) => Err(Failure::invalid_answer("a key that exists and is not there").into_fault().into()),
         }
     }
 
@@ -698,7 +703,7 @@ impl Storage for Etcd3 {
         self.shared.check_open()?;
         check_size(&value)?;
         if expected.is_zero() {
-            // To etcd 0 means "there is no key", and it would create one.
+            // 0 means "absent" to etcd, which would create the key.
             let current = self.present(key).await?;
             return Err(UpdateError::Conflict { current });
         }
@@ -738,7 +743,7 @@ impl Storage for Etcd3 {
     }
 
     fn capabilities(&self) -> Capabilities {
-        Capabilities { progress_requests: self.shared.endpoints.answers_progress_truly() }
+        Capabilities { progress_requests: self.shared.endpoints.has_reliable_progress() }
     }
 
     async fn health(&self) -> Result<(), StoreFault> {
@@ -758,7 +763,7 @@ impl Storage for Etcd3 {
         let status = shared.endpoints.read(|connection| async move { connection.calls.status().await }).await;
         let (description, bytes) = match status {
             Ok(status) => (format!("etcd {}", status.version), u64::try_from(status.db_size).ok()),
-            // Some versions tell that to the role root only.
+            // Some versions report it only to the role root.
             Err(Failure { cause: Cause::Fault(StoreFault::Denied(_)), .. }) => ("etcd".to_owned(), None),
             Err(failure) => return Err(failure.into_fault()),
         };
@@ -782,7 +787,7 @@ impl Etcd3 {
         shared.check_open()?;
         let at = query.at.unwrap_or(Revision::ZERO);
         if query.range.is_empty() {
-            // etcd refuses such a range; the revision is checked all the same.
+            // etcd rejects such a range, but the revision is checked.
             let probe = PageRequest { key: shared.keys.never(), end: Vec::new(), at, limit: 1 };
             return match shared.page(&probe, values).await {
                 Ok(page) => {

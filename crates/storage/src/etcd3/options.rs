@@ -1,4 +1,4 @@
-//! How to reach etcd: [`Etcd3Options`], and why it did not work: [`ConnectError`].
+//! The connection options of etcd: [`Etcd3Options`], and their errors: [`ConnectError`].
 
 use std::fmt;
 use std::path::PathBuf;
@@ -9,22 +9,22 @@ use tonic::transport::{Certificate, ClientTlsConfig, Endpoint, Identity};
 use super::fault::chain;
 use crate::error::StoreFault;
 
-/// The part of etcd that Kubernetes calls its own.
+/// The key prefix of Kubernetes.
 pub const DEFAULT_PREFIX: &str = "/registry";
 
-/// A watch may have this many bytes on the wire and in HTTP/2 buffers that it has not read.
-/// A stalled watch stops its own stream there and nobody else's, because the connection's window
-/// is out of the way ([`CONNECTION_WINDOW_BYTES`]).
+/// Bytes of a watch on the wire and in HTTP/2 buffers that were not read yet. A stalled watch stops
+/// only its own stream, because the connection's window is much larger
+/// ([`CONNECTION_WINDOW_BYTES`]).
 pub const WATCH_WINDOW_BYTES: u32 = 512 << 10;
 
-/// The same for one answer to a read or write, where it is only read ahead.
+/// The same bound for the response to a read or write.
 const ANSWER_WINDOW_BYTES: u32 = 4 << 20;
 
-/// HTTP/2's largest window. Streams are limited one by one; a common limit would let a few stalled
+/// HTTP/2's largest window. Each stream has its own bound; a common one would let a few stalled
 /// watches stop all others.
 const CONNECTION_WINDOW_BYTES: u32 = (1 << 31) - 1;
 
-/// Where etcd is and how to talk to it.
+/// The addresses and credentials of an etcd.
 ///
 /// # Example
 /// ```
@@ -39,30 +39,30 @@ const CONNECTION_WINDOW_BYTES: u32 = (1 << 31) - 1;
 #[derive(Clone)]
 #[non_exhaustive]
 pub struct Etcd3Options {
-    /// The members, `http://host:port` or `https://host:port`; one is enough to begin. Without a
-    /// scheme it is `https` when TLS files are given, else `http`.
+    /// The members, `http://host:port` or `https://host:port`; one is enough to start. The default
+    /// scheme is `https` with TLS files, else `http`.
     pub endpoints: Vec<String>,
-    /// Everything is stored below this key prefix, which is normalized as a path: `a/../b` is `/b`, and an empty
-    /// one is the whole of etcd, as in kube-apiserver. Default [`DEFAULT_PREFIX`].
+    /// The key prefix of all objects, normalized as a path: `a/../b` is `/b`, and an empty one is
+    /// the whole of etcd, as in kube-apiserver. Default [`DEFAULT_PREFIX`].
     pub prefix: String,
-    /// PEM file of the authorities that sign etcd's certificates. Without it, those that the
-    /// operating system trusts.
+    /// PEM file of the authorities that sign etcd's certificates. The default is the operating
+    /// system's trusted authorities.
     pub ca_file: Option<PathBuf>,
     /// PEM file of this server's client certificate. Needs [`Etcd3Options::key_file`].
     pub cert_file: Option<PathBuf>,
     /// PEM file of the client certificate's private key.
     pub key_file: Option<PathBuf>,
-    /// User and password, where etcd asks for them.
+    /// User and password, if etcd requires them.
     pub user: Option<(String, String)>,
-    /// A connection has to stand within this time. Default 5 s.
+    /// Time to establish a connection. Default 5 s.
     pub dial_timeout: Duration,
-    /// A read or write has to be answered within this time. Default 10 s; etcd itself gives up
-    /// after about 7 s.
+    /// Time for the response to a read or write. Default 10 s; etcd itself gives up after about 7
+    /// s.
     pub request_timeout: Duration,
-    /// HTTP/2 pings are sent this often while anything is open. Default 30 s, as in Kubernetes;
-    /// etcd refuses less than 5 s.
+    /// Interval of HTTP/2 pings while a call is open. Default 30 s, as in Kubernetes; etcd rejects
+    /// less than 5 s.
     pub keep_alive_interval: Duration,
-    /// A ping that is not answered within this time ends the connection. Default 10 s.
+    /// Time without an answer to a ping after which the connection is closed. Default 10 s.
     pub keep_alive_timeout: Duration,
 }
 
@@ -83,7 +83,7 @@ impl Etcd3Options {
         }
     }
 
-    /// The endpoints, checked and in gRPC's terms. Reads the TLS files; dials nothing.
+    /// Validates the endpoints and reads the TLS files; opens no connection.
     pub(super) fn prepare(&self) -> Result<Vec<Dial>, ConnectError> {
         let tls = self.tls()?;
         let dials: Vec<Dial> = self
@@ -131,7 +131,7 @@ impl Etcd3Options {
             .tcp_nodelay(true)
             .http2_keep_alive_interval(self.keep_alive_interval)
             .keep_alive_timeout(self.keep_alive_timeout)
-            // etcd takes pings on a connection without a call for an attack.
+            // etcd treats pings on a connection without a call as an attack.
             .keep_alive_while_idle(false)
             .initial_connection_window_size(CONNECTION_WINDOW_BYTES);
         Ok(Dial {
@@ -175,8 +175,8 @@ impl Etcd3Options {
     }
 }
 
-/// A PEM file that holds at least one block of this kind. An empty file would otherwise show only
-/// as a refused handshake.
+/// Reads a PEM file with at least one block of this kind. An empty file would otherwise only show
+/// as a failed handshake.
 fn pem(file: &PathBuf, kind: &str) -> Result<Vec<u8>, ConnectError> {
     let refuse = |reason: String| ConnectError::File { file: file.clone(), reason };
     let bytes = std::fs::read(file).map_err(|error| refuse(error.to_string()))?;
@@ -199,8 +199,8 @@ impl fmt::Debug for Etcd3Options {
     }
 }
 
-/// One endpoint, ready to be dialled: once for calls, once for watches, so that a long list never
-/// stands in front of an event.
+/// One endpoint, ready to be dialed: one connection for calls and one for watches, so that a long
+/// list never delays an event.
 #[derive(Clone, Debug)]
 pub(super) struct Dial {
     pub(super) url: String,
@@ -208,35 +208,35 @@ pub(super) struct Dial {
     pub(super) watches: Endpoint,
 }
 
-/// Why etcd could not be reached at start. Each is one line that says what to do.
+/// The error of connecting to etcd at start, as one line with the remedy.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ConnectError {
     /// The list of endpoints is empty.
     #[error("no etcd endpoint is given")]
     NoEndpoints,
-    /// An endpoint is no usable URL.
+    /// An endpoint is not a valid URL.
     #[error("etcd endpoint {endpoint}: {reason}")]
     Endpoint {
         /// The endpoint.
         endpoint: String,
-        /// What is wrong with it.
+        /// The problem.
         reason: String,
     },
-    /// A TLS file cannot be used.
+    /// A TLS file is unusable.
     #[error("TLS file {}: {reason}", file.display())]
     File {
         /// The file.
         file: PathBuf,
-        /// What is wrong with it.
+        /// The problem.
         reason: String,
     },
-    /// etcd answers, and refuses the credential.
+    /// etcd answers but rejects the credential.
     #[error("{fault}")]
     Denied {
-        /// What etcd said.
+        /// etcd's error.
         fault: StoreFault,
     },
-    /// No endpoint answered in time; each with its reason.
+    /// No endpoint answered in time; lists each reason.
     #[error("no etcd endpoint is reachable: {reasons}")]
     Unreachable {
         /// `endpoint: reason`, joined by `; `.
@@ -258,7 +258,7 @@ mod tests {
     }
 
     #[test]
-    fn endpoints_are_urls_with_a_port() {
+    fn endpoint_must_be_a_url_with_a_port() {
         for (endpoint, expected) in [
             ("http://127.0.0.1:2379", Ok("http://127.0.0.1:2379")),
             ("127.0.0.1:2379/", Ok("http://127.0.0.1:2379")),
@@ -276,7 +276,7 @@ mod tests {
     }
 
     #[test]
-    fn a_tls_file_that_cannot_be_used_is_named() {
+    fn unusable_tls_file_is_named() {
         let dir = tempfile::tempdir().unwrap();
         let empty = dir.path().join("empty.pem");
         std::fs::write(&empty, "").unwrap();
@@ -295,7 +295,7 @@ mod tests {
     }
 
     #[test]
-    fn the_password_is_not_printed() {
+    fn debug_output_omits_the_password() {
         let mut options = Etcd3Options::new(["127.0.0.1:2379"]);
         options.user = Some(("root".into(), "hunter2".into()));
         let text = format!("{options:?}");

@@ -1,77 +1,78 @@
-//! Reading a range in pages of one revision: which page comes next, and when it is enough.
+//! Reads a range in pages of one revision: chooses the next page and detects the end.
 //!
-//! One range of 150,000 objects in one gRPC message would be held three times (HTTP/2 frames,
-//! message, objects) and would stand in front of everything else on the connection. So a list is
-//! read in pages that are pinned to the revision of the first one and sized by bytes. Pages can be
-//! overtaken by compaction, and a list that is slower than compaction would never end (kubernetes
-//! #136950); then the rest of the story is one single range, which etcd answers from one snapshot.
+//! One range of 150,000 objects in one gRPC message would be in memory three times (HTTP/2 frames,
+//! message, objects) and would delay all other calls on the connection. So a list is read in pages
+//! that are pinned to the revision of the first one and sized by bytes. Compaction can overtake the
+//! pages, so that a list slower than compaction would never complete (kubernetes #136950). The rest
+//! is then read as one range, which etcd answers from one snapshot.
 
 use listwatch_meta::Revision;
 
 use crate::types::{KeyValue, ListPage};
 
-/// The first page of a list asks for this many keys: what their objects weigh is not known yet.
+/// Keys of the first page, before the size of the objects is known.
 const FIRST_PAGE_KEYS: usize = 1_000;
 
-/// No page asks for more keys than this (as in Kubernetes).
+/// Keys of a page (as in Kubernetes).
 const PAGE_KEYS_MAX: usize = 10_000;
 
-/// Pages are sized to weigh about this much. Objects are at most 1.5 MiB, so that a page of
-/// unlucky size stays far below what gRPC takes.
+/// Target size of a page in bytes. Objects have at most 1.5 MiB, so that even an exceptional page
+/// stays far below gRPC's limit.
 const PAGE_BYTES: usize = 16 << 20;
 
-/// What to ask etcd for.
+/// A request for a page.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct PageRequest {
     /// The first key.
     pub(super) key: Vec<u8>,
-    /// The first key past the range.
+    /// The first key behind the range.
     pub(super) end: Vec<u8>,
-    /// Pinned to this revision; zero for the latest.
+    /// The pinned revision; zero for the latest.
     pub(super) at: Revision,
-    /// At most so many keys; 0 is no limit.
+    /// The maximum number of keys; 0 for no limit.
     pub(super) limit: usize,
 }
 
-/// What etcd answered.
+/// A response with a page.
 #[derive(Debug)]
 pub(super) struct Page {
-    /// The entries that are ours.
+    /// The entries of this store.
     pub(super) items: Vec<KeyValue>,
-    /// How many keys came, with those that are not ours.
+    /// The number of received keys, including foreign ones.
     pub(super) received: usize,
-    /// What they weigh.
+    /// The size of the entries in bytes.
     pub(super) bytes: usize,
-    /// The last key that came.
+    /// The last received key.
     pub(super) last_key: Option<Vec<u8>>,
     /// More keys of the range follow.
     pub(super) more: bool,
-    /// How many keys the range holds, from the first key asked for.
+    /// The number of keys in the range, from the first requested key on.
     pub(super) count: usize,
-    /// The store's revision when it answered.
+    /// The store's revision at the response.
     pub(super) revision: Revision,
 }
 
-/// One list under way. Ask [`Pager::request`], answer [`Pager::handle_page`], until it is done.
+/// The state of one list. Send [`Pager::request`], pass the response to [`Pager::handle_page`],
+/// until it is done.
 #[derive(Debug)]
 pub(super) struct Pager {
     start: Vec<u8>,
     next: Vec<u8>,
     end: Vec<u8>,
-    /// What the caller asked for; zero for the latest.
+    /// The requested revision; zero for the latest.
     asked_at: Revision,
     /// The revision of the first page.
     pinned: Option<Revision>,
-    /// What the caller wants; 0 for everything.
+    /// The requested limit; 0 for everything.
     limit: usize,
     page_keys: usize,
-    /// The pages were overtaken by compaction: everything in one range.
+    /// Compaction overtook the pages: the rest is read as one range.
     single: bool,
     items: Vec<KeyValue>,
 }
 
 impl Pager {
-    /// A list of `start..end` (keys in etcd) at a revision (zero for the latest).
+    /// Creates a list of `start..end` (keys in etcd) at a revision (zero for the latest).
     pub(super) fn new(start: Vec<u8>, end: Vec<u8>, at: Revision, limit: usize) -> Self {
         Pager {
             next: start.clone(),
@@ -86,7 +87,7 @@ impl Pager {
         }
     }
 
-    /// The page to ask for now.
+    /// The next page to request.
     pub(super) fn request(&self) -> PageRequest {
         let wanted = if self.limit == 0 { usize::MAX } else { self.limit - self.items.len() };
         let limit = match (self.single, wanted) {
@@ -97,9 +98,9 @@ impl Pager {
         PageRequest { key: self.next.clone(), end: self.end.clone(), at: self.pinned.unwrap_or(self.asked_at), limit }
     }
 
-    /// Takes a page; `Some` when the list is complete.
+    /// Adds a page; `Some` when the list is complete.
     pub(super) fn handle_page(&mut self, mut page: Page) -> Option<ListPage> {
-        // A read at a revision answers with the store's revision in its header, not with its own.
+        // The header of a read at a revision has the store's current revision, not the read's.
         let revision = *self.pinned.get_or_insert(if self.asked_at.is_zero() { page.revision } else { self.asked_at });
         if self.items.is_empty() {
             self.items = page.items;
@@ -124,8 +125,8 @@ impl Pager {
         None
     }
 
-    /// The revision of the pages was compacted. True when the list begins anew as one single
-    /// range; false when nothing helps: the caller asked for exactly that revision.
+    /// Handles compaction of the pages' revision. True when the list restarts as one range; false
+    /// when the caller requested exactly that revision, so that it fails.
     pub(super) fn handle_compacted(&mut self) -> bool {
         if !self.asked_at.is_zero() || self.pinned.is_none() || self.single {
             return false;
@@ -146,7 +147,7 @@ mod tests {
 
     use super::*;
 
-    /// A range of keys, some of which are not ours, answered as etcd would.
+    /// A range of keys with foreign ones among them, answered as by etcd.
     struct Etcd {
         keys: Vec<(Vec<u8>, bool)>,
         value_bytes: usize,
@@ -204,7 +205,7 @@ mod tests {
     }
 
     #[test]
-    fn pages_grow_by_weight() {
+    fn pages_grow_with_the_measured_object_size() {
         for (value_bytes, expected) in [
             (100, vec![1_000, 10_000, 10_000, 10_000]),
             (1 << 10, vec![1_000, 10_000, 10_000, 10_000]),
@@ -218,13 +219,13 @@ mod tests {
     }
 
     #[test]
-    fn a_list_at_a_revision_shows_that_revision() {
+    fn list_at_a_revision_shows_that_revision() {
         let (page, _) = etcd(10, 1, usize::MAX).list(pager(7, 3));
         assert_eq!((page.revision, page.items.len(), page.more, page.remaining), (Revision::new(7), 3, true, Some(7)));
     }
 
     #[test]
-    fn a_list_that_compaction_overtakes_ends_all_the_same() {
+    fn list_overtaken_by_compaction_restarts_as_one_range() {
         let mut etcd = etcd(5_000, 1, usize::MAX);
         let mut pager = pager(0, 0);
         assert!(pager.handle_page(etcd.answer(&pager.request())).is_none());
@@ -244,7 +245,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn every_key_of_ours_comes_once(keys in 0usize..4_000, limit in 0usize..2_500, foreign_every in 1usize..6) {
+        fn each_own_key_is_listed_once(keys in 0usize..4_000, limit in 0usize..2_500, foreign_every in 1usize..6) {
             let mut etcd = etcd(keys, 1, foreign_every);
             let ours: Vec<_> = etcd.keys.iter().filter(|(_, ours)| *ours).map(|(key, _)| key.clone()).collect();
             let mut told = Vec::new();

@@ -1,13 +1,13 @@
-//! etcd's gRPC messages, as far as the store sends and reads them.
+//! The gRPC messages of etcd that the store sends and reads.
 //!
-//! Names, numbers and types are those of etcd's `api/etcdserverpb/rpc.proto` and `api/mvccpb/kv.proto`, which
-//! are the same from etcd 3.4 on: a published field number never changes. Fields that are left out here are
-//! sent as their default and skipped when they are read. The messages are declared and not generated, so
-//! that nobody who builds this crate needs `protoc`.
+//! Names, numbers and types equal etcd's `api/etcdserverpb/rpc.proto` and `api/mvccpb/kv.proto`,
+//! which are stable since etcd 3.4, because a published field number never changes. Omitted fields
+//! are sent as their default and skipped when read. The messages are declared by hand, so that
+//! builds need no `protoc`.
 
 use prost::{Message, Oneof};
 
-/// Services and methods, as they stand in the path of a request.
+/// The services and methods, as in the path of a request.
 pub(crate) mod path {
     pub(crate) const RANGE: &str = "/etcdserverpb.KV/Range";
     pub(crate) const TXN: &str = "/etcdserverpb.KV/Txn";
@@ -19,7 +19,7 @@ pub(crate) mod path {
     pub(crate) const AUTHENTICATE: &str = "/etcdserverpb.Auth/Authenticate";
 }
 
-/// An entry, or what is known of it.
+/// An entry, or the known part of it.
 #[derive(Clone, PartialEq, Message)]
 pub(crate) struct KeyValue {
     #[prost(bytes = "vec", tag = "1")]
@@ -47,7 +47,7 @@ pub(crate) struct Event {
     pub(crate) prev_kv: Option<KeyValue>,
 }
 
-/// Stands in every response: which cluster answers, and at which revision.
+/// The header of every response: the cluster and its revision.
 #[derive(Clone, Copy, PartialEq, Message)]
 pub(crate) struct ResponseHeader {
     #[prost(uint64, tag = "1")]
@@ -213,7 +213,7 @@ pub(crate) struct CompactionResponse {
     pub(crate) header: Option<ResponseHeader>,
 }
 
-/// Opens or cancels a watch on a stream, or asks it for its progress.
+/// Opens or cancels a watch on a stream, or requests progress.
 #[derive(Clone, PartialEq, Message)]
 pub(crate) struct WatchRequest {
     #[prost(oneof = "RequestUnion", tags = "1, 2, 3")]
@@ -312,7 +312,7 @@ pub(crate) struct LeaseTimeToLiveResponse {
 #[derive(Clone, Copy, PartialEq, Message)]
 pub(crate) struct StatusRequest {}
 
-/// A member about itself.
+/// The status of a member.
 #[derive(Clone, PartialEq, Message)]
 pub(crate) struct StatusResponse {
     #[prost(message, optional, tag = "1")]
@@ -342,20 +342,20 @@ pub(crate) struct AuthenticateResponse {
 }
 
 impl Compare {
-    /// The key was last written at this revision; 0: there is no such key.
+    /// Compares the revision of the key's last write; 0 means the key is absent.
     pub(crate) fn mod_revision(key: Vec<u8>, revision: i64) -> Self {
         const MOD: i32 = 2;
         Compare { result: EQUAL, target: MOD, key, target_union: Some(TargetUnion::ModRevision(revision)) }
     }
 
-    /// The key was written this many times since it was created; 0: there is no such key.
+    /// Compares the number of writes since the key's creation; 0 means the key is absent.
     pub(crate) fn version(key: Vec<u8>, version: i64) -> Self {
         const VERSION: i32 = 0;
         Compare { result: EQUAL, target: VERSION, key, target_union: Some(TargetUnion::Version(version)) }
     }
 }
 
-/// [`Compare::result`] that asks for equality.
+/// The [`Compare::result`] for equality.
 const EQUAL: i32 = 0;
 
 impl RequestOp {
@@ -373,7 +373,7 @@ impl RequestOp {
 }
 
 impl TxnRequest {
-    /// If the comparison holds `then` is done, else the key is read.
+    /// Executes `then` if the comparison holds, else reads the key.
     pub(crate) fn if_else(compare: Compare, then: RequestOp, key: Vec<u8>) -> Self {
         TxnRequest { compare: vec![compare], success: vec![then], failure: vec![RequestOp::get(key)] }
     }

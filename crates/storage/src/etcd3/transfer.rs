@@ -1,7 +1,7 @@
-//! Everything below the prefix at one revision, with how long the keys under leases still live.
+//! Exports everything below the prefix at one revision, with the remaining TTLs of leased keys.
 //!
-//! etcd tells with each key its lease, also at a former revision, and a lease's time when it is asked
-//! for it; a lease is shared by many keys ([`super::lease`]), so each is asked for once.
+//! etcd returns the lease of each key, also at a former revision, and reports a lease's remaining
+//! time on request. Many keys share a lease ([`super::lease`]), so each lease is queried once.
 
 use std::collections::HashMap;
 use std::time::Duration;
@@ -16,10 +16,10 @@ use super::{Etcd3, Failure, Shared};
 use crate::error::ReadError;
 use crate::transfer::{PAGE_BYTES, PAGE_RECORDS_MAX, Record, Records, RecordsError, Source};
 
-/// The first page asks for so many keys: what they weigh is not known yet.
+/// Keys of the first page, before their size is known.
 const FIRST_PAGE_RECORDS: usize = 128;
 
-/// So many leases are remembered at a time, with when they end.
+/// Remembered leases with their end.
 const LEASES_MAX: usize = 100_000;
 
 #[async_trait]
@@ -42,13 +42,13 @@ impl Source for Etcd3 {
 
 struct EtcdRecords<'a> {
     shared: &'a Shared,
-    /// Where the next page begins; `None` when there is none.
+    /// The first key of the next page; `None` after the last.
     next: Option<Vec<u8>>,
     end: Vec<u8>,
     at: Revision,
     count: u64,
     page_records: usize,
-    /// When each lease ends that was met.
+    /// The end of each lease seen so far.
     ends: HashMap<i64, Instant>,
 }
 
@@ -63,7 +63,7 @@ impl Records for EtcdRecords<'_> {
     }
 
     async fn next_page(&mut self) -> Result<Vec<Record>, RecordsError> {
-        // A page may hold none but keys that are not ours.
+        // A page may consist of foreign keys only.
         while let Some(from) = self.next.take() {
             let page = match self.page(from).await {
                 Ok(page) => page,
@@ -108,8 +108,8 @@ impl EtcdRecords<'_> {
         Ok(response.kvs)
     }
 
-    /// How much longer a lease lives. One that has ended meanwhile gives the least time there is: the
-    /// key was there at this revision, and goes at once where it is brought to.
+    /// The remaining time of a lease. A lease that ended meanwhile has the minimum: the key existed
+    /// at this revision, and expires at once in the target.
     async fn left(&mut self, lease: i64) -> Result<Duration, Failure> {
         const LEAST: Duration = Duration::from_millis(1);
         let ends = match self.ends.get(&lease) {
@@ -119,7 +119,7 @@ impl EtcdRecords<'_> {
                     .shared
                     .endpoints
                     .read(|connection| async move { connection.calls.lease_time_to_live(lease).await });
-                // etcd counts down whole seconds, and what it has begun is not over.
+                // etcd counts whole seconds down; the current one is not over.
                 let seconds = u64::try_from(answer.await?.ttl).map_or(0, |seconds| seconds + 1);
                 if self.ends.len() >= LEASES_MAX {
                     self.ends.clear();

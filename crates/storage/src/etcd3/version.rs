@@ -1,8 +1,8 @@
-//! What may be expected of which etcd: [`Version`], and the defects that old ones have.
+//! The defects of etcd versions: [`Version`].
 
 use std::fmt;
 
-/// A server's version; what follows the patch number is ignored.
+/// A server's version; the text after the patch number is ignored.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Version {
     major: u32,
@@ -11,7 +11,7 @@ pub(super) struct Version {
 }
 
 impl Version {
-    /// Reads `3.5.16` or `3.6.0-rc.1`.
+    /// Parses `3.5.16` or `3.6.0-rc.1`.
     pub(super) fn parse(text: &str) -> Option<Self> {
         let mut parts = text.trim().splitn(3, '.');
         let mut number = || {
@@ -22,9 +22,9 @@ impl Version {
         Some(Version { major: number()?, minor: number()?, patch: number()? })
     }
 
-    /// May an answer to a progress request be believed? Before 3.4.31 and 3.5.13 it can overtake
-    /// events that it claims to come after (etcd #15220; `pkg/storage/feature` in Kubernetes).
-    pub(super) fn answers_progress_truly(self) -> bool {
+    /// Whether the answer to a progress request is reliable. Before 3.4.31 and 3.5.13 it can
+    /// overtake events that it claims to follow (etcd #15220; `pkg/storage/feature` in Kubernetes).
+    pub(super) fn has_reliable_progress(self) -> bool {
         match (self.major, self.minor) {
             (0..=2, _) | (3, 0..=3) => false,
             (3, 4) => self.patch >= 31,
@@ -33,10 +33,10 @@ impl Version {
         }
     }
 
-    /// Does it keep a removal that happened at exactly the revision it is compacted to? Before
-    /// 3.4.36 and 3.5.18 (etcd #18089, and #19179 after a restart) it does not, and a watch that
-    /// begins right there misses the removal. Such a server is watched from one revision earlier,
-    /// which is either held as a whole or reported as compacted.
+    /// Whether a compaction keeps a removal at exactly its revision. Before 3.4.36 and 3.5.18 (etcd
+    /// #18089, and #19179 after a restart) it does not, and a watch that begins there misses the
+    /// removal. Such a server is watched from one revision earlier, which is either complete or
+    /// reported as compacted.
     pub(super) fn keeps_removal_at_compaction(self) -> bool {
         match (self.major, self.minor) {
             (0..=2, _) | (3, 0..=3) => false,
@@ -64,7 +64,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn old_servers_lose_a_removal_at_the_compacted_revision() {
+    fn removal_at_compacted_revision_is_lost_by_old_versions() {
         for (text, expected) in [
             ("3.4.35", false),
             ("3.4.36", true),
@@ -78,7 +78,7 @@ mod tests {
     }
 
     #[test]
-    fn progress_is_believed_from_the_fixed_versions_on() {
+    fn progress_is_reliable_since_the_fixed_versions() {
         for (text, expected) in [
             ("3.3.27", false),
             ("3.4.23", false),
@@ -93,7 +93,7 @@ mod tests {
             ("4.0.0", true),
             ("2.3.8", false),
         ] {
-            assert_eq!(Version::parse(text).map(Version::answers_progress_truly), Some(expected), "{text}");
+            assert_eq!(Version::parse(text).map(Version::has_reliable_progress), Some(expected), "{text}");
         }
         for text in ["", "3", "3.5", "three.five.one", "3.x.1"] {
             assert_eq!(Version::parse(text), None, "{text:?}");

@@ -1,5 +1,5 @@
-//! The fold of etcd's watch responses into the store's [`WatchItem`]s: a state machine without a
-//! task, channel, clock or random number of its own.
+//! Converts etcd's watch responses to [`WatchItem`]: a state machine without tasks, channels,
+//! clocks or random numbers.
 //!
 //! ```text
 //!              handle_opened                       handle_ended: lost, refused
@@ -14,14 +14,14 @@
 //!                               └────────┘
 //! ```
 //!
-//! One rule carries the promises: `position` is the revision up to which everything was handed
-//! out, it moves only when a revision is complete, and a new connection begins right after it. So
-//! a connection can be lost anywhere, in the middle of a revision too, and nothing is lost or told
-//! twice: what was held of the unfinished revision is thrown away and comes again as a whole.
+//! One rule ensures the guarantees: `position` is the revision up to which everything was
+//! delivered. It moves only when a revision is complete, and a new connection begins right after
+//! it. So a connection can be lost anywhere, even within a revision, without loss or repetition:
+//! the incomplete revision is dropped and received again as a whole.
 //!
-//! Call order: `handle_*` for whatever happened, then [`WatchCore::poll`] until it returns `None`.
-//! What is emitted between two inputs is whole revisions: who passes it on in one piece keeps each
-//! of them together.
+//! Call order: `handle_*` for each input, then [`WatchCore::poll`] until it returns `None`. The
+//! items emitted between two inputs are whole revisions; a caller that passes them on together
+//! keeps each revision together.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -32,29 +32,29 @@ use tokio::time::Instant;
 use crate::error::StoreFault;
 use crate::types::{StoreEvent, WatchItem};
 
-/// The first rest after a lost connection; each further one in a row is twice as long.
+/// The first pause after a lost connection; each further one in a row doubles it.
 pub(super) const REST_MIN: Duration = Duration::from_millis(100);
 
-/// The longest rest between two attempts to reach etcd again.
+/// The longest pause between two attempts to reach etcd.
 pub(super) const REST_MAX: Duration = Duration::from_secs(3);
 
-/// So many refusals of our credential in a row, each with a new token, end the watch.
+/// Rejected credentials in a row, each with a new token, after which the watch ends.
 pub(super) const DENIALS_MAX: u32 = 3;
 
-/// So many connections in a row that break etcd's own order end the watch.
+/// Connections in a row with out-of-order revisions, after which the watch ends.
 pub(super) const DISORDERS_MAX: u32 = 3;
 
-/// The watch id of answers that belong to no single watch.
+/// The watch id of responses that belong to no single watch.
 const NO_WATCH: i64 = -1;
 
-/// One change, already in the store's terms.
+/// One decoded change.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Decoded {
-    /// A change of one of our keys.
+    /// A change of a key of this store.
     Event(StoreEvent),
-    /// A change of a key that is not ours: not handed out, but its revision has passed.
+    /// A change of a foreign key: not delivered, but its revision counts.
     Foreign(Revision),
-    /// A change whose former state etcd has compacted away, so that it cannot be told truthfully.
+    /// A change whose previous state etcd has compacted, so that its type is unknown.
     Unknowable(Revision),
 }
 
@@ -70,62 +70,62 @@ impl Decoded {
 /// One response of etcd's watch stream.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Response {
-    /// Which watch of the stream.
+    /// The id of the watch within the stream.
     pub(super) watch_id: i64,
-    /// The header's revision. What it means depends on the kind of response.
+    /// The header's revision. Its meaning depends on the kind of response.
     pub(super) revision: Revision,
-    /// This answers the creation of a watch.
+    /// The response confirms a created watch.
     pub(super) created: bool,
-    /// This watch is over.
+    /// The watch has ended.
     pub(super) canceled: bool,
-    /// Not zero: the watch is over because its place is compacted up to here.
+    /// Nonzero if the watch ended because its revision is compacted up to here.
     pub(super) compact_revision: Revision,
-    /// Why the watch is over, in etcd's words.
+    /// The reason why the watch ended, as etcd's text.
     pub(super) cancel_reason: String,
-    /// More of the same revisions follows in the next response.
+    /// The next response continues the same revisions.
     pub(super) fragment: bool,
-    /// The changes, revisions rising.
+    /// The changes, in ascending revisions.
     pub(super) events: Vec<Decoded>,
 }
 
 impl Response {
-    /// The answer to a probe or to a progress request, or a periodic progress notification.
+    /// Whether this answers a probe or a progress request, or is a periodic progress notification.
     pub(super) fn is_progress(&self) -> bool {
         self.events.is_empty() && !self.created && !self.canceled && !self.fragment && self.compact_revision.is_zero()
     }
 }
 
-/// Why a connection is of no more use.
+/// The reason why a connection is unusable.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum End {
-    /// It broke, fell silent, or etcd ended it: try again.
+    /// It broke, was silent, or etcd ended it: try again.
     Lost(String),
-    /// etcd refuses our credential: try again with a new token.
+    /// etcd rejects the credential: try again with a new token.
     Denied(String),
     /// etcd sent revisions out of order.
     Disorder(String),
-    /// Our place is compacted; the oldest place that is held, where etcd said so.
+    /// The position is compacted; the oldest available revision, if etcd reported it.
     Compacted(Option<Revision>),
-    /// Our place is in a history that is no longer the store's.
+    /// The position belongs to a replaced history.
     Replaced,
 }
 
-/// What the shell has to do next.
+/// The next action of the caller.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Effect {
     /// Open a watch that begins right after this revision, then call
     /// [`WatchCore::handle_opened`] or [`WatchCore::handle_ended`].
     Open {
-        /// Everything up to here was handed out.
+        /// The revision up to which everything was delivered.
         after: Revision,
-        /// Fetch a new token first: the last one was refused.
+        /// Fetch a new token first, because the last one was rejected.
         renew_token: bool,
     },
     /// Drop the connection and call [`WatchCore::handle_timeout`] at this time.
     Rest(Instant),
-    /// Hand this out.
+    /// Deliver this item.
     Emit(WatchItem),
-    /// Nothing more will come.
+    /// The watch is complete.
     Close,
 }
 
@@ -137,35 +137,35 @@ enum State {
     Closed,
 }
 
-/// One watch, across all the connections that it needs.
+/// One watch, across all its connections.
 #[derive(Debug)]
 pub(super) struct WatchCore {
     state: State,
-    /// Everything at or below was handed out. Never falls. At first it is what the caller asked for,
-    /// which may be a number that etcd has not reached.
+    /// The revision up to which everything was delivered; never decreases. Initially the requested
+    /// revision, which etcd may not have reached.
     position: Revision,
-    /// etcd itself has shown that it is at `position` or later. Until then `position` is a client's
-    /// claim, of which nothing is said to others.
+    /// Whether etcd has reported a revision at or above `position`. Until then `position` is a
+    /// client's claim, which is not reported as progress.
     confirmed: bool,
-    /// Events of one revision, `held_revision`, of which more may come. All above `position`.
+    /// Events of the incomplete revision `held_revision`, above `position`.
     held: Vec<StoreEvent>,
-    /// Zero when no revision is under way.
+    /// Zero when no revision is incomplete.
     held_revision: Revision,
-    /// The id that etcd gave this connection's watch.
+    /// The id of this connection's watch.
     watch_id: Option<i64>,
-    /// Answers on behalf of the whole stream may be believed ([`super::version`]).
+    /// Whether progress on behalf of the whole stream is reliable ([`super::version`]).
     trust_answers: bool,
-    /// Connections in a row that brought nothing.
+    /// Connections in a row without input.
     failures: u32,
-    /// Refused credentials in a row.
+    /// Rejected credentials in a row.
     denials: u32,
-    /// Disorderly connections in a row.
+    /// Connections in a row with out-of-order revisions.
     disorders: u32,
     effects: VecDeque<Effect>,
 }
 
 impl WatchCore {
-    /// A watch of everything after `after`. Its first effect is [`Effect::Open`].
+    /// Creates a watch of everything after `after`. Its first effect is [`Effect::Open`].
     pub(super) fn new(after: Revision) -> Self {
         let mut core = WatchCore {
             state: State::Opening,
@@ -184,18 +184,18 @@ impl WatchCore {
         core
     }
 
-    /// The next thing to do, or `None` until something happens.
+    /// The next action, or `None` until the next input.
     pub(super) fn poll(&mut self) -> Option<Effect> {
         self.effects.pop_front()
     }
 
-    /// Everything up to here was handed out.
+    /// The revision up to which everything was delivered.
     #[cfg(test)]
     pub(super) fn position(&self) -> Revision {
         self.position
     }
 
-    /// The connection stands. `trust_answers`: this server's answers to progress requests are true.
+    /// Records an established connection. `trust_answers`: this server's progress is reliable.
     /// `now`: the store's revision, read linearizably when the connection was made.
     pub(super) fn handle_opened(&mut self, trust_answers: bool, now: Revision) {
         if self.state == State::Opening {
@@ -205,8 +205,8 @@ impl WatchCore {
         }
     }
 
-    /// A response of this connection. `Some` says that the connection is of no more use: drop it
-    /// and hand the reason to [`WatchCore::handle_ended`].
+    /// Handles a response of this connection. `Some` if the connection is unusable: drop it and
+    /// pass the reason to [`WatchCore::handle_ended`].
     #[must_use]
     pub(super) fn handle_response(&mut self, response: Response) -> Option<End> {
         if self.state != State::Running {
@@ -219,7 +219,7 @@ impl WatchCore {
         if response.canceled || !response.compact_revision.is_zero() {
             return if ours { Some(cancel_cause(&response)) } else { None };
         }
-        // Whatever came after the creation shows that the connection works.
+        // Any response after the creation shows that the connection works.
         self.failures = 0;
         self.denials = 0;
         if response.is_progress() {
@@ -234,18 +234,18 @@ impl WatchCore {
         self.handle_events(response.events, response.fragment)
     }
 
-    /// etcd did not answer a progress request. What is known is told instead: everything up to
-    /// `position` was handed out. That is enough for a watch that begins at the present, which etcd
-    /// leaves without an answer since 3.6.2. A watch that begins in the future stays silent: whoever
-    /// hears of progress takes it for a revision that etcd has reached.
+    /// Handles an unanswered progress request by reporting `position`. That suffices for a watch
+    /// that begins at the current revision, to which etcd since 3.6.2 sends no answer. A watch that
+    /// begins in the future stays silent, because its position would be taken for a revision that
+    /// etcd has reached.
     pub(super) fn handle_unanswered(&mut self) {
         if self.state == State::Running && self.held_revision.is_zero() && self.confirmed {
             self.effects.push_back(Effect::Emit(WatchItem::Progress(self.position)));
         }
     }
 
-    /// The connection is gone. `jitter` is a random number in `[0, 1)` that spreads the watchers
-    /// of one etcd over time.
+    /// Handles the end of the connection. `jitter` is a random number in `[0, 1)` that spreads the
+    /// reconnects of many watchers.
     pub(super) fn handle_ended(&mut self, now: Instant, jitter: f64, end: End) {
         match self.state {
             State::Closed => return,
@@ -257,7 +257,7 @@ impl WatchCore {
         match end {
             End::Compacted(oldest) => return self.close(WatchItem::Expired { oldest }),
             End::Replaced => {
-                // What was about to be done belongs to the history that is gone.
+                // Pending effects belong to the replaced history.
                 self.effects.clear();
                 return self.close(WatchItem::Expired { oldest: None });
             }
@@ -281,7 +281,7 @@ impl WatchCore {
         self.effects.push_back(Effect::Rest(until));
     }
 
-    /// Time has passed.
+    /// Handles the end of a pause.
     pub(super) fn handle_timeout(&mut self, now: Instant) {
         if let State::Resting(until) = self.state
             && now >= until
@@ -304,7 +304,7 @@ impl WatchCore {
 
     fn handle_created(&mut self, response: &Response) -> Option<End> {
         if self.watch_id.is_some() {
-            // The answer to a probe: alive, and nothing else.
+            // The answer to a probe shows only that the peer is alive.
             self.failures = 0;
             return None;
         }
@@ -316,8 +316,8 @@ impl WatchCore {
     }
 
     fn handle_progress(&mut self, revision: Revision) {
-        // A revision of which only a part has come is not complete, whatever etcd says; and a watch
-        // that begins in the future is told of the present, which is none of its business.
+        // A partly received revision is incomplete, whatever etcd reports. A watch that begins in
+        // the future ignores the current revision.
         if self.held_revision.is_zero() && revision >= self.position {
             self.position = revision;
             self.confirmed = true;
@@ -330,7 +330,7 @@ impl WatchCore {
         for decoded in events {
             let revision = decoded.revision();
             if revision <= self.position {
-                continue; // Handed out before, or not asked for.
+                continue; // delivered before, or not requested
             }
             if revision < self.held_revision {
                 return Some(End::Disorder(format!(
@@ -354,7 +354,7 @@ impl WatchCore {
         None
     }
 
-    /// The held revision is complete: hand it out.
+    /// Delivers the completed revision.
     fn release(&mut self) {
         if self.held_revision.is_zero() {
             return;
@@ -381,7 +381,7 @@ fn cancel_cause(response: &Response) -> End {
     End::Lost(if reason.is_empty() { "etcd ended the watch".to_owned() } else { reason.to_owned() })
 }
 
-/// How long to rest after so many failures in a row: between half and the whole of a doubling step.
+/// The pause after this many failures in a row: between half and all of a doubling step.
 fn rest(failures: u32, jitter: f64) -> Duration {
     let step = REST_MIN.saturating_mul(1 << failures.min(8)).min(REST_MAX);
     step.mul_f64(0.5 + jitter.clamp(0.0, 1.0) / 2.0)

@@ -1,4 +1,5 @@
-//! One running watch: two tasks and two bounded channels around the pure fold of [`super::watch`].
+//! One running watch: two tasks and two bounded channels around the state machine of
+//! [`super::watch`].
 //!
 //! ```text
 //!                    reader                          driver                        caller
@@ -7,18 +8,18 @@
 //!   on the wire                └────────── ≤ 16 MiB together ──────────┘
 //! ```
 //!
-//! What one response made the fold hand out crosses the result channel as one message, and the
-//! fold hands out whole revisions only. So the changes of one revision (a transaction, the keys of
-//! one lease) are ready together, as [`WatchItem::Event`] promises: neither a full channel nor the
-//! turn of another task comes between them.
+//! The items produced by one response cross the result channel as one message, and the state
+//! machine emits only whole revisions. So the changes of one revision (a transaction, the keys of
+//! one lease) are ready together, as [`WatchItem::Event`] guarantees: neither a full channel nor
+//! another task's turn separates them.
 //!
-//! Nothing here grows with a slow caller: a full result channel stops the driver, a full incoming
-//! channel (or a spent byte budget) stops the reader, a reader that does not read closes the
-//! HTTP/2 window of its stream, and etcd then keeps the watcher's place in its own history. The
-//! caller catches up from there, or is told Expired when etcd compacted it away.
+//! A slow caller causes no growth: a full result channel stops the driver, a full incoming channel
+//! (or a used-up byte budget) stops the reader, the reader's HTTP/2 window closes, and etcd then
+//! keeps the watcher's position in its own history. The caller catches up from there, or receives
+//! Expired when etcd has compacted it.
 //!
-//! The reader does the decoding: the connection's own task only moves frames, and the driver only
-//! decides. An object's bytes are copied once, from the frame into the buffer that the caller gets.
+//! The reader decodes: the connection's own task only moves frames, and the driver only decides. An
+//! object's bytes are copied once, from the frame to the caller's buffer.
 
 use std::pin::Pin;
 use std::sync::Arc;
@@ -38,33 +39,32 @@ use super::endpoints::Connection;
 use super::fault::{Cause, Failure};
 use super::history::Floor;
 use super::keys::{Keyspace, number, revision};
-use super::liveness::{Duty, Liveness};
+use super::liveness::{Liveness, ReaderAction};
 use super::proto::{self, WatchCreateRequest, WatchResponse};
 use super::watch::{Decoded, Effect, End, Response, WatchCore};
 use super::{Shared, version::Version};
 use crate::error::{StoreFault, WatchError};
 use crate::types::{KeyValue, StoreEvent, Watch, WatchItem};
 
-/// The incoming channel holds this many responses of etcd, as in Kubernetes. When it is full the
-/// stream is not read.
+/// Responses in the incoming channel, as in Kubernetes. When it is full, the stream is not read.
 pub const INCOMING_RESPONSES: usize = 100;
 
-/// The result channel holds this many messages, each of the items that one response of etcd
-/// brought. When it is full the fold stands.
+/// Messages in the result channel, each with the items of one response. When it is full, the state
+/// machine waits.
 pub const RESULT_MESSAGES: usize = 100;
 
-/// The items in both channels weigh at most this much, keys and values, before and after. A
-/// single response that is larger passes alone.
+/// Bytes of the items in both channels: keys and values, before and after the change. A larger
+/// single response passes alone.
 pub const WATCH_BYTES: usize = 16 << 20;
 
-/// A member has to open a watch within this time, else the next one is asked.
+/// Time for a member to open a watch, after which the next one is asked.
 const OPEN_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Opens a watch and starts the tasks that keep it.
 ///
-/// Every member is asked before this fails; afterwards the watch heals itself.
+/// Every member is asked before this fails; afterwards the watch recovers by itself.
 pub(super) async fn start(shared: &Arc<Shared>, range: KeyRange, after: Revision) -> Result<Watch, WatchError> {
-    let wish = Arc::new(Notify::new());
+    let progress_wanted = Arc::new(Notify::new());
     let (results, items) = mpsc::channel(RESULT_MESSAGES);
     let mut driver = Driver {
         shared: shared.clone(),
@@ -72,20 +72,22 @@ pub(super) async fn start(shared: &Arc<Shared>, range: KeyRange, after: Revision
         core: WatchCore::new(after),
         link: None,
         budget: Arc::new(Semaphore::new(WATCH_BYTES)),
-        wish: wish.clone(),
+        progress_wanted: progress_wanted.clone(),
         results,
         floor: shared.history.floor(),
         witness: None,
-        complained: false,
+        problem_logged: false,
     };
     if !driver.range.is_empty() {
         driver.open_first(after).await?;
     }
     let task = AbortOnDrop(tokio::spawn(driver.run()));
-    Ok(Watch::new(Items { items, ready: Delivered::default(), _task: Some(task) }, move || wish.notify_one()))
+    Ok(Watch::new(Items { items, ready: Delivered::default(), _task: Some(task) }, move || {
+        progress_wanted.notify_one()
+    }))
 }
 
-/// Tasks end with whoever needed them.
+/// Aborts the task when dropped.
 #[derive(Debug)]
 pub(super) struct AbortOnDrop(pub(super) JoinHandle<()>);
 
@@ -95,7 +97,7 @@ impl Drop for AbortOnDrop {
     }
 }
 
-/// What waits in the result channel: whole revisions, and their share of the byte budget.
+/// A message of the result channel: whole revisions, and their share of the byte budget.
 #[derive(Default)]
 struct Delivered {
     items: std::vec::IntoIter<WatchItem>,
@@ -104,7 +106,7 @@ struct Delivered {
 
 struct Items {
     items: mpsc::Receiver<Delivered>,
-    /// The message that is being handed out; it keeps its share of the budget until it is spent.
+    /// The current message, which keeps its share of the budget until it is delivered.
     ready: Delivered,
     /// `None` only in tests.
     _task: Option<AbortOnDrop>,
@@ -115,11 +117,12 @@ impl Stream for Items {
 
     fn poll_next(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<WatchItem>> {
         loop {
-            // Before the channel is asked: its cooperative budget may say Pending at any time.
+            // Before the channel is polled, because tokio's cooperative budget may return Pending
+            // at any time.
             if let Some(item) = self.ready.items.next() {
                 return Poll::Ready(Some(item));
             }
-            // What it held of the budget must not be held while nothing is ready.
+            // No share of the budget may be held while no item is ready.
             self.ready = Delivered::default();
             match ready!(self.items.poll_recv(cx)) {
                 Some(delivered) => self.ready = delivered,
@@ -129,33 +132,33 @@ impl Stream for Items {
     }
 }
 
-/// What waits in the incoming channel.
+/// A message of the incoming channel.
 enum Incoming {
     Response(Response, OwnedSemaphorePermit),
-    /// A progress request stayed unanswered.
+    /// A progress request was not answered.
     Unanswered,
     /// The last message of a connection.
     End(End),
 }
 
-/// What the fold wants done, apart from handing out.
+/// An action of the state machine other than delivery.
 enum Task {
     Open { after: Revision, renew_token: bool },
     Rest(Instant),
     Close,
 }
 
-/// One connection's stream, being read by a task.
+/// One connection's stream, read by a task.
 struct Link {
     incoming: mpsc::Receiver<Incoming>,
     _reader: AbortOnDrop,
 }
 
-/// A watch that a member has opened.
+/// A watch opened at a member.
 struct Opened {
     link: Link,
-    /// The member's answers to progress requests are true.
-    truthful: bool,
+    /// Whether the member's progress is reliable.
+    reliable_progress: bool,
     /// The store's revision when the watch was opened, read linearizably.
     now: Revision,
 }
@@ -166,21 +169,21 @@ struct Driver {
     core: WatchCore,
     link: Option<Link>,
     budget: Arc<Semaphore>,
-    /// Somebody wants progress.
-    wish: Arc<Notify>,
+    /// Notified by progress requests of the caller.
+    progress_wanted: Arc<Notify>,
     results: mpsc::Sender<Delivered>,
-    /// The history that this watch tells.
+    /// The history of this watch.
     floor: Floor,
-    /// The last object that was handed out: it must be there when the watch is resumed.
+    /// The last delivered object, which must exist when the watch is resumed.
     witness: Option<(Key, Revision)>,
-    /// The present trouble was reported; only the first of a row is.
-    complained: bool,
+    /// Whether the current problem was logged; only the first in a row is.
+    problem_logged: bool,
 }
 
 impl Driver {
-    /// The first connection: its failure is the caller's to know.
+    /// Opens the first connection, whose failure is returned to the caller.
     async fn open_first(&mut self, after: Revision) -> Result<(), WatchError> {
-        self.core.poll(); // The wish to open, which is granted here.
+        self.core.poll(); // The first effect is Open, which this function performs.
         let mut tried = Vec::new();
         loop {
             let index = self.shared.endpoints.pick(&tried);
@@ -204,7 +207,7 @@ impl Driver {
 
     async fn run(mut self) {
         if self.range.is_empty() {
-            // No key can be in it, and etcd refuses such a watch. It ends with its caller.
+            // The range is empty, and etcd rejects such a watch. It ends with its caller.
             return self.results.closed().await;
         }
         let (shared, floor) = (self.shared.clone(), self.floor);
@@ -213,7 +216,7 @@ impl Driver {
                 () = self.drive() => return,
                 () = shared.history.replaced(floor) => {}
             }
-            // Its last word; whatever was on its way belongs to a history that is gone.
+            // The final item; items in flight belong to a replaced history.
             self.core.handle_ended(Instant::now(), rand::random(), End::Replaced);
             self.drive().await;
         };
@@ -259,8 +262,8 @@ impl Driver {
             };
             let end = match message {
                 Some(Incoming::Response(response, permit)) => {
-                    if self.complained && !response.created {
-                        self.complained = false;
+                    if self.problem_logged && !response.created {
+                        self.problem_logged = false;
                         tracing::info!(range = ?self.range, "watch of etcd goes on");
                     }
                     hold = Some(permit);
@@ -279,7 +282,7 @@ impl Driver {
         }
     }
 
-    /// Remembers what a resumed watch can be checked by.
+    /// Remembers an object by which a resumed watch can be checked.
     fn note_handed_out(&mut self, items: &[WatchItem]) {
         let newest = items.iter().rev().find_map(|item| match item {
             WatchItem::Event(event) => Some(event.revision()),
@@ -307,14 +310,14 @@ impl Driver {
 
     fn handle_opened(&mut self, opened: Opened) {
         self.link = Some(opened.link);
-        self.core.handle_opened(opened.truthful, opened.now);
+        self.core.handle_opened(opened.reliable_progress, opened.now);
     }
 
     fn handle_ended(&mut self, end: End) {
-        if self.complained {
+        if self.problem_logged {
             tracing::debug!(range = ?self.range, ?end, "watch of etcd not resumed yet");
         } else if !matches!(end, End::Compacted(_) | End::Replaced) {
-            self.complained = true;
+            self.problem_logged = true;
             tracing::warn!(range = ?self.range, ?end, "watch of etcd was interrupted, resuming");
         }
         self.core.handle_ended(Instant::now(), rand::random(), end);
@@ -328,8 +331,8 @@ impl Driver {
             if renew_token {
                 connection.renew_watch_token().await?;
             }
-            // Asked each time: a member may have been replaced by another version meanwhile, and the
-            // store by another history.
+            // Queried each time: the member may run another version meanwhile, and the store may
+            // have another history.
             let version = self.shared.learn_version(index, OPEN_TIMEOUT);
             let check = self.shared.check_history(index, OPEN_TIMEOUT, after, self.witness.as_ref());
             let (version, now) = tokio::try_join!(version, check)?;
@@ -345,18 +348,18 @@ impl Driver {
             };
             let stream = connection.watches.watch(create).await;
             let stream = stream.map_err(|status| Failure::from_status(&connection.url, &status))?;
-            Ok((connection, stream, version.is_some_and(Version::answers_progress_truly), now))
+            Ok((connection, stream, version.is_some_and(Version::has_reliable_progress), now))
         };
-        // On the heap, and gone when the watch stands: a watch's task is small for the rest of its life.
+        // On the heap and freed afterwards, so that the task of an established watch stays small.
         let opened = match tokio::time::timeout(OPEN_TIMEOUT, Box::pin(opened)).await {
             Ok(opened) => opened,
             Err(_) => {
-                // Whatever of it was under way can no longer say so itself.
+                // A request in flight on it can no longer report the failure itself.
                 endpoints.handle_silent(index);
                 Err(Failure::timeout(endpoints.url(index), OPEN_TIMEOUT))
             }
         };
-        let (connection, stream, truthful, now) = opened.inspect_err(|failure| {
+        let (connection, stream, reliable_progress, now) = opened.inspect_err(|failure| {
             if failure.elsewhere {
                 endpoints.handle_failed(index);
             }
@@ -370,16 +373,16 @@ impl Driver {
             stream,
             live: Liveness::new(Instant::now()),
             watch_id: None,
-            wish: truthful.then(|| self.wish.clone()),
+            progress_wanted: reliable_progress.then(|| self.progress_wanted.clone()),
             incoming,
             budget: self.budget.clone(),
         };
         let reader = AbortOnDrop(tokio::spawn(reader.run()));
-        Ok(Opened { link: Link { incoming: receiver, _reader: reader }, truthful, now })
+        Ok(Opened { link: Link { incoming: receiver, _reader: reader }, reliable_progress, now })
     }
 }
 
-/// Everything that the fold hands out now, and what it wants done after that.
+/// All items that the state machine delivers now, and its next action.
 fn handed_out(core: &mut WatchCore) -> (Vec<WatchItem>, Option<Task>) {
     let mut items = Vec::new();
     loop {
@@ -393,9 +396,9 @@ fn handed_out(core: &mut WatchCore) -> (Vec<WatchItem>, Option<Task>) {
     }
 }
 
-/// Where a watch of everything after `after` begins in etcd. With a server that may have lost a
-/// removal at the compacted revision it begins at `after` itself, which the fold drops again: then
-/// what follows cannot be the compacted revision.
+/// The start revision in etcd of a watch of everything after `after`. If the server may have lost a
+/// removal at the compacted revision, the watch begins at `after` itself, which the state machine
+/// then drops, so that the next revision cannot be the compacted one.
 fn first_revision(after: Revision, keeps_removal_at_compaction: bool) -> i64 {
     let early = number(after).max(1);
     if keeps_removal_at_compaction { number(after).saturating_add(1) } else { early }
@@ -417,10 +420,10 @@ struct Reader {
     requests: WatchRequests,
     stream: Streaming<WatchResponse>,
     live: Liveness,
-    /// The id that etcd gave our watch; whatever is created after it is a leftover of a probe.
+    /// The id of this watch; any later created watch is a leftover of a probe.
     watch_id: Option<i64>,
-    /// Where wishes for progress come in; `None` where this member's answers are not true.
-    wish: Option<Arc<Notify>>,
+    /// Notified by progress requests; `None` if this member's progress is unreliable.
+    progress_wanted: Option<Arc<Notify>>,
     incoming: mpsc::Sender<Incoming>,
     budget: Arc<Semaphore>,
 }
@@ -429,25 +432,25 @@ impl Reader {
     async fn run(mut self) {
         let end = self.read().await;
         if let Some(end) = end {
-            // The driver may be gone; then nobody needs to know.
+            // If the driver is gone, the reason is of no interest.
             let _ = self.incoming.send(Incoming::End(end)).await;
         }
     }
 
-    /// Returns why the stream is over, or `None` when nobody reads any more.
+    /// Returns why the stream ended, or `None` when there is no receiver any more.
     async fn read(&mut self) -> Option<End> {
         let incoming = self.incoming.clone();
         let timer = tokio::time::sleep_until(self.live.poll_timeout());
         tokio::pin!(timer);
         loop {
-            // Room first: what cannot be passed on is not read.
+            // Waits for room first, because an item without room must not be read.
             let slot = incoming.reserve().await.ok()?;
             self.live.handle_resumed(Instant::now());
             let message = loop {
                 tokio::select! {
                     biased;
                     message = self.stream.message() => break message,
-                    () = wished(self.wish.as_deref()) => self.live.handle_progress_wanted(),
+                    () = progress_requested(self.progress_wanted.as_deref()) => self.live.handle_progress_wanted(),
                     () = &mut timer => {}
                 }
                 if let Some(end) = self.perform_duties() {
@@ -478,18 +481,18 @@ impl Reader {
     fn perform_duties(&mut self) -> Option<End> {
         while let Some(duty) = self.live.poll(Instant::now()) {
             let sent = match duty {
-                Duty::SendProbe => {
+                ReaderAction::SendProbe => {
                     let nothing = self.shared.keys.never();
                     let (key, range_end) = (nothing.clone(), nothing);
                     self.requests.create(WatchCreateRequest { key, range_end, ..WatchCreateRequest::default() })
                 }
-                Duty::SendProgressRequest => self.requests.request_progress(),
-                Duty::TellWhatIsKnown => {
-                    // Where there is no room the caller has other things to read first.
+                ReaderAction::SendProgressRequest => self.requests.request_progress(),
+                ReaderAction::ReportPosition => {
+                    // Without room, the caller has other items to read first.
                     let _ = self.incoming.try_send(Incoming::Unanswered);
                     true
                 }
-                Duty::Dead => false,
+                ReaderAction::Dead => false,
             };
             if !sent {
                 self.shared.endpoints.handle_dead(&self.connection);
@@ -499,8 +502,8 @@ impl Reader {
         None
     }
 
-    /// etcd refuses to create what a probe asks for. A server that only speaks etcd's API may
-    /// create it; then it is taken away again.
+    /// Cancels the watch of a probe. etcd rejects a probe, but another implementation of etcd's API
+    /// may create it.
     fn cancel_leftover(&mut self, response: &Response) {
         if !response.created || response.canceled {
             return;
@@ -515,10 +518,10 @@ impl Reader {
     }
 }
 
-/// Resolves when somebody wants progress; never where it cannot be had.
-async fn wished(wish: Option<&Notify>) {
-    match wish {
-        Some(wish) => wish.notified().await,
+/// Completes when progress is requested; never if it is unsupported.
+async fn progress_requested(progress_wanted: Option<&Notify>) {
+    match progress_wanted {
+        Some(progress_wanted) => progress_wanted.notified().await,
         None => std::future::pending().await,
     }
 }
@@ -543,7 +546,7 @@ fn decode(keys: &Keyspace, response: WatchResponse) -> Response {
 
 fn decode_event(keys: &Keyspace, event: proto::Event) -> Decoded {
     const DELETE: i32 = 1;
-    // An event without a key does not occur; its zero revision is behind every watch.
+    // An event without a key does not occur; revision zero precedes every watch.
     let Some(kv) = event.kv else { return Decoded::Foreign(Revision::ZERO) };
     let modified = revision(kv.mod_revision);
     let Some(key) = keys.relative(&kv.key) else { return Decoded::Foreign(modified) };
@@ -579,7 +582,7 @@ mod tests {
         Response { fragment, events: (0..count).map(|n| Decoded::Event(removal(n))).collect(), ..Response::default() }
     }
 
-    /// Reads until the stream is not ready, in one go; returns the revisions.
+    /// Reads until the stream is not ready; returns the revisions.
     async fn ready_now(items: &mut Items) -> Vec<u64> {
         let mut seen = Vec::new();
         poll_fn(|cx| {
@@ -592,11 +595,11 @@ mod tests {
         seen
     }
 
-    /// Far more keys than fit the channel one by one, and than tokio lets a task read in one go.
+    /// More keys than fit into the channel one by one, and than tokio lets a task read at once.
     const MANY: usize = 3 * RESULT_MESSAGES;
 
     #[tokio::test]
-    async fn the_changes_of_one_revision_are_ready_together() {
+    async fn changes_of_one_revision_are_ready_together() {
         let (results, items) = mpsc::channel(1);
         let mut items = Items { items, ready: Delivered::default(), _task: None };
         let mut core = WatchCore::new(Revision::new(10));
@@ -616,7 +619,7 @@ mod tests {
                     assert!(results.try_send(Delivered { items: ready.into_iter(), _hold: None }).is_ok());
                 }
             }
-            // In a task of its own, under a fresh cooperative budget that is smaller than a revision.
+            // In another task with a fresh cooperative budget, which is smaller than a revision.
             let (seen, back) = tokio::spawn(async move { (ready_now(&mut items).await, items) }).await.unwrap();
             items = back;
             assert_eq!(seen, expected, "promise: what happened at once is ready at once ({what})");
@@ -624,7 +627,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_message_gives_its_bytes_back_when_it_is_spent() {
+    async fn delivered_message_releases_its_bytes() {
         let budget = Arc::new(Semaphore::new(1));
         let permit = budget.clone().try_acquire_owned().unwrap();
         let (results, items) = mpsc::channel(1);
@@ -662,7 +665,7 @@ mod tests {
     }
 
     #[test]
-    fn events_become_changes() {
+    fn events_are_decoded_to_changes() {
         let pod = |value, created, modified| Some(kv("/registry/pods/a/b", value, created, modified));
         check(0, pod("{}", 5, 5), None, "put /pods/a/b@r5 (2 bytes), before None");
         check(0, pod("{}", 5, 7), pod("{", 5, 6), "put /pods/a/b@r7 (2 bytes), before Some(/pods/a/b@r6 (1 bytes))");
@@ -671,14 +674,14 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_told_truthfully_is_not_told_as_something_else() {
+    fn event_without_its_previous_state_is_not_decoded_as_a_create() {
         check(0, Some(kv("/registry/pods/a/b", "{}", 5, 7)), None, "Unknowable(r7)");
         check(0, Some(kv("/registry/pods//b", "{}", 5, 5)), None, "Foreign(r5)");
         check(0, None, None, "Foreign(r0)");
     }
 
     #[test]
-    fn a_watch_begins_behind_its_place_or_on_it() {
+    fn start_revision_depends_on_the_removal_defect() {
         for (after, keeps, expected) in [
             (0, true, 1),
             (0, false, 1),
@@ -692,7 +695,7 @@ mod tests {
     }
 
     #[test]
-    fn a_response_weighs_what_its_objects_weigh() {
+    fn response_weight_is_the_size_of_its_objects() {
         let event = |value: &str, prev: &str| proto::Event {
             r#type: 0,
             kv: Some(kv("k", value, 1, 2)),

@@ -1,5 +1,5 @@
-//! Tests of the watch fold: small cases by hand, then random cuts, fragments and reconnects
-//! compared with a model that is a list.
+//! Tests of the watch state machine: tables of small cases, then random cuts, fragments and
+//! reconnects compared with a model.
 
 use bytes::Bytes;
 use listwatch_meta::Key;
@@ -51,21 +51,21 @@ fn canceled(reason: &str) -> Response {
     Response { watch_id: ID, canceled: true, cancel_reason: reason.to_owned(), ..Response::default() }
 }
 
-/// What a script of the tables can do.
+/// A step of a scripted test.
 enum Step {
-    /// The connection stands, and etcd answered the creation.
+    /// The connection is established, and etcd confirmed the watch.
     Open,
     Say(Response),
     Cut,
-    /// Somebody found that etcd's history was replaced.
+    /// etcd's history was found to be replaced.
     Replaced,
-    /// The rest after a lost connection is over.
+    /// The pause after a lost connection is over.
     Rested,
 }
 use Step::{Cut, Open, Replaced, Rested, Say};
 
-/// Runs a script from revision 10 on and writes down the effects in short: `open>10`, `+11 a`,
-/// `progress 12`, `rest`, `expired 20`, `lost`, `close`.
+/// Runs a script from revision 10 on and formats the effects: `open>10`, `+11 a`, `progress 12`,
+/// `rest`, `expired 20`, `lost`, `close`.
 fn run(script: Vec<Step>) -> String {
     let mut now = Instant::now();
     let mut core = WatchCore::new(rev(10));
@@ -110,7 +110,7 @@ fn run(script: Vec<Step>) -> String {
 }
 
 #[test]
-fn responses_become_items_in_order() {
+fn responses_are_converted_to_items_in_order() {
     for (what, script, expected) in [
         ("plain events", vec![Open, Say(events([(11, "a"), (12, "b")]))], "open>10, +11 a, +12 b"),
         ("a transaction stays together", vec![Open, Say(events([(11, "a"), (11, "b")]))], "open>10, +11 a, +11 b"),
@@ -132,7 +132,7 @@ fn responses_become_items_in_order() {
 }
 
 #[test]
-fn a_revision_is_handed_out_when_it_is_complete() {
+fn revision_is_delivered_when_complete() {
     for (what, script, expected) in [
         (
             "the next revision completes it",
@@ -167,7 +167,7 @@ fn a_revision_is_handed_out_when_it_is_complete() {
 }
 
 #[test]
-fn progress_is_true_or_not_told() {
+fn progress_is_reported_only_if_reliable() {
     for (what, script, expected) in [
         ("periodic", vec![Open, Say(progress(ID, 15))], "open>10, progress 15"),
         ("on demand", vec![Open, Say(progress(NO_WATCH, 15))], "open>10, progress 15"),
@@ -198,8 +198,8 @@ fn progress_is_true_or_not_told() {
     assert_eq!(core.position(), rev(15), "its periodic notifications are in order");
 }
 
-/// What a watch from revision 10 says when etcd, which is at `now`, answers no progress request; first
-/// at once, then after `next`.
+/// The progress of a watch from revision 10 when etcd, at revision `now`, answers no progress
+/// request: at once, and after `next`.
 fn unanswered(now: u64, next: impl FnOnce(&mut WatchCore)) -> [Option<u64>; 2] {
     let mut core = WatchCore::new(rev(10));
     core.handle_opened(true, rev(now));
@@ -218,7 +218,7 @@ fn unanswered(now: u64, next: impl FnOnce(&mut WatchCore)) -> [Option<u64>; 2] {
 }
 
 #[test]
-fn unanswered_progress_request_never_repeats_a_revision_that_only_the_client_named() {
+fn unanswered_progress_request_never_reports_a_client_claimed_revision() {
     let event = |core: &mut WatchCore| assert_eq!(core.handle_response(events([(11, "a")])), None);
     let notice = |core: &mut WatchCore| assert_eq!(core.handle_response(progress(ID, 12)), None);
     let reconnect = |now: u64| {
@@ -239,7 +239,7 @@ fn unanswered_progress_request_never_repeats_a_revision_that_only_the_client_nam
 }
 
 #[test]
-fn every_end_has_its_answer() {
+fn each_end_of_a_connection_has_its_effect() {
     for (what, script, expected) in [
         ("compacted", vec![Open, Say(compacted(20))], "open>10, expired 20, close"),
         (
@@ -329,7 +329,7 @@ fn every_end_has_its_answer() {
 }
 
 #[test]
-fn rests_grow_to_a_limit_and_fall_back_when_etcd_answers() {
+fn pauses_grow_to_a_limit_and_reset_on_success() {
     for (failures, jitter, expected_ms) in [
         (0, 0.0, 50),
         (0, 1.0, 100),
@@ -363,10 +363,10 @@ fn rests_grow_to_a_limit_and_fall_back_when_etcd_answers() {
     assert_eq!(rest_after_cut(&mut core), REST_MIN, "the answer to a probe is");
 }
 
-// ---------------------------------------------------------------------------------------------
-// The model: etcd's history is a list of revisions, each a list of changes.
+// --------------------------------------------------------------------------------------------- The
+// model: etcd's history is a list of revisions, each a list of changes.
 
-/// Numbers that decide everything random about a run, used in turn.
+/// The numbers that determine a random run, used in turn.
 struct Choices(std::vec::IntoIter<u8>);
 
 impl Choices {
@@ -376,18 +376,18 @@ impl Choices {
     }
 }
 
-/// What one connection to etcd would say, were it never cut: everything after `after`, split and
-/// mixed with progress at random.
+/// All responses of one uncut connection: everything after `after`, split and mixed with progress
+/// at random.
 fn transcript(history: &[Vec<Decoded>], after: Revision, choices: &mut Choices) -> Vec<Response> {
     let mut responses = vec![created()];
     let mut next = after.get() as usize;
     while next < history.len() {
-        // One response carries the changes of a few revisions.
+        // One response has the changes of a few revisions.
         let upto = (next + 1 + choices.below(4)).min(history.len());
         let mut rest: Vec<Decoded> = history[next..upto].concat();
         next = upto;
         while !rest.is_empty() {
-            // It may be cut into fragments at any change, in the middle of a revision too.
+            // A response may be cut into fragments at any change, also within a revision.
             let cut = 1 + choices.below(rest.len() * 2);
             let tail = rest.split_off(cut.min(rest.len()));
             responses.push(Response { fragment: !tail.is_empty(), events: rest, ..events([]) });
@@ -437,9 +437,10 @@ fn told_after(history: &[Vec<Decoded>], after: Revision) -> Vec<StoreEvent> {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 2_000, ..ProptestConfig::default() })]
 
-    /// Complete, ordered, unique, atomic, bookmarkable, resumable: whatever is cut wherever.
+    /// The guarantees hold for any cuts: complete, ordered, unique, atomic, bookmarkable,
+    /// resumable.
     #[test]
-    fn any_interleaving_tells_the_history_or_expired(
+    fn any_interleaving_delivers_the_history_or_expired(
         history in history(),
         start in 0usize..30,
         compact_after in 0usize..12,
@@ -480,7 +481,7 @@ proptest! {
                 continue;
             }
             let script = transcript(&history, after, &mut choices);
-            // The first connections may be cut after any response; the twentieth never.
+            // The first connections may be cut after any response; the twentieth is not cut.
             let cut = if connections < 20 { choices.below(script.len() * 2) } else { usize::MAX };
             for response in script.into_iter().take(cut) {
                 prop_assert_eq!(core.handle_response(response), None, "a true etcd is never blamed");

@@ -1,4 +1,4 @@
-//! Do two places hold the same? Key by key and value by value, in one pass over both.
+//! Compares two stores or exports key by key and value by value, in one pass.
 
 use std::collections::VecDeque;
 use std::io;
@@ -9,7 +9,7 @@ use super::inspect::FINDINGS_MAX;
 use super::sort::Sorter;
 use super::{FileError, Phase, Progress, ProgressFn, Record, Records, RecordsError, is_scratch};
 
-/// What two places do not have in common.
+/// A difference between two places.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Difference {
     /// Only the first has this key.
@@ -18,28 +18,28 @@ pub enum Difference {
     OnlySecond(Key),
     /// Both have this key, with different values.
     Value(Key),
-    /// One lets this key live for ever, the other has given it a time to live.
+    /// The key has a TTL in only one of them.
     Ttl(Key),
 }
 
-/// What a comparison found.
+/// The result of a comparison.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Comparison {
-    /// Keys that both have, with the same value.
+    /// Keys with the same value in both.
     pub same: u64,
-    /// How many differences there are.
+    /// The number of differences.
     pub differences: u64,
-    /// The first [`FINDINGS_MAX`] of them.
+    /// The first [`FINDINGS_MAX`] differences.
     pub examples: Vec<Difference>,
-    /// Changes that happened in one order in the first and in another in the second: how often an
-    /// object that was changed after another one in the first was not in the second.
+    /// Objects whose order of change differs: those changed after another object in the first
+    /// place, but not in the second.
     pub out_of_order: u64,
     /// Keys whose revision is the same in both.
     pub same_revision: u64,
 }
 
 impl Comparison {
-    /// Do both hold the same, changed in the same order?
+    /// Whether both have the same objects, changed in the same order.
     pub fn is_equal(&self) -> bool {
         self.differences == 0 && self.out_of_order == 0
     }
@@ -52,14 +52,14 @@ impl Comparison {
     }
 }
 
-/// A place being read, with the page at hand.
+/// A place being read, with its current page.
 struct Side<'a> {
     records: &'a mut dyn Records,
     page: VecDeque<Record>,
 }
 
 impl Side<'_> {
-    /// The next record; it stays.
+    /// The next record, which is not removed.
     async fn peek(&mut self) -> Result<Option<&Record>, RecordsError> {
         while self.page.is_empty() {
             let page = self.records.next_page().await?;
@@ -77,11 +77,11 @@ impl Side<'_> {
     }
 }
 
-/// Compares two places: which keys they have, with which values, whether a key has a time to live
-/// (not how much of it is left), and whether what is newer in the first is newer in the second.
+/// Compares two places: keys, values, whether a key has a TTL (not its remaining time), and whether
+/// newer objects of the first are newer in the second.
 ///
 /// # Errors
-/// [`RecordsError`] of the place that cannot be read.
+/// The [`RecordsError`] of the unreadable place.
 pub async fn compare(
     first: &mut dyn Records,
     second: &mut dyn Records,
@@ -122,7 +122,7 @@ pub async fn compare(
         done += 1;
         progress(Progress { phase: Phase::Compare, done, total });
     }
-    // Those that share a revision in the first may have any order in the second.
+    // Objects that share a revision in the first place may have any order in the second.
     let (mut group, mut before, mut newest) = (0, 0, 0);
     for pair in order.finish().map_err(io)? {
         let (a, b) = pair.map_err(io)?;

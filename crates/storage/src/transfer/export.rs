@@ -1,4 +1,4 @@
-//! Everything that a store holds at one moment, as one stream of bytes.
+//! Exports the whole content of a store at one revision as a stream of bytes.
 
 use std::io::{self, Write};
 use std::time::SystemTime;
@@ -9,25 +9,25 @@ use super::format::{Encoder, ExportEnd, ExportHeader, FormatError};
 use super::{Phase, Progress, ProgressFn, RecordsError, Source, is_scratch};
 use crate::error::{ReadError, StoreFault};
 
-/// An export into a file begins anew this often at most, when compaction overtakes it.
+/// Attempts to export to a file when compaction overtakes the export.
 pub const EXPORT_ATTEMPTS_MAX: u32 = 5;
 
-/// What was exported.
+/// The result of an export.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ExportSummary {
-    /// What stands at its beginning.
+    /// The header of the export.
     pub header: ExportHeader,
-    /// What stands at its end.
+    /// The end of the export.
     pub end: ExportEnd,
 }
 
-/// Why an export failed.
+/// The error of an export.
 #[derive(Debug, thiserror::Error)]
 pub enum ExportError {
     /// The store failed.
     #[error(transparent)]
     Store(#[from] StoreFault),
-    /// The store forgot the revision that was being exported. What was written is torn: begin anew.
+    /// The store compacted the revision during the export. The output is incomplete: start again.
     #[error(
         "compaction overtook the export: revision {revision} is no longer held; try again, and if it comes to this \
          again, let the store keep more history meanwhile"
@@ -36,22 +36,22 @@ pub enum ExportError {
         /// The revision.
         revision: Revision,
     },
-    /// The store holds something that no export can hold.
+    /// The store holds a record that the format does not support.
     #[error(transparent)]
     Format(FormatError),
-    /// The file cannot be written.
+    /// The output cannot be written.
     #[error("the export cannot be written: {0}")]
     Io(#[from] io::Error),
 }
 
-/// Writes everything that `source` holds now to `out`, as it is at one revision, whatever is written to
-/// the store meanwhile. `description` says in the export where it comes from.
+/// Writes the content of `source` at one revision to `out`, whatever is written to the store
+/// meanwhile. `description` names the source within the export.
 ///
-/// `out` is written to where the future is polled: hand in something that is quick or buffered. Memory:
-/// one page of records ([`PAGE_BYTES`](super::PAGE_BYTES)).
+/// `out` is written on the polling task, so it should be fast or buffered. Memory: one page of
+/// records ([`PAGE_BYTES`](super::PAGE_BYTES)).
 ///
 /// # Errors
-/// [`ExportError`]. What was written so far is then torn, and is refused when somebody reads it.
+/// [`ExportError`]. The output is then incomplete, and readers reject it.
 pub async fn export<S: Source + ?Sized>(
     source: &S,
     description: &str,
@@ -84,7 +84,7 @@ pub async fn export<S: Source + ?Sized>(
     Ok(ExportSummary { header, end })
 }
 
-/// Now, to the millisecond that the file keeps.
+/// The current time, in the milliseconds of the format.
 fn now() -> SystemTime {
     let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
     SystemTime::UNIX_EPOCH + std::time::Duration::from_millis(u64::try_from(since.as_millis()).unwrap_or(0))
@@ -94,7 +94,8 @@ fn read_failed(error: RecordsError, at: Revision) -> ExportError {
     match error {
         RecordsError::Store(ReadError::Compacted { .. }) => ExportError::Overtaken { revision: at },
         RecordsError::Store(ReadError::Fault(fault)) => ExportError::Store(fault),
-        // Its own clock, read a moment ago: only a store that was put back to an older state says so.
+        // The revision was read a moment ago, so only a store restored to an older state returns
+        // this.
         RecordsError::Store(error @ ReadError::Future { .. }) => {
             ExportError::Store(StoreFault::Unavailable(error.to_string()))
         }

@@ -1,5 +1,4 @@
-//! Exports as files: written whole or not at all, read from the beginning to the end, checked
-//! before use.
+//! Export files: written atomically, read sequentially, and checked before use.
 
 use std::fs::File;
 use std::io::{self, BufReader, BufWriter, Read, Seek, SeekFrom, Write};
@@ -15,22 +14,23 @@ use super::{
     PAGE_BYTES, PAGE_RECORDS_MAX, Phase, Progress, ProgressFn, Record, Records, RecordsError, Source, temporary,
 };
 
-/// What is read of a file at a time, in bytes.
+/// Bytes read from a file at a time.
 const CHUNK: usize = 256 << 10;
 
-/// Why a file cannot be used.
+/// The error of an unusable file.
 #[derive(Debug, thiserror::Error)]
 pub enum FileError {
-    /// The system refuses.
+    /// An error of the system.
     #[error(transparent)]
     Io(#[from] io::Error),
-    /// It is no whole export.
+    /// The file is not a complete export.
     #[error(transparent)]
     Format(#[from] FormatError),
 }
 
-/// A file that an export is written to. It gets its name when it is whole and on stable storage;
-/// until then there is `.NAME.….partial` beside it, which is removed when the export fails.
+/// A file to which an export is written. It gets its name when it is complete and on stable
+/// storage. Until then it is a `.NAME.….partial` file in the same directory, which is removed when
+/// the export fails.
 #[derive(Debug)]
 pub struct ExportFile {
     path: PathBuf,
@@ -38,18 +38,18 @@ pub struct ExportFile {
 }
 
 impl ExportFile {
-    /// A file at this path. With `replace` it takes the place of one that is there.
+    /// Creates an export file at this path. With `replace` it replaces an existing one.
     pub fn new(path: impl Into<PathBuf>, replace: bool) -> Self {
         ExportFile { path: path.into(), replace }
     }
 
-    /// Writes an export of everything in `source`. When compaction overtakes it, it begins anew, up to
+    /// Exports the whole content of `source`. If compaction overtakes the export, it restarts up to
     /// [`EXPORT_ATTEMPTS_MAX`](super::EXPORT_ATTEMPTS_MAX) times.
     ///
-    /// The file is its owner's alone (0600 on Unix): it holds Secrets as the store does.
+    /// Only the owner can access the file (0600 on Unix), because it holds Secrets.
     ///
     /// # Errors
-    /// [`ExportError`]; the file is then not there, or is what it was before.
+    /// [`ExportError`]; the file is then absent or unchanged.
     pub async fn write<S: Source + ?Sized>(
         &self,
         source: &S,
@@ -81,18 +81,18 @@ impl ExportFile {
         file.as_file().sync_all()?;
         let named = if self.replace { file.persist(&self.path) } else { file.persist_noclobber(&self.path) };
         named.map_err(|error| error.error)?;
-        // The name must be as durable as what it names. Only Unix can sync a directory.
+        // The name must be as durable as the file. Only Unix can sync a directory.
         #[cfg(unix)]
         File::open(dir)?.sync_all()?;
         Ok(summary)
     }
 }
 
-/// Copies a stream, such as standard input, into an unnamed temporary file, which can then be checked
-/// and read in another order. The file is gone when it is closed, and nobody else can open it.
+/// Copies a stream, such as standard input, to an unnamed temporary file, which can be checked and
+/// read in another order. Nobody else can open the file, and it disappears when closed.
 ///
 /// # Errors
-/// The stream's, or that of the directory for temporary files.
+/// The error of the stream or of the temporary directory.
 pub fn spool(mut input: impl Read) -> io::Result<File> {
     let mut file = tempfile::tempfile().map_err(temporary)?;
     io::copy(&mut input, &mut file)?;
@@ -100,7 +100,7 @@ pub fn spool(mut input: impl Read) -> io::Result<File> {
     Ok(file)
 }
 
-/// Reads an export from its beginning to its end, in the order of its keys.
+/// Reads an export sequentially, in key order.
 #[derive(Debug)]
 pub struct ExportRecords<R> {
     input: R,
@@ -114,7 +114,7 @@ impl<R: Read> ExportRecords<R> {
     /// Reads the header.
     ///
     /// # Errors
-    /// [`FileError`]; what is no export is noticed here.
+    /// [`FileError`] if the input is not an export.
     pub fn begin(input: R) -> Result<Self, FileError> {
         let time = std::time::SystemTime::UNIX_EPOCH;
         let header = ExportHeader { source: String::new(), revision: Revision::ZERO, time };
@@ -122,22 +122,22 @@ impl<R: Read> ExportRecords<R> {
             ExportRecords { input, decoder: Decoder::default(), chunk: vec![0; CHUNK], header, end: None };
         match records.next_item()? {
             Item::Header(header) => Ok(ExportRecords { header, ..records }),
-            // The decoder begins with the header, or fails.
+            // The decoder returns the header first, or fails.
             _ => Err(FormatError::Torn { at: records.decoder.offset() }.into()),
         }
     }
 
-    /// What the export says about itself.
+    /// The header of the export.
     pub fn header(&self) -> &ExportHeader {
         &self.header
     }
 
-    /// What stands at its end, when it was reached.
+    /// The end of the export, once it was reached.
     pub fn end(&self) -> Option<ExportEnd> {
         self.end
     }
 
-    /// The next record and its place in the file; `None` at the end of a whole export.
+    /// The next record and its offset in the file; `None` at the end of a complete export.
     ///
     /// # Errors
     /// [`FileError`].
@@ -148,7 +148,7 @@ impl<R: Read> ExportRecords<R> {
         match self.next_item()? {
             Item::Record { offset, record } => Ok(Some((offset, record))),
             Item::End(end) => {
-                // Nothing may follow, neither in what was read along with the end nor behind it.
+                // No data may follow the end.
                 self.decoder.poll_item()?;
                 if self.fill()? {
                     self.decoder.poll_item()?;
@@ -206,23 +206,23 @@ impl<R: Read + Send> Records for ExportRecords<R> {
     }
 }
 
-/// An export that was read to its end and found whole, and can now be read in the order in which its
-/// records were last changed.
+/// A completely read and verified export, which can be read in the order in which its records were
+/// last changed.
 #[derive(Debug)]
 pub struct CheckedExport<F> {
     file: F,
     header: ExportHeader,
     end: ExportEnd,
     content: u32,
-    /// Revision and place of each record.
+    /// The revision and offset of each record.
     order: Sorted,
 }
 
 impl<F: Read + Seek> CheckedExport<F> {
-    /// Reads everything and checks it.
+    /// Reads and checks the whole file.
     ///
     /// # Errors
-    /// [`FileError`]: what is torn, damaged or foreign never gets further.
+    /// [`FileError`]; an incomplete, damaged or foreign file is rejected here.
     pub fn check(mut file: F, progress: &mut ProgressFn<'_>) -> Result<Self, FileError> {
         file.rewind()?;
         let mut records = ExportRecords::begin(BufReader::with_capacity(CHUNK, &mut file))?;
@@ -244,26 +244,26 @@ impl<F: Read + Seek> CheckedExport<F> {
         Ok(CheckedExport { file, header, end, content: content.finalize(), order: order.finish()? })
     }
 
-    /// What the export says about itself.
+    /// The header of the export.
     pub fn header(&self) -> &ExportHeader {
         &self.header
     }
 
-    /// What stands at its end.
+    /// The end of the export.
     pub fn end(&self) -> ExportEnd {
         self.end
     }
 
-    /// A name for what it holds: the same for two exports of the same state, whenever they were made.
+    /// An identifier of the content, equal for two exports of the same state.
     pub fn identity(&self) -> String {
         format!("{} records at revision {}, {:08x}", self.end.records, self.header.revision, self.content)
     }
 
-    /// The next record in the order in which they were last changed; of those that one transaction
-    /// changed, in the order of their keys. `None` at the end.
+    /// The next record in the order of the last changes; records of one transaction are in key
+    /// order. `None` at the end.
     ///
     /// # Errors
-    /// [`FileError`]: the file changed since it was checked, or cannot be read.
+    /// [`FileError`] if the file changed since it was checked, or is unreadable.
     pub fn next_record(&mut self) -> Result<Option<Record>, FileError> {
         let Some(next) = self.order.next() else { return Ok(None) };
         let (_, offset) = next?;
@@ -287,7 +287,7 @@ impl<F: Read + Seek> CheckedExport<F> {
         Ok(Some(format::record_at(offset, read)?))
     }
 
-    /// How many records [`CheckedExport::next_record`] has still to hand out.
+    /// The number of records that [`CheckedExport::next_record`] has not returned yet.
     pub fn left(&self) -> u64 {
         self.order.left()
     }

@@ -1,5 +1,5 @@
-//! The export file's format: pure encoding and decoding. What reads and writes files is
-//! `transfer/file.rs`.
+//! The format of export files: pure encoding and decoding. `transfer/file.rs` reads and writes
+//! files.
 //!
 //! ```text
 //!   file     magic 14 bytes │ version u16 │ header │ record … │ end
@@ -11,12 +11,12 @@
 //! ```
 //!
 //! Header, records and end are frames. Numbers are little-endian; `time` is in milliseconds since
-//! the epoch, `ttl` in milliseconds, 0 for none. Records stand in the order of their keys.
+//! the epoch, `ttl` in milliseconds, 0 for none. Records are in key order.
 //!
-//! A frame's checksum covers its place in the file too, so that a frame which was lost, repeated or
-//! moved is noticed where it happens; the end counts what was written, and its digest is the
-//! checksum of all checksums before it. So a file is whole or refused. The magic's odd bytes are
-//! there to be spoiled by whoever takes the file for text (as in PNG).
+//! A frame's checksum also covers its offset in the file, so that a lost, repeated or moved frame
+//! is detected. The end counts the records, and its digest is the checksum of all earlier
+//! checksums. So a file is either complete or rejected. The magic contains bytes that text
+//! conversions alter (as in PNG).
 
 use std::time::{Duration, SystemTime};
 
@@ -26,14 +26,14 @@ use listwatch_meta::{Key, Revision};
 use super::Record;
 use crate::types::KeyValue;
 
-/// The version of the format that this code writes. It reads this one.
+/// The version that this code writes and reads.
 pub const FORMAT_VERSION: u16 = 1;
 
-/// The largest value that an export holds, in bytes. More than the stores take, because an etcd may
-/// have been told to take larger requests. A larger one is not exported, and says so.
+/// The largest value in an export, in bytes. It exceeds the stores' limit, because an etcd may be
+/// configured for larger requests. An export with a larger value fails.
 pub const EXPORT_VALUE_BYTES_MAX: usize = 16 << 20;
 
-/// The longest key that an export holds, in bytes.
+/// The longest key in an export, in bytes.
 pub const EXPORT_KEY_BYTES_MAX: usize = u16::MAX as usize;
 
 const MAGIC: &[u8; 14] = b"\x89listwatch\r\n\x1a\n";
@@ -47,31 +47,31 @@ const END: u8 = b'E';
 /// Kind and length of a frame.
 const HEAD: usize = 1 + 4;
 const CRC: usize = 4;
-/// A record's body around its key and value.
+/// The size of a record's body without its key and value.
 const RECORD_FIXED: usize = 8 + 8 + 8 + 2;
 const END_BODY: usize = 8 + 8 + 4;
 const HEADER_FIXED: usize = 8 + 8;
-/// No description of a source is longer, in bytes.
+/// The longest description of a source, in bytes.
 const SOURCE_BYTES_MAX: usize = 4 << 10;
 
-/// No frame's body is longer. What says that it is, is damaged, and no memory is taken for it.
+/// The largest body of a frame. A larger length is damage, and no memory is allocated for it.
 const BODY_BYTES_MAX: usize = RECORD_FIXED + EXPORT_KEY_BYTES_MAX + EXPORT_VALUE_BYTES_MAX;
 
-/// What an export says about itself before its records.
+/// The header of an export.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ExportHeader {
-    /// Where the records come from, for people.
+    /// A description of the source, for people.
     pub source: String,
-    /// The source's clock: all records are as they were at this revision.
+    /// The revision of all records.
     pub revision: Revision,
-    /// When it was made, to the millisecond.
+    /// The time of the export, in milliseconds.
     pub time: SystemTime,
 }
 
-/// What an export says about itself after its records.
+/// The end of an export.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ExportEnd {
-    /// How many records there are.
+    /// The number of records.
     pub records: u64,
     /// Bytes of their keys and values.
     pub bytes: u64,
@@ -79,10 +79,10 @@ pub struct ExportEnd {
     pub digest: u32,
 }
 
-/// Why bytes are no export, or cannot become one.
+/// The error of bytes that are not an export, or of a record that does not fit.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum FormatError {
-    /// Something else altogether.
+    /// Another kind of file.
     #[error(
         "this is no export of listwatch, it begins with {begins:?}; give a file that `listwatch storage export` wrote"
     )]
@@ -99,18 +99,18 @@ pub enum FormatError {
         /// Its version.
         found: u16,
     },
-    /// The end is missing: the export was interrupted, or cut on its way here.
+    /// The end is missing: the export was interrupted or truncated.
     #[error("the export ends too early, after {at} bytes: it is torn; copy it again, or take another one")]
     Torn {
-        /// How many bytes there are.
+        /// The number of bytes.
         at: u64,
     },
-    /// What is there cannot have been written.
+    /// The data is damaged.
     #[error("the export is damaged at byte {at}: {what}; copy it again, or take another one")]
     Damaged {
-        /// Where, in bytes from the beginning.
+        /// The offset in bytes.
         at: u64,
-        /// What is wrong.
+        /// The problem.
         what: String,
     },
     /// A record does not fit into the format.
@@ -118,7 +118,7 @@ pub enum FormatError {
     Unfit {
         /// The record's key.
         key: Key,
-        /// Why not.
+        /// The reason.
         what: String,
     },
 }
@@ -127,7 +127,8 @@ fn millis(duration: Duration) -> u64 {
     u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
 }
 
-/// A TTL in the file: up to the next millisecond, so that no key goes early; never 0, which is none.
+/// A TTL in the file: rounded up to milliseconds, so that no key expires early; never 0, which
+/// means none.
 fn ttl_millis(ttl: Duration) -> u64 {
     u64::try_from(ttl.as_nanos().div_ceil(1_000_000)).unwrap_or(u64::MAX).max(1)
 }
@@ -139,11 +140,11 @@ fn checksum(offset: u64, head_and_body: &[u8]) -> u32 {
     hasher.finalize()
 }
 
-/// Records in, bytes out. Call [`Encoder::begin`], [`Encoder::record`] for each record in the order
-/// of their keys, and [`Encoder::end`]; what each appends to `out` is the next part of the file.
+/// Encodes records. Call [`Encoder::begin`], then [`Encoder::record`] for each record in key order,
+/// then [`Encoder::end`]; each call appends the next part of the file to `out`.
 #[derive(Debug)]
 pub struct Encoder {
-    /// Where the next frame will lie in the file.
+    /// The offset of the next frame.
     offset: u64,
     digest: crc32fast::Hasher,
     records: u64,
@@ -153,7 +154,7 @@ pub struct Encoder {
 }
 
 impl Encoder {
-    /// Begins an export. A source's description longer than 4 KiB is cut.
+    /// Begins an export. A description longer than 4 KiB is truncated.
     pub fn begin(header: &ExportHeader, out: &mut Vec<u8>) -> Self {
         out.extend_from_slice(MAGIC);
         out.extend_from_slice(&FORMAT_VERSION.to_le_bytes());
@@ -178,8 +179,8 @@ impl Encoder {
     /// Adds a record.
     ///
     /// # Errors
-    /// [`FormatError::Unfit`]: it is too large, not behind the one before it, or newer than the
-    /// export. Nothing was appended.
+    /// [`FormatError::Unfit`] when the record is too large, not behind its predecessor, or newer
+    /// than the export. Nothing was appended.
     pub fn record(&mut self, record: &Record, out: &mut Vec<u8>) -> Result<(), FormatError> {
         let KeyValue { key, value, created, modified } = &record.entry;
         let unfit = |what: String| FormatError::Unfit { key: key.clone(), what };
@@ -213,7 +214,7 @@ impl Encoder {
         let start = out.len();
         let length: usize = parts.iter().map(|part| part.len()).sum();
         out.push(kind);
-        // No part is longer than what was checked before it came here.
+        // The caller has checked the length of every part.
         out.extend_from_slice(&u32::try_from(length).unwrap_or(u32::MAX).to_le_bytes());
         parts.iter().for_each(|part| out.extend_from_slice(part));
         let crc = checksum(self.offset, &out[start..]).to_le_bytes();
@@ -223,7 +224,7 @@ impl Encoder {
     }
 }
 
-/// What every record keeps; the writer refuses what the reader would.
+/// The rules of every record; the writer rejects what the reader would.
 fn check_record(
     key: &Key,
     created: Revision,
@@ -240,10 +241,10 @@ fn check_record(
     Ok(())
 }
 
-/// What a [`Decoder`] hands out.
+/// An item of a [`Decoder`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Item {
-    /// First.
+    /// The first item.
     Header(ExportHeader),
     /// The records, in the order of their keys.
     Record {
@@ -252,7 +253,7 @@ pub enum Item {
         /// The record.
         record: Record,
     },
-    /// Last.
+    /// The last item.
     End(ExportEnd),
 }
 
@@ -264,15 +265,15 @@ enum State {
     Ended,
 }
 
-/// Bytes in, records out, however the bytes are cut. Hand in with [`Decoder::handle_bytes`], take
-/// out with [`Decoder::poll_item`] until it gives `None`, and when no bytes are left call
-/// [`Decoder::handle_eof`]. After an error nothing more may be asked.
+/// Decodes an export from chunks of any size. Pass bytes to [`Decoder::handle_bytes`], call
+/// [`Decoder::poll_item`] until it returns `None`, and call [`Decoder::handle_eof`] at the end of
+/// the input. After an error no method may be called.
 ///
-/// It holds what was handed in and not taken out: at most one frame and what one call handed in.
+/// It buffers at most one frame and the bytes of one call.
 #[derive(Debug)]
 pub struct Decoder {
     buffer: BytesMut,
-    /// Where the buffer begins in the file.
+    /// The offset of the buffer in the file.
     offset: u64,
     state: State,
     digest: crc32fast::Hasher,
@@ -298,12 +299,12 @@ impl Default for Decoder {
 }
 
 impl Decoder {
-    /// Takes the next bytes of the file.
+    /// Adds the next bytes of the file.
     pub fn handle_bytes(&mut self, bytes: &[u8]) {
         self.buffer.extend_from_slice(bytes);
     }
 
-    /// How far the file has been understood, in bytes.
+    /// The number of decoded bytes.
     pub fn offset(&self) -> u64 {
         self.offset
     }
@@ -367,11 +368,11 @@ impl Decoder {
         Ok(Some(item))
     }
 
-    /// No bytes are left.
+    /// Handles the end of the input.
     ///
     /// # Errors
-    /// [`FormatError::Torn`] when the end was not reached; [`FormatError::Foreign`] when what little
-    /// there was is no export.
+    /// [`FormatError::Torn`] when the end was not reached; [`FormatError::Foreign`] when the few
+    /// bytes are not an export.
     pub fn handle_eof(&self) -> Result<(), FormatError> {
         match self.state {
             State::Ended if self.buffer.is_empty() => Ok(()),
@@ -409,7 +410,7 @@ fn foreign(bytes: &[u8]) -> FormatError {
     FormatError::Foreign { begins: String::from_utf8_lossy(&bytes[..bytes.len().min(SHOWN)]).into_owned() }
 }
 
-/// How long the frame is that these bytes begin with; `None` when they do not tell yet.
+/// The length of the frame at the start of these bytes; `None` when more bytes are needed.
 fn frame_length(at: u64, bytes: &[u8]) -> Result<Option<usize>, FormatError> {
     let Some(head) = bytes.first_chunk::<HEAD>() else { return Ok(None) };
     let [_, length @ ..] = *head;
@@ -420,7 +421,7 @@ fn frame_length(at: u64, bytes: &[u8]) -> Result<Option<usize>, FormatError> {
     Ok(Some(HEAD + length + CRC))
 }
 
-/// A whole frame's kind, body and checksum.
+/// The kind, body and checksum of a complete frame.
 fn open_frame(at: u64, frame: &Bytes) -> Result<(u8, Bytes, [u8; CRC]), FormatError> {
     let checked = frame.len().checked_sub(CRC).filter(|checked| *checked >= HEAD);
     let checked = checked.ok_or_else(|| damaged(at, "a part is too short"))?;
@@ -469,13 +470,13 @@ fn decode_end(at: u64, body: &Bytes) -> Result<ExportEnd, FormatError> {
     Ok(ExportEnd { records: body.get_u64_le(), bytes: body.get_u64_le(), digest: body.get_u32_le() })
 }
 
-/// The record whose frame begins at `offset` of a file that was checked before. `read` fills a
-/// buffer from a place in the file, and says how much of it (less only at the end of the file).
+/// The record whose frame begins at `offset` of a checked file. `read` fills a buffer from an
+/// offset, and returns the number of bytes (less than the buffer only at the end of the file).
 pub(super) fn record_at<E: From<FormatError>>(
     offset: u64,
     mut read: impl FnMut(u64, &mut [u8]) -> Result<usize, E>,
 ) -> Result<Record, E> {
-    /// Most frames are shorter: one read for each.
+    /// Most frames are shorter, so one read suffices for each.
     const GUESS: usize = 4 << 10;
     let mut frame = vec![0; GUESS];
     let got = read(offset, &mut frame)?;
@@ -568,7 +569,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn what_is_written_is_read_however_it_is_cut(
+        fn encoded_records_decode_from_any_chunks(
             records in records(), cuts in proptest::collection::vec(any::<prop::sample::Index>(), 0..30),
         ) {
             let file = encode(&header(), &records);
@@ -582,16 +583,16 @@ mod tests {
         }
 
         #[test]
-        fn any_bytes_are_refused_without_a_panic(bytes in any::<Vec<u8>>(), keep in 0..200_usize) {
+        fn any_bytes_are_rejected_without_panic(bytes in any::<Vec<u8>>(), keep in 0..200_usize) {
             prop_assert!(decode(&[&bytes]).is_err());
-            // The same behind a good beginning.
+            // The same after a valid beginning.
             let mut file = FILE[..keep.min(FILE.len() - 1)].to_vec();
             file.extend_from_slice(&bytes);
             prop_assert!(file == *FILE || decode(&[&file]).is_err());
         }
 
         #[test]
-        fn any_flipped_bit_is_noticed(records in records(), at in any::<prop::sample::Index>(), bit in 0..8_u8) {
+        fn any_flipped_bit_is_detected(records in records(), at in any::<prop::sample::Index>(), bit in 0..8_u8) {
             let mut file = encode(&header(), &records);
             let at = at.index(file.len());
             file[at] ^= 1_u8 << bit;
@@ -600,7 +601,7 @@ mod tests {
     }
 
     #[test]
-    fn every_truncation_is_refused_as_torn() {
+    fn every_truncation_fails_as_torn() {
         for length in 1..FILE.len() {
             assert_eq!(decode(&[&FILE[..length]]), Err(FormatError::Torn { at: length as u64 }));
         }
@@ -608,7 +609,7 @@ mod tests {
     }
 
     #[test]
-    fn every_flipped_bit_of_a_file_is_noticed() {
+    fn flipped_bit_in_every_byte_is_detected() {
         for at in 0..FILE.len() {
             let mut file = FILE.clone();
             file[at] ^= 1_u8 << (at % 8);
@@ -617,10 +618,10 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_export_is_refused_in_words() {
+    fn foreign_file_fails_with_a_helpful_message() {
         let newer = [&MAGIC[..], &2_u16.to_le_bytes()].concat();
         let longer = [&FILE[..], b"!"].concat();
-        // As a transfer that takes the file for text leaves it.
+        // A transfer in text mode has this effect.
         let as_text = String::from_utf8_lossy(&FILE).replace("\r\n", "\n").into_bytes();
         for (bytes, expected) in [
             (&b""[..], "no export of listwatch, it begins with \"\""),
@@ -636,7 +637,7 @@ mod tests {
     }
 
     #[test]
-    fn a_record_that_is_lost_repeated_or_moved_is_noticed() {
+    fn lost_repeated_or_moved_record_is_detected() {
         let (mut file, mut cuts) = (Vec::new(), Vec::new());
         let mut encoder = Encoder::begin(&header(), &mut file);
         for name in ["a", "b", "c"] {
@@ -658,7 +659,7 @@ mod tests {
     }
 
     #[test]
-    fn the_writer_refuses_what_the_reader_would() {
+    fn encoder_rejects_records_that_the_decoder_rejects() {
         let check = |records: &[Record], expected: &str| {
             let mut out = Vec::new();
             let mut encoder = Encoder::begin(&header(), &mut out);
@@ -682,7 +683,7 @@ mod tests {
     }
 
     #[test]
-    fn a_length_that_cannot_be_takes_no_memory() {
+    fn impossible_length_allocates_no_memory() {
         let mut file = Vec::new();
         Encoder::begin(&header(), &mut file);
         let at = file.len() as u64;
@@ -691,7 +692,7 @@ mod tests {
     }
 
     #[test]
-    fn a_record_is_found_by_its_place() {
+    fn record_is_read_by_its_offset() {
         let mut decoder = Decoder::default();
         decoder.handle_bytes(&FILE);
         let mut found = 0;
@@ -712,7 +713,7 @@ mod tests {
     }
 
     #[test]
-    fn times_are_rounded_so_that_no_key_goes_early() {
+    fn ttl_is_rounded_up() {
         for (nanos, expected) in [(0, 1), (1, 1), (1_000_000, 1), (1_000_001, 2), (u64::MAX, 18_446_744_073_710)] {
             assert_eq!(ttl_millis(Duration::from_nanos(nanos)), expected, "{nanos} ns");
         }

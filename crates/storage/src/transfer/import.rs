@@ -1,5 +1,5 @@
-//! An export into a store: its records in the order in which they were last changed, above a clock
-//! that no client of the old store is ahead of.
+//! Imports an export into a store: the records in the order of their last changes, at revisions
+//! above every version that a client of the old store may hold.
 //!
 //! ```text
 //!   notes ─▶ empty? ─▶ clock raised to the source's ─▶ history forgotten ─▶ records ─▶ notes removed
@@ -8,13 +8,13 @@
 //!     └── the same export once more: go on where it ended
 //! ```
 //!
-//! # Why the clock comes first
-//! A client of the old store holds resource versions up to the source's clock S, and asks the new store
-//! to go on from one of them. Were the clock below S, the store would refuse, or show an object at a
-//! lower version than the client has seen: time runs back. Were there history from before the import, the
-//! client would be given changes that have nothing to do with what it knows, and never hear of what was
-//! removed before S. So: every object gets a version above S, and every version below the import is
-//! `Expired`, which tells the client to list again. That is the one answer that is right for all of them.
+//! # The clock is raised first
+//! A client of the old store holds resource versions up to the source's revision S, and resumes at
+//! the new store from one of them. If the new store's revision were below S, it would reject the
+//! request, or show objects at a lower version than the client has seen. If it had history from
+//! before the import, the client would get unrelated changes and miss removals before S. So every
+//! object gets a version above S, and every version below the import is `Expired`, which makes
+//! clients list again.
 
 use std::io::{Read, Seek};
 use std::sync::Arc;
@@ -30,86 +30,86 @@ use super::{Phase, Progress, ProgressFn, Record, SCRATCH, everything, is_scratch
 use crate::error::{CreateError, DeleteError, ReadError, StoreFault, UpdateError};
 use crate::types::{KeyValue, ListQuery, Storage};
 
-/// So many writers raise the clock at once: enough to fill the batches of etcd's log.
+/// Concurrent writers that raise the clock: enough to fill the batches of etcd's log.
 pub const CLOCK_LANES: usize = 64;
 
-/// The clock is raised by no more revisions than this: it would take hours.
+/// Revisions by which the clock is raised at most; more would take hours.
 const CLOCK_RAISE_MAX: u64 = 100_000_000;
 
-/// While the clock is raised, history is forgotten after so many revisions, so that the scratch keys take
-/// no room.
+/// Revisions after which history is compacted while the clock is raised, so that the scratch keys
+/// take no room.
 const CLOCK_HISTORY: u64 = 100_000;
 
-/// While the clock is raised, progress is told this often.
+/// Interval of progress reports while the clock is raised.
 const CLOCK_TICK: Duration = Duration::from_millis(200);
 
-/// A write that failed because the store could not be reached is tried this often.
+/// Attempts of a write whose store was unreachable.
 const WRITE_ATTEMPTS: u32 = 5;
 
-/// … and this long after the failure.
+/// Pause between these attempts.
 const WRITE_PAUSE: Duration = Duration::from_secs(1);
 
-/// What an import does with a key that is in the target already, with another value.
+/// The handling of a key that exists in the target with another value.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum IfExists {
-    /// Nothing is imported into a store that holds anything (but what an interrupted import of the same
-    /// export has left there).
+    /// Fail unless the target is empty (apart from the result of an interrupted import of the same
+    /// export).
     #[default]
     Fail,
-    /// The target's value stays.
+    /// Keep the target's value.
     Skip,
-    /// The export's value takes its place. Keys that only the target has stay too.
+    /// Replace the value by the export's. Keys that only the target has stay too.
     Overwrite,
 }
 
-/// How an import is done.
+/// The options of an import.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ImportOptions {
-    /// What happens to keys that are there.
+    /// The handling of existing keys.
     pub if_exists: IfExists,
-    /// The target's clock is raised to this revision at least, also where the source's is lower: for a
-    /// backup older than what clients have seen.
+    /// The minimum revision of the target's clock, also if the source's is lower: for a backup
+    /// older than what clients have seen.
     pub clock_at_least: Revision,
-    /// Leave the target's clock and history as they are. Right only where no client holds a resource
+    /// Leave the target's clock and history unchanged. Correct only if no client holds a resource
     /// version of the source.
     pub keep_clock: bool,
 }
 
-/// What an import did.
+/// The result of an import.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ImportSummary {
     /// Keys that were created.
     pub created: u64,
-    /// Keys that had the export's value already.
+    /// Keys that already had the export's value.
     pub present: u64,
-    /// Keys whose other value stayed.
+    /// Keys whose other value was kept.
     pub skipped: u64,
     /// Keys whose other value was replaced.
     pub replaced: u64,
-    /// Keys that got another revision than in the source although revisions were to be kept: another
-    /// key had it too.
+    /// Keys that got another revision than in the source although revisions were to be kept,
+    /// because another key had the same one.
     pub moved: u64,
-    /// True when an interrupted import went on.
+    /// Whether an interrupted import was continued.
     pub resumed: bool,
-    /// By how many revisions the clock was raised before the first record.
+    /// Revisions by which the clock was raised before the first record.
     pub raised: u64,
-    /// The target's clock at the end.
+    /// The target's revision at the end.
     pub revision: Revision,
 }
 
-/// Why an import failed.
+/// The error of an import.
 #[derive(Debug, thiserror::Error)]
 pub enum ImportError {
-    /// The export cannot be read on.
+    /// The export cannot be read.
     #[error(transparent)]
     File(#[from] FileError),
-    /// The target holds something.
+    /// The target is not empty.
     #[error(
         "the target is not empty, it holds {example} for one; choose an empty one (another etcd prefix, a new data \
          directory), or say what to do about keys that are there with --if-exists=skip or overwrite"
     )]
     NotEmpty {
-        /// A key that is there.
+        /// An existing key.
         example: Key,
     },
     /// Another import into the target was interrupted.
@@ -118,10 +118,10 @@ pub enum ImportError {
          with --if-exists=skip or overwrite"
     )]
     Interrupted {
-        /// What that import noted.
+        /// The notes of that import.
         notes: String,
     },
-    /// A key was written by somebody else meanwhile.
+    /// Another client wrote a key meanwhile.
     #[error(
         "{key} was written by somebody else during the import; stop whoever writes to the target (a server on it?) and \
          run it again with --if-exists=skip or overwrite"
@@ -137,25 +137,25 @@ pub enum ImportError {
          leave it with --keep-clock"
     )]
     TooFar {
-        /// By how much.
+        /// The difference in revisions.
         behind: u64,
     },
     /// The store failed.
     #[error("{fault}; {done} records are imported: run the same command again, it goes on from there")]
     Store {
-        /// What it says.
+        /// The store's fault.
         fault: StoreFault,
-        /// How many records were written or found.
+        /// The number of written or found records.
         done: u64,
     },
 }
 
-/// Writes the records of an export into `target`, in the order in which they were last changed, each at
-/// a revision of its own. The first is written when the target's clock is not behind the source's and its
-/// history before is forgotten (see this file's head, and [`ImportOptions::keep_clock`]).
+/// Writes the records of an export to `target`, in the order of their last changes, each at its own
+/// revision. Before the first record, the target's clock reaches the source's and the earlier
+/// history is compacted (see the module documentation and [`ImportOptions::keep_clock`]).
 ///
-/// An import that was interrupted is run again: it goes on. Nobody else may write to the target
-/// meanwhile; a server may not run on it yet.
+/// An interrupted import continues when it is run again. No other client may write to the target
+/// meanwhile, so no server may run on it yet.
 ///
 /// # Errors
 /// [`ImportError`].
@@ -218,7 +218,7 @@ pub async fn import<S: Storage + ?Sized, F: Read + Seek>(
     Ok(summary)
 }
 
-/// How far an import is.
+/// The stage of an import.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Stage {
     /// The clock is being raised.
@@ -227,7 +227,8 @@ enum Stage {
     Write,
 }
 
-/// What an import keeps in the target while it runs, so that it can go on after an interruption.
+/// Notes that an import keeps in the target while it runs, so that it can continue after an
+/// interruption.
 struct Notes {
     key: Key,
     found: Option<KeyValue>,
@@ -240,7 +241,7 @@ impl Notes {
         Ok(Notes { key, found })
     }
 
-    /// How far an import of this export is, when it is noted.
+    /// The noted stage of an import of this export.
     fn of(&self, identity: &str) -> Option<Stage> {
         let found = &self.found.as_ref()?.value;
         [Stage::Clock, Stage::Write].into_iter().find(|stage| *found == note(identity, *stage))
@@ -282,9 +283,9 @@ fn scratch(name: &str) -> Key {
     Key::new(SCRATCH, None, name).expect("a legal name")
 }
 
-/// A key of the target, when it holds any.
+/// An existing key of the target, if any.
 async fn anything(target: &(impl Storage + ?Sized)) -> Result<Option<Key>, StoreFault> {
-    // One more than all scratch keys: among so many is another one, if there is any.
+    // One more than all scratch keys, so that the page has another key if there is one.
     let query = ListQuery { range: everything(), at: None, limit: CLOCK_LANES + 2 };
     let page = target.list(query).await.map_err(read_fault)?;
     Ok(page.items.into_iter().map(|item| item.key).find(|key| !is_scratch(key)))
@@ -296,7 +297,7 @@ async fn clock(target: &(impl Storage + ?Sized)) -> Result<Revision, StoreFault>
 
 async fn forget(target: &(impl Storage + ?Sized), before: Revision) -> Result<(), StoreFault> {
     match target.compact(before).await {
-        // Somebody forgot more than that.
+        // Another client compacted further.
         Ok(()) | Err(ReadError::Compacted { .. }) => Ok(()),
         Err(error) => Err(read_fault(error)),
     }
@@ -309,7 +310,7 @@ fn read_fault(error: ReadError) -> StoreFault {
     }
 }
 
-/// What became of a record.
+/// The result of writing a record.
 enum Put {
     Created,
     /// The key has this very value.
@@ -319,7 +320,7 @@ enum Put {
     Replaced,
 }
 
-/// Is it worth another try?
+/// Whether to retry.
 fn passes(fault: &StoreFault, attempt: u32) -> bool {
     matches!(fault, StoreFault::Unavailable(_)) && attempt < WRITE_ATTEMPTS
 }
@@ -346,7 +347,7 @@ async fn put(target: &(impl Storage + ?Sized), record: &Record, if_exists: IfExi
             }
             Err(CreateError::Fault(fault)) => fault,
         };
-        // It may have happened all the same: then the next try finds it.
+        // The write may have taken effect; then the next attempt finds it.
         if !passes(&fault, attempt) {
             return Err(fault);
         }
@@ -355,7 +356,7 @@ async fn put(target: &(impl Storage + ?Sized), record: &Record, if_exists: IfExi
     }
 }
 
-/// Writes a key of our own: one that is at `at`, or none.
+/// Writes a key of the import itself, which is at `at` or absent.
 async fn write(
     target: &(impl Storage + ?Sized),
     key: &Key,
@@ -390,7 +391,7 @@ async fn write(
     }
 }
 
-/// Removes a key of our own.
+/// Removes a key of the import itself.
 async fn remove(target: &(impl Storage + ?Sized), key: &Key, mut at: Revision) -> Result<(), StoreFault> {
     let mut attempt = 1;
     loop {
@@ -406,7 +407,8 @@ async fn remove(target: &(impl Storage + ?Sized), key: &Key, mut at: Revision) -
     }
 }
 
-/// Raises the clock to `goal` by writing scratch keys, and removes them. Says by how much.
+/// Raises the clock to `goal` by writing scratch keys, and removes them. Returns the number of
+/// revisions.
 async fn raise<S: Storage + ?Sized>(
     target: &Arc<S>,
     goal: Revision,
@@ -420,7 +422,7 @@ async fn raise<S: Storage + ?Sized>(
     }
     let now = Arc::new(AtomicU64::new(before.get()));
     let mut lanes = JoinSet::new();
-    // Those of an interrupted import are found and removed, too.
+    // Scratch keys of an interrupted import are removed, too.
     for lane in 0..CLOCK_LANES {
         lanes.spawn(run_lane(target.clone(), scratch(&format!("clock-{lane:02}")), goal, now.clone()));
     }
@@ -446,7 +448,7 @@ async fn raise<S: Storage + ?Sized>(
     Ok(now.load(Ordering::Relaxed) - before.get())
 }
 
-/// Writes one scratch key until the clock has got there, then removes it.
+/// Writes one scratch key until the clock has reached the goal, then removes it.
 async fn run_lane<S: Storage + ?Sized>(
     target: Arc<S>,
     key: Key,

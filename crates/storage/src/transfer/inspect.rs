@@ -1,4 +1,4 @@
-//! What a place holds, and whether it can be what it says: every object is looked at.
+//! Inspects the objects of a store or export: totals, and values that are not what their keys say.
 
 use std::collections::BTreeMap;
 
@@ -8,42 +8,43 @@ use listwatch_meta::scan::{self, PathSet, Span};
 use super::sort::Sorter;
 use super::{FileError, Phase, Progress, ProgressFn, Record, Records, RecordsError, is_scratch};
 
-/// So many findings are named; the others are counted.
+/// Findings that are listed; further ones are only counted.
 pub const FINDINGS_MAX: usize = 20;
 
-/// So many resources are told apart; the objects of others are counted together, under `…`.
+/// Resources that are counted separately; objects of further ones are counted as `…`.
 pub const RESOURCES_MAX: usize = 4_096;
 
-/// How Kubernetes begins a protobuf in etcd.
+/// The prefix of Kubernetes' protobuf values in etcd.
 const PROTOBUF: &[u8] = b"k8s\0";
-/// How Kubernetes begins a value that it has encrypted.
+/// The prefix of values that Kubernetes encrypted.
 const ENCRYPTED: &[u8] = b"k8s:enc:";
 
-/// Something that is not as it should be. Each names its key.
+/// A problem of one key.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Finding {
     /// The value is neither a JSON object nor one of Kubernetes' other encodings.
     Undecodable {
         /// The key.
         key: Key,
-        /// What is wrong.
+        /// The problem.
         what: String,
     },
-    /// The object says that it is another one than its key says.
+    /// The object's metadata does not match its key.
     Misplaced {
         /// The key.
         key: Key,
-        /// Which one it says it is.
+        /// The object according to its metadata.
         says: String,
     },
-    /// A revision cannot be: creation after the last change, or a change after the source's clock.
+    /// A revision is impossible: creation after the last change, or a change after the source's
+    /// revision.
     Revision {
         /// The key.
         key: Key,
     },
 }
 
-/// What a resource has.
+/// The totals of a resource.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ResourceTotals {
     /// Objects.
@@ -54,29 +55,29 @@ pub struct ResourceTotals {
     pub largest: u64,
 }
 
-/// What a place holds.
+/// The result of an inspection.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Inspection {
     /// All objects.
     pub total: ResourceTotals,
-    /// By the prefix of their keys, as `pods` or `apps/deployments`.
+    /// Totals by key prefix, such as `pods` or `apps/deployments`.
     pub resources: BTreeMap<String, ResourceTotals>,
     /// Objects with a time to live.
     pub with_ttl: u64,
-    /// Objects in protobuf, which listwatch does not read.
+    /// Objects in protobuf, which listwatch cannot read.
     pub protobuf: u64,
-    /// Objects that a kube-apiserver has encrypted, which listwatch does not read.
+    /// Objects encrypted by a kube-apiserver, which listwatch cannot read.
     pub encrypted: u64,
-    /// Objects that were last changed together with another one, by one transaction. None that
-    /// listwatch or a kube-apiserver wrote.
+    /// Objects that share their last change with another one (one transaction). Neither listwatch
+    /// nor kube-apiserver write such objects.
     pub shared_revisions: u64,
-    /// How many findings there are.
+    /// The number of findings.
     pub findings: u64,
-    /// The first [`FINDINGS_MAX`] of them.
+    /// The first [`FINDINGS_MAX`] findings.
     pub examples: Vec<Finding>,
 }
 
-/// Where the few things lie that say what an object is.
+/// The paths of the values that identify an object.
 struct Paths {
     paths: PathSet,
     metadata: usize,
@@ -103,11 +104,11 @@ impl Inspection {
     }
 }
 
-/// Looks at everything that a place holds.
+/// Inspects all records of a store or export.
 ///
 /// # Errors
-/// [`RecordsError`]: the place cannot be read on. What is damaged in an embedded store or a file ends
-/// the inspection with that error; a finding does not.
+/// [`RecordsError`] when the source cannot be read. Damage of an embedded store or file ends the
+/// inspection with that error; a finding does not.
 pub async fn inspect(records: &mut dyn Records, progress: &mut ProgressFn<'_>) -> Result<Inspection, RecordsError> {
     let io = |error| RecordsError::File(FileError::Io(error));
     let mut paths = PathSet::new();
@@ -143,13 +144,13 @@ pub async fn inspect(records: &mut dyn Records, progress: &mut ProgressFn<'_>) -
     Ok(found)
 }
 
-/// Looks at one object.
+/// Inspects one object.
 fn look(record: &Record, paths: &Paths, found: &mut Inspection) {
     let (key, value) = (&record.entry.key, &record.entry.value[..]);
     found.with_ttl += u64::from(record.ttl.is_some());
     let weight = record.weight() as u64;
     let path = key.as_str().trim_start_matches('/');
-    // Without the object nobody knows how much of its path is the resource.
+    // Without the object, the length of the resource's prefix is unknown.
     let first = path.split('/').next().unwrap_or(path);
     if value.starts_with(PROTOBUF) || value.starts_with(ENCRYPTED) {
         found.protobuf += u64::from(value.starts_with(PROTOBUF));
@@ -175,7 +176,7 @@ fn look(record: &Record, paths: &Paths, found: &mut Inspection) {
     let own = if namespace.is_empty() { name.clone() } else { format!("{namespace}/{name}") };
     match path.strip_suffix(own.as_str()).and_then(|rest| rest.strip_suffix('/')) {
         Some(resource) if !resource.is_empty() => found.counts(resource, weight),
-        // What is escaped in JSON is not compared: no name of Kubernetes is.
+        // Values with JSON escapes are not compared, because names of Kubernetes have none.
         _ => {
             found.counts(first, weight);
             if !own.contains('\\') {

@@ -1,5 +1,5 @@
-//! Copies of a whole store: into a file, out of one, from store to store, and whether two places
-//! hold the same.
+//! Copies of whole stores: export to a file, import from a file, copy from store to store, and
+//! comparison.
 //!
 //! ```text
 //!   Source ──records, pages of one revision──▶ export ──▶ file ──▶ check ──▶ import ──▶ any Storage
@@ -8,19 +8,19 @@
 //!      └──────────────▶ compare, inspect ◀─────────────────┘
 //! ```
 //!
-//! * **One moment.** An export shows the source at one revision, while writes go on. When
-//!   compaction overtakes it, it says so, and [`ExportFile::write`] begins anew.
-//! * **Whole or refused.** A file has checksums and an end ([`Encoder`]); it is written under
-//!   another name and renamed when it is whole and synced. An import reads it once before it
-//!   writes anything.
-//! * **Order.** Records are imported in the order in which they were last changed, each at a revision
-//!   of its own, so that newer stays newer.
-//! * **No time travel.** A client that holds a resource version of the source must not be shown an
-//!   older state by the target, nor miss a removal: see [`import()`].
+//! * **One revision.** An export shows the source at one revision, while writes continue. If
+//!   compaction overtakes the export, it fails, and [`ExportFile::write`] restarts it.
+//! * **Complete or rejected.** A file has checksums and an end ([`Encoder`]). It is written under
+//!   another name and renamed when it is complete and synced. An import checks the whole file
+//!   before it writes anything.
+//! * **Order.** Records are imported in the order of their last changes, each at its own revision,
+//!   so that newer objects stay newer.
+//! * **No time travel.** The target never shows an older state to a client that holds a resource
+//!   version of the source, and never hides a removal: see [`import()`].
 //! * **Memory.** A page of records ([`PAGE_BYTES`], at most [`PAGE_RECORDS_MAX`] records), and
-//!   [`SORT_PAIRS`] places of records; the rest waits in unnamed temporary files.
+//!   [`SORT_PAIRS`] offsets of records. More offsets go to unnamed temporary files.
 //!
-//! Why it is so: `docs/decisions/0004-moving-stores.md`. For operators: `docs/storage.md`, and
+//! `docs/decisions/0004-moving-stores.md` gives the reasons. For operators: `docs/storage.md`, and
 //! `listwatch storage --help`.
 //!
 //! # Example
@@ -74,22 +74,22 @@ pub use import::{CLOCK_LANES, IfExists, ImportError, ImportOptions, ImportSummar
 pub use inspect::{FINDINGS_MAX, Finding, Inspection, RESOURCES_MAX, ResourceTotals, inspect};
 pub use sort::SORT_PAIRS;
 
-/// A page of records weighs about this much, in bytes of keys and values; a store that does not know
-/// how large a record is before it has read it may be mistaken, within [`PAGE_RECORDS_MAX`].
+/// Approximate bytes of keys and values in a page of records. A store that learns a record's size
+/// only by reading it may exceed this, within [`PAGE_RECORDS_MAX`].
 pub const PAGE_BYTES: usize = 4 << 20;
 
-/// A page has no more records than this.
+/// Records of a page.
 pub const PAGE_RECORDS_MAX: usize = 2_048;
 
-/// A key with its value, as it is carried from store to store.
+/// A key with its value and revisions.
 ///
-/// etcd's `version` (how often a key was written) is not carried: nobody can set it, and nothing in
-/// Kubernetes reads it of an object.
+/// etcd's `version` (the number of writes) is not part of it: clients cannot set it, and nothing in
+/// Kubernetes reads it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Record {
     /// Key, value and revisions.
     pub entry: KeyValue,
-    /// How much longer the key lives; `None` is for ever. Never zero.
+    /// The remaining time to live; `None` for unlimited. Never zero.
     pub ttl: Option<Duration>,
 }
 
@@ -100,55 +100,56 @@ impl Record {
     }
 }
 
-/// Where records come from, in the order of their keys, all as they were at one revision.
+/// A source of records in key order, all at one revision.
 #[async_trait]
 pub trait Records: Send {
-    /// The revision that they show, which is the clock of their source.
+    /// The revision of the records.
     fn revision(&self) -> Revision;
 
-    /// How many there are about, for who shows progress.
+    /// The approximate number of records, for progress reports.
     fn count(&self) -> Option<u64>;
 
     /// The next records, about [`PAGE_BYTES`] of them; empty at the end.
     ///
     /// # Errors
-    /// [`RecordsError`]. Nothing more may be asked then.
+    /// [`RecordsError`], after which no further call is allowed.
     async fn next_page(&mut self) -> Result<Vec<Record>, RecordsError>;
 }
 
-/// A store that can be copied: it tells what [`Storage`] does not have to, how much longer keys live.
+/// A store that can be copied. Unlike [`Storage`], it also reports remaining TTLs.
 #[async_trait]
 pub trait Source: Storage {
-    /// Everything that the store holds now, at one revision; later writes do not show.
+    /// All records at the current revision; later writes are not included.
     ///
     /// # Errors
     /// [`ReadError::Fault`] when the store fails.
     async fn records(&self) -> Result<Box<dyn Records + '_>, ReadError>;
 }
 
-/// Why records cannot be read on.
+/// The error of reading records.
 #[derive(Debug, thiserror::Error)]
 pub enum RecordsError {
-    /// The store failed, or compaction has overtaken the reader ([`ReadError::Compacted`]): begin anew.
+    /// The store failed, or compaction overtook the reader ([`ReadError::Compacted`]): start again.
     #[error(transparent)]
     Store(#[from] ReadError),
-    /// The file cannot be read, or is no whole export.
+    /// The file is unreadable, or not a complete export.
     #[error(transparent)]
     File(#[from] FileError),
 }
 
-/// How far something is. Whoever shows it decides how often; it comes once for every page or record.
+/// The progress of an operation, reported for every page or record; the receiver limits its
+/// display.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Progress {
-    /// What is being done.
+    /// The current phase.
     pub phase: Phase,
-    /// So much of it: records, or revisions in [`Phase::Clock`].
+    /// The completed amount: records, or revisions in [`Phase::Clock`].
     pub done: u64,
-    /// Of so much, where known.
+    /// The total amount, if known.
     pub total: Option<u64>,
 }
 
-/// What is being done, for [`Progress`].
+/// The phase of a [`Progress`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Phase {
     /// Records are read from a store.
@@ -163,7 +164,7 @@ pub enum Phase {
     Compare,
 }
 
-/// Told of every [`Progress`].
+/// Receives every [`Progress`].
 pub type ProgressFn<'a> = dyn FnMut(Progress) + Send + 'a;
 
 /// Everything that a store holds.
@@ -171,20 +172,21 @@ pub(crate) fn everything() -> KeyRange {
     KeyRange::below("/")
 }
 
-/// What lies behind a key.
+/// The keys behind a key.
 pub(crate) fn behind(key: Option<&Key>) -> KeyRange {
     key.map_or_else(everything, |key| everything().starting_at(&format!("{key}\0")))
 }
 
-/// Where an import keeps its notes in the target. Removed when it is done; never a part of a copy.
+/// The resource prefix of an import's notes in the target. They are removed at the end and never
+/// copied.
 const SCRATCH: &str = "listwatch.transfer";
 
-/// Is this key one of an import's notes?
+/// Whether this key is one of an import's notes.
 fn is_scratch(key: &Key) -> bool {
     key.as_str().strip_prefix('/').and_then(|rest| rest.strip_prefix(SCRATCH)).is_some_and(|rest| rest.starts_with('/'))
 }
 
-/// The error of a temporary file: what to do about it is always the same.
+/// Adds the remedy to the error of a temporary file.
 fn temporary(error: io::Error) -> io::Error {
     let dir = std::env::temp_dir();
     io::Error::new(error.kind(), format!("a temporary file in {}: {error} (TMPDIR names another place)", dir.display()))

@@ -1,4 +1,4 @@
-//! Sorting more pairs of numbers than memory shall hold: sorted runs in temporary files, merged.
+//! Sorts more pairs of numbers than fit in memory, by merging sorted runs in temporary files.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -7,16 +7,16 @@ use std::io::{self, BufReader, BufWriter, Read, Seek, Write};
 
 use super::temporary;
 
-/// So many pairs are sorted in memory (16 bytes each, 16 MiB); more go through temporary files.
+/// Pairs that are sorted in memory (16 bytes each, 16 MiB); more go to temporary files.
 pub const SORT_PAIRS: usize = 1 << 20;
 
-/// What is read of a run at a time, in bytes.
+/// Bytes read from a run at a time.
 const RUN_BUFFER: usize = 64 << 10;
 
 /// Two numbers, sorted by the first and then by the second.
 pub(super) type Pair = (u64, u64);
 
-/// Takes pairs in any order.
+/// Collects pairs in any order.
 #[derive(Debug)]
 pub(super) struct Sorter {
     pairs: Vec<Pair>,
@@ -60,7 +60,7 @@ impl Sorter {
         Ok(())
     }
 
-    /// All pairs in order.
+    /// All pairs, sorted.
     pub(super) fn finish(mut self) -> io::Result<Sorted> {
         self.pairs.sort_unstable();
         let mut sorted = Sorted {
@@ -76,18 +76,18 @@ impl Sorter {
     }
 }
 
-/// Pairs in order. An iterator that ends with the first error.
+/// The sorted pairs: an iterator that ends with the first error.
 #[derive(Debug)]
 pub(super) struct Sorted {
     memory: std::vec::IntoIter<Pair>,
     runs: Vec<BufReader<File>>,
-    /// The next pair of each run; the run behind the last file is memory.
+    /// The next pair of each run; the last run is in memory.
     heads: BinaryHeap<Reverse<(Pair, usize)>>,
     left: u64,
 }
 
 impl Sorted {
-    /// How many are still to come.
+    /// The number of remaining pairs.
     pub(super) fn left(&self) -> u64 {
         self.left
     }
@@ -134,7 +134,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn it_sorts_whatever_fits_in_memory(pairs in proptest::collection::vec((0..50_u64, any::<u64>()), 0..60), memory in 1..70_usize) {
+        fn sorter_sorts_with_any_amount_of_memory(pairs in proptest::collection::vec((0..50_u64, any::<u64>()), 0..60), memory in 1..70_usize) {
             let mut sorter = Sorter::with_memory(memory);
             pairs.iter().for_each(|pair| sorter.push(*pair).unwrap());
             let sorted = sorter.finish().unwrap();

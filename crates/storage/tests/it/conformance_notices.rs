@@ -1,4 +1,4 @@
-//! The suite's own test: stores that break one promise each, and the case that must notice.
+//! Tests of the suite itself: each flawed store must fail the case of its broken guarantee.
 
 use std::pin::Pin;
 use std::sync::Arc;
@@ -17,7 +17,7 @@ use listwatch_storage::{
 use proptest::strategy::{Strategy, ValueTree};
 use proptest::test_runner::TestRunner;
 
-/// What is wrong with a store.
+/// The flaw of a store.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Flaw {
     None,
@@ -57,7 +57,7 @@ impl Flawed {
         self.flaw == flaw
     }
 
-    /// The range without the end of its prefix: a neighbour's keys are in it.
+    /// The range without the end of its prefix, which includes keys of other resources.
     fn range(&self, range: &KeyRange, flaw: Flaw) -> KeyRange {
         if self.has(flaw) { KeyRange::below("/").starting_at(range.start()) } else { range.clone() }
     }
@@ -209,7 +209,7 @@ impl Stream for FlawedWatch {
                     let (StoreEvent::Put { previous, .. } | StoreEvent::Delete { previous, .. }) = &mut event;
                     *previous = None;
                 }
-                // Two removals are of one revision, and between them the watch is pending.
+                // Two removals belong to one revision, and the watch is pending between them.
                 Flaw::RevisionTorn => {
                     if let StoreEvent::Delete { revision, .. } = &mut event {
                         match self.torn.take() {
@@ -242,8 +242,8 @@ fn run<F: Future>(future: F) -> F::Output {
     runtime.block_on(future)
 }
 
-/// The cases that notice a flaw.
-fn noticed_by(flaw: Flaw) -> Vec<&'static str> {
+/// The cases that detect a flaw.
+fn detected_by(flaw: Flaw) -> Vec<&'static str> {
     let notices = cases().filter(|case| {
         let store = Flawed { inner: MemoryStorage::new(), flaw };
         run(case.run(Arc::new(store))).is_err()
@@ -252,51 +252,51 @@ fn noticed_by(flaw: Flaw) -> Vec<&'static str> {
 }
 
 fn check(flaw: Flaw, case: &str) {
-    let noticed = noticed_by(flaw);
+    let noticed = detected_by(flaw);
     assert!(noticed.contains(&case), "{flaw:?} must be noticed by {case}, it is by {noticed:?}");
 }
 
 #[test]
-fn a_store_without_a_flaw_passes() {
-    assert_eq!(noticed_by(Flaw::None), [""; 0]);
+fn store_without_a_flaw_passes_every_case() {
+    assert_eq!(detected_by(Flaw::None), [""; 0]);
 }
 
 #[test]
-fn each_broken_promise_is_noticed_by_its_case() {
-    check(Flaw::StaleGet, "a_read_shows_what_was_acknowledged");
-    check(Flaw::CreateOverwrites, "a_create_needs_the_key_to_be_absent");
-    check(Flaw::CreateOverwrites, "of_many_creators_exactly_one_wins");
-    check(Flaw::UpdateUnconditional, "an_update_needs_the_expected_revision");
-    check(Flaw::UpdateUnconditional, "of_many_writers_exactly_one_wins");
-    check(Flaw::DeleteUnconditional, "a_delete_needs_the_expected_revision");
-    check(Flaw::ConflictWithoutState, "an_update_needs_the_expected_revision");
-    check(Flaw::RevisionZero, "an_empty_store_has_a_revision_above_zero");
-    check(Flaw::ListIgnoresRevision, "a_list_shows_any_revision_of_the_past");
+fn each_flaw_is_detected_by_its_case() {
+    check(Flaw::StaleGet, "read_shows_every_acknowledged_write");
+    check(Flaw::CreateOverwrites, "create_of_existing_key_fails");
+    check(Flaw::CreateOverwrites, "exactly_one_of_many_creators_succeeds");
+    check(Flaw::UpdateUnconditional, "update_at_another_revision_fails");
+    check(Flaw::UpdateUnconditional, "exactly_one_of_many_writers_succeeds");
+    check(Flaw::DeleteUnconditional, "delete_at_another_revision_fails");
+    check(Flaw::ConflictWithoutState, "update_at_another_revision_fails");
+    check(Flaw::RevisionZero, "empty_store_has_a_revision_above_zero");
+    check(Flaw::ListIgnoresRevision, "list_at_former_revision_returns_its_state");
     check(Flaw::ListIgnoresRevision, "pages_show_one_revision_while_others_write");
-    check(Flaw::ListOutOfOrder, "a_list_is_in_key_order_and_says_what_remains");
-    check(Flaw::ListIgnoresLimit, "a_list_is_in_key_order_and_says_what_remains");
-    check(Flaw::RemainingOffByOne, "a_list_is_in_key_order_and_says_what_remains");
-    check(Flaw::ListKeysIgnoresRevision, "list_keys_shows_what_list_shows_without_values");
-    check(Flaw::ListMatchesNeighbours, "a_list_does_not_match_neighbours");
-    check(Flaw::FutureIsLatest, "a_list_of_the_future_is_refused");
-    check(Flaw::CompactionIgnored, "a_list_of_the_compacted_past_is_refused");
-    check(Flaw::CompactionIgnored, "a_watch_from_a_compacted_place_is_told");
-    check(Flaw::WatchSkipsOne, "a_watch_from_any_revision_misses_nothing");
-    check(Flaw::WatchSkipsOne, "all_watchers_see_one_order");
+    check(Flaw::ListOutOfOrder, "list_is_in_key_order_and_counts_the_rest");
+    check(Flaw::ListIgnoresLimit, "list_is_in_key_order_and_counts_the_rest");
+    check(Flaw::RemainingOffByOne, "list_is_in_key_order_and_counts_the_rest");
+    check(Flaw::ListKeysIgnoresRevision, "list_keys_equals_list_without_values");
+    check(Flaw::ListMatchesNeighbours, "list_excludes_keys_with_the_same_prefix");
+    check(Flaw::FutureIsLatest, "list_at_future_revision_fails");
+    check(Flaw::CompactionIgnored, "list_at_compacted_revision_fails");
+    check(Flaw::CompactionIgnored, "watch_from_compacted_revision_expires");
+    check(Flaw::WatchSkipsOne, "watch_from_any_revision_misses_nothing");
+    check(Flaw::WatchSkipsOne, "all_watchers_see_the_same_order");
     check(Flaw::WatchSkipsOne, "list_then_watch_misses_nothing");
-    check(Flaw::WatchRepeats, "a_watch_from_any_revision_misses_nothing");
-    check(Flaw::WatchWithoutPrevious, "a_watch_from_any_revision_misses_nothing");
-    check(Flaw::WatchMatchesNeighbours, "a_watch_does_not_match_neighbours");
-    check(Flaw::WatchFromNow, "a_watch_from_any_revision_misses_nothing");
+    check(Flaw::WatchRepeats, "watch_from_any_revision_misses_nothing");
+    check(Flaw::WatchWithoutPrevious, "watch_from_any_revision_misses_nothing");
+    check(Flaw::WatchMatchesNeighbours, "watch_excludes_keys_with_the_same_prefix");
+    check(Flaw::WatchFromNow, "watch_from_any_revision_misses_nothing");
     check(Flaw::ProgressTooEarly, "progress_is_never_ahead_of_events");
-    check(Flaw::ProgressEchoesTheCaller, "progress_names_no_revision_before_it_is_reached");
-    check(Flaw::RevisionTorn, "the_changes_of_one_revision_are_ready_together");
-    check(Flaw::TtlIgnored, "a_key_removes_itself_after_its_ttl");
-    check(Flaw::TtlTooShort, "a_key_removes_itself_after_its_ttl");
+    check(Flaw::ProgressEchoesTheCaller, "progress_never_exceeds_the_stores_revision");
+    check(Flaw::RevisionTorn, "changes_of_one_revision_are_ready_together");
+    check(Flaw::TtlIgnored, "key_expires_after_its_ttl");
+    check(Flaw::TtlTooShort, "key_expires_after_its_ttl");
 }
 
 #[test]
-fn the_model_notices_what_sequences_can_show() {
+fn model_detects_flaws_that_sequences_reveal() {
     for flaw in [
         Flaw::CreateOverwrites,
         Flaw::UpdateUnconditional,

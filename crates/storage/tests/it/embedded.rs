@@ -1,5 +1,5 @@
-//! The embedded store passes the suite, answers like the list of its events also over restarts,
-//! and refuses directories that are not its own.
+//! The embedded store passes the suite, agrees with the model also over restarts, and rejects
+//! foreign directories.
 #![cfg(feature = "embedded")]
 
 use std::path::Path;
@@ -20,7 +20,7 @@ fn open(path: impl AsRef<Path>) -> Arc<EmbeddedStorage> {
     EmbeddedStorage::open(path, EmbeddedOptions::default()).expect("the store opens")
 }
 
-/// A store in a directory of its own, which is removed at once: the open files stay usable.
+/// A store in a directory that is removed at once: the open files stay usable.
 fn scratch() -> Arc<EmbeddedStorage> {
     let directory = TempDir::new().expect("a temporary directory");
     let options = EmbeddedOptions { reserve_bytes: 0, ..EmbeddedOptions::default() };
@@ -37,7 +37,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(40))]
 
     #[test]
-    fn answers_like_the_list_of_its_events(operations in operations(80)) {
+    fn random_operations_agree_with_the_model(operations in operations(80)) {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build()?;
         let directory = TempDir::new()?;
         let path = directory.path().join("store");
@@ -79,7 +79,7 @@ async fn history_and_time_to_live_survive_a_restart() {
 }
 
 #[tokio::test]
-async fn compaction_reaches_the_disk_in_small_steps() {
+async fn compaction_frees_disk_space_in_small_steps() {
     let directory = TempDir::new().unwrap();
     let retention = Retention { age: Duration::ZERO, revisions: 50, bytes: u64::MAX };
     let options = EmbeddedOptions { retention, ..EmbeddedOptions::default() };
@@ -93,7 +93,7 @@ async fn compaction_reaches_the_disk_in_small_steps() {
     assert!(matches!(gone.next().await, Some(WatchItem::Expired { oldest: Some(_) })));
     let stats = store.stats().await.unwrap();
     assert_eq!(at.get() - stats.oldest.get(), 50, "the window holds 50 revisions");
-    // 8 MB were written, 0.5 MB of them are within the window; redb reuses what was freed.
+    // 8 MB were written, 0.5 MB of them are within the window; redb reuses freed space.
     assert!(stats.disk_bytes.unwrap() < 5 << 20, "{:?} bytes on disk", stats.disk_bytes);
     store.close().await;
 
@@ -105,7 +105,7 @@ async fn compaction_reaches_the_disk_in_small_steps() {
 }
 
 #[tokio::test]
-async fn a_closed_store_says_so() {
+async fn closed_store_fails_every_call() {
     let directory = TempDir::new().unwrap();
     let store = open(directory.path());
     let created = store.create(&key("a"), Bytes::new(), None).await.unwrap();
@@ -120,7 +120,7 @@ async fn a_closed_store_says_so() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_lagging_watcher_reads_from_disk_what_left_memory() {
+async fn lagging_watcher_reads_old_values_from_disk() {
     let store = scratch();
     let mut watch = store.watch(KeyRange::resource("pods"), Revision::new(1)).await.unwrap();
     let mut at = Revision::ZERO;
@@ -140,7 +140,7 @@ async fn a_lagging_watcher_reads_from_disk_what_left_memory() {
 }
 
 #[tokio::test]
-async fn no_room_on_the_file_system_stops_puts_and_not_deletes() {
+async fn lack_of_room_fails_puts_but_not_deletes() {
     let directory = TempDir::new().unwrap();
     let store = open(directory.path());
     let created = store.create(&key("a"), Bytes::new(), None).await.unwrap();
@@ -154,7 +154,7 @@ async fn no_room_on_the_file_system_stops_puts_and_not_deletes() {
     assert_eq!(store.get(&key("a")).await.unwrap().0, None);
 }
 
-/// Prepares a directory and says what opening it as a store comes to.
+/// Prepares a directory and checks the error of opening it as a store.
 fn check_refused(prepare: impl FnOnce(&Path), expected: &str) {
     let directory = TempDir::new().unwrap();
     let path = directory.path().join("d");
@@ -174,7 +174,7 @@ fn check_refused(prepare: impl FnOnce(&Path), expected: &str) {
 }
 
 #[test]
-fn other_directories_are_refused() {
+fn foreign_directory_is_rejected() {
     check_refused(
         |path| std::fs::write(path.join("notes.txt"), "mine").unwrap(),
         "<dir> is no store and not empty, it holds notes.txt; choose an empty or a new directory",
@@ -215,7 +215,7 @@ fn other_directories_are_refused() {
 }
 
 #[test]
-fn a_store_is_open_once() {
+fn store_cannot_be_opened_twice() {
     let directory = TempDir::new().unwrap();
     let store = open(directory.path());
     let error = EmbeddedStorage::open(directory.path(), EmbeddedOptions::default()).unwrap_err().to_string();
@@ -226,12 +226,12 @@ fn a_store_is_open_once() {
 }
 
 #[test]
-fn an_interrupted_creation_is_begun_anew() {
+fn interrupted_creation_is_repeated() {
     let directory = TempDir::new().unwrap();
     std::fs::write(directory.path().join("store.redb.new"), "half a store").unwrap();
     std::fs::write(directory.path().join("LOCK"), "1\n").unwrap();
     drop(open(directory.path()));
-    // A crash between the store and its format file.
+    // A crash between the creation of the store and of its format file.
     std::fs::remove_file(directory.path().join("FORMAT")).unwrap();
     drop(open(directory.path()));
     assert!(directory.path().join("FORMAT").exists());
@@ -239,7 +239,7 @@ fn an_interrupted_creation_is_begun_anew() {
 
 #[cfg(unix)]
 #[test]
-fn a_store_is_its_owners_alone() {
+fn store_files_are_accessible_by_the_owner_only() {
     use std::fs::{Permissions, metadata, set_permissions};
     use std::os::unix::fs::PermissionsExt;
 
@@ -264,7 +264,7 @@ fn a_store_is_its_owners_alone() {
     drop(open(&path));
     check("tightened");
 
-    // A directory that somebody made beforehand.
+    // A directory that existed before.
     let made = directory.path().join("made");
     std::fs::create_dir(&made).unwrap();
     set_permissions(&made, Permissions::from_mode(0o777)).unwrap();

@@ -1,5 +1,5 @@
-//! SIGKILL at random moments: a child process writes, is killed, and what it was told is durable
-//! must be there; again and again on the same store.
+//! SIGKILL at random moments: a child process writes and is killed, and its acknowledged writes
+//! must be there; repeated on the same store.
 #![cfg(all(feature = "embedded", unix))]
 
 use std::collections::BTreeMap;
@@ -11,16 +11,16 @@ use bytes::Bytes;
 use listwatch_meta::{Key, KeyRange, Revision};
 use listwatch_storage::{EmbeddedOptions, EmbeddedStorage, ListQuery, Retention, Storage};
 
-/// So often the child is killed, unless the environment says how often.
+/// Default number of kills.
 const ROUNDS: u64 = 12;
-/// The environment's word for it.
+/// The environment variable for the number of kills.
 const ROUNDS_SET: &str = "LISTWATCH_CRASH_ROUNDS";
 const WRITERS: usize = 8;
-/// Tells the child where the store is.
+/// The environment variable that gives the child the store's path.
 const CHILD: &str = "LISTWATCH_CRASH_TEST_STORE";
 
 fn options() -> EmbeddedOptions {
-    // A short window, so that kills also hit the removal of old revisions.
+    // A small window, so that kills also hit the removal of old revisions.
     let retention = Retention { age: Duration::ZERO, revisions: 100, bytes: 1 << 20 };
     EmbeddedOptions { retention, reserve_bytes: 0, ..EmbeddedOptions::default() }
 }
@@ -34,7 +34,7 @@ fn value(writer: usize, n: u64) -> Bytes {
     text.repeat(1 + (n as usize * 37 % 100)).into()
 }
 
-/// The child: writes for ever, and prints each write after it was acknowledged.
+/// The child process: writes until it is killed, and prints each acknowledged write.
 fn write_until_killed(path: &str) {
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
     runtime.block_on(async {
@@ -68,7 +68,7 @@ fn write_until_killed(path: &str) {
 }
 
 #[test]
-fn nothing_acknowledged_is_lost_by_sigkill() {
+fn acknowledged_writes_survive_sigkill() {
     if let Ok(path) = std::env::var(CHILD) {
         write_until_killed(&path);
         return;
@@ -81,20 +81,21 @@ fn nothing_acknowledged_is_lost_by_sigkill() {
     let rounds = std::env::var(ROUNDS_SET).map_or(ROUNDS, |rounds| rounds.parse().expect("a number of rounds"));
     for round in 0..rounds {
         let mut child = Command::new(std::env::current_exe().unwrap())
-            .args(["--exact", "embedded_crash::nothing_acknowledged_is_lost_by_sigkill", "--nocapture"])
+            .args(["--exact", "embedded_crash::acknowledged_writes_survive_sigkill", "--nocapture"])
             .env(CHILD, &path)
             .stdout(Stdio::piped())
             .spawn()
             .unwrap();
         let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
-        // The moment is given in writes, not in time: it does not depend on the machine.
+        // The kill is scheduled by the number of writes, so it does not depend on the machine's
+        // speed.
         let kill_after = 20 + round * 97 % 401;
         let mut seen = 0;
         while let Some(Ok(line)) = lines.next() {
             let words: Vec<&str> = line.split(' ').collect();
             let revision = |text: &str| Revision::new(text.parse().unwrap());
             match words[..] {
-                // The last line of a killed child may be torn: it counts only when it is whole.
+                // The last line of a killed child may be incomplete and is then ignored.
                 ["open", now] => assert!(revision(now) >= last, "the revision went back from {last} to {now}"),
                 ["kept", key, at, writer, n] => {
                     let value = value(writer.parse().unwrap(), n.parse().unwrap());
@@ -121,13 +122,13 @@ fn nothing_acknowledged_is_lost_by_sigkill() {
             assert!(now >= last, "the revision went back from {last} to {now}");
             for (key, (revision, value)) in &acknowledged {
                 let found = store.get(key).await.unwrap().0;
-                // A write that was not acknowledged any more may have followed.
+                // A later unacknowledged write may have taken effect.
                 let newer = found.as_ref().is_none_or(|found| found.modified > *revision);
                 let same = found.as_ref().map(|found| &found.value) == value.as_ref()
                     && found.as_ref().is_none_or(|found| found.modified == *revision);
                 assert!(same || newer && now > *revision, "{key}: acknowledged at {revision}, found {found:?}");
                 if value.is_some() && found.is_none() {
-                    // Only a removal that nobody was told of explains this, and it is in history.
+                    // Only an unacknowledged removal explains this, and history contains it.
                     let at = Some(*revision);
                     let page = store.list(ListQuery { range: KeyRange::single(key), at, limit: 0 }).await;
                     assert!(page.is_err() || page.is_ok_and(|page| page.items.len() == 1), "{key} is lost");

@@ -1,6 +1,6 @@
-//! A file system that is really full: a small one in memory, mounted in a namespace of the test's own,
-//! where the system lets an ordinary process do that. Elsewhere the test says that it saw nothing;
-//! the simulated disk of `embedded/fault_tests.rs` goes through most of it everywhere.
+//! Tests a full file system: a small one in memory, mounted in the test's own namespace, if the
+//! system permits it. Otherwise the test reports that it was skipped; the simulated disk of
+//! `embedded/fault_tests.rs` covers most of it on every system.
 #![cfg(all(feature = "embedded", target_os = "linux"))]
 
 use std::path::Path;
@@ -13,7 +13,7 @@ use listwatch_storage::{
     CreateError, DeleteError, EmbeddedOptions, EmbeddedStorage, Retention, Storage, StoreFault, WatchItem,
 };
 
-/// Tells the child, which has the mount, where it is.
+/// The environment variable that gives the child its mount point.
 const MOUNTED: &str = "LISTWATCH_FULL_TEST_MOUNT";
 
 /// The file system's size in MiB.
@@ -23,7 +23,7 @@ fn key(n: u64) -> Key {
     Key::new("pods", Some("ns"), &format!("k{n}")).unwrap()
 }
 
-/// Fills the file system to the brim, twice: by the store's own writes, and by somebody else's file.
+/// Fills the file system twice: by the store's own writes, and by another file.
 async fn fill(path: &Path, reserve_bytes: u64) {
     let retention = Retention { age: Duration::ZERO, revisions: 10_000, bytes: u64::MAX };
     let options = EmbeddedOptions { retention, reserve_bytes, ..EmbeddedOptions::default() };
@@ -40,7 +40,7 @@ async fn fill(path: &Path, reserve_bytes: u64) {
     };
     assert!(matches!(&error, CreateError::Fault(StoreFault::NoSpace(what)) if !what.is_empty()), "{error:?}");
     assert!(written.len() > 20, "only {} writes before: {error}", written.len());
-    // Whatever room the store leaves is taken by others.
+    // Other files take all the room that the store leaves.
     let ballast = path.join("ballast");
     let mut taken = std::fs::File::create(&ballast).unwrap();
     let full = (0..10_000).find_map(|_| std::io::Write::write_all(&mut taken, &[0; 4096]).err()).unwrap();
@@ -58,7 +58,7 @@ async fn fill(path: &Path, reserve_bytes: u64) {
             "watches go on: {item:?}"
         );
     }
-    // What is there can be removed even now. A refusal is allowed, and that something is done about it.
+    // Existing keys must be removable. A failure is allowed if it frees room.
     let mut refused = 0;
     for (n, revision) in written.iter().enumerate().take(8) {
         while let Err(error) = store.delete(&key(n as u64), *revision).await {
@@ -70,7 +70,7 @@ async fn fill(path: &Path, reserve_bytes: u64) {
     }
     drop(taken);
     std::fs::remove_file(&ballast).unwrap();
-    // Room is made by the store's own means.
+    // The store frees room by deletes and compaction.
     for (n, revision) in written.iter().enumerate().take(written.len() / 2).skip(8) {
         store.delete(&key(n as u64), *revision).await.expect("deletes go on");
     }
@@ -95,7 +95,7 @@ async fn fill(path: &Path, reserve_bytes: u64) {
 }
 
 #[test]
-fn a_full_file_system_stops_writes_and_nothing_else() {
+fn full_file_system_fails_only_creates_and_updates() {
     if let Ok(path) = std::env::var(MOUNTED) {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
         for (name, reserve_bytes) in [("reserve", 1 << 20), ("none", 0)] {
@@ -123,7 +123,7 @@ fn a_full_file_system_stops_writes_and_nothing_else() {
     let this = std::env::current_exe().unwrap();
     let script = format!("{mount} && exec '{}' --exact --nocapture \"$@\"", this.display());
     let output = unshare(&script)
-        .args(["sh", "embedded_full::a_full_file_system_stops_writes_and_nothing_else"])
+        .args(["sh", "embedded_full::full_file_system_fails_only_creates_and_updates"])
         .env(MOUNTED, directory.path())
         .output()
         .unwrap();

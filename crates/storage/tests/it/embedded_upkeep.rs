@@ -1,5 +1,4 @@
-//! What an operator does with an embedded store: look at its figures, verify it, give disk space
-//! back, restore it.
+//! Maintenance of an embedded store: statistics, verification, defragmentation and restore.
 #![cfg(feature = "embedded")]
 
 use std::path::Path;
@@ -40,7 +39,7 @@ async fn require_clean(store: &EmbeddedStorage) {
     assert!(seen.is_clean() && seen.index_compared, "{seen:?}");
 }
 
-/// Creates so many keys and changes each once.
+/// Creates this many keys and changes each once.
 async fn fill(store: &EmbeddedStorage, keys: u64) {
     for n in 0..keys {
         let created = store.create(&key(&format!("k{n}")), vec![n as u8; 3000].into(), None).await.unwrap();
@@ -49,7 +48,7 @@ async fn fill(store: &EmbeddedStorage, keys: u64) {
 }
 
 #[tokio::test]
-async fn the_figures_add_up() {
+async fn embedded_stats_are_consistent() {
     let directory = TempDir::new().unwrap();
     let store = open(directory.path());
     fill(&store, 20).await;
@@ -74,7 +73,7 @@ async fn the_figures_add_up() {
 }
 
 #[tokio::test]
-async fn what_is_damaged_is_found_and_told() {
+async fn verification_finds_damage() {
     let directory = TempDir::new().unwrap();
     let store = open(directory.path());
     fill(&store, 50).await;
@@ -104,7 +103,7 @@ async fn what_is_damaged_is_found_and_told() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn space_comes_back_and_nobody_notices() {
+async fn defragmentation_frees_space_while_serving() {
     let directory = TempDir::new().unwrap();
     let few = Retention { age: Duration::ZERO, revisions: 200, bytes: u64::MAX };
     let store = open_with(directory.path(), few);
@@ -113,7 +112,7 @@ async fn space_comes_back_and_nobody_notices() {
     let delete = async |item: KeyValue| store.delete(&item.key, item.modified).await;
     join_all(listed(&store, None).await.into_iter().map(delete)).await;
     fill(&store, 100).await;
-    // Somebody reads and somebody writes all the while.
+    // Reads and writes continue meanwhile.
     let writer = tokio::spawn({
         let store = store.clone();
         async move {
@@ -134,7 +133,7 @@ async fn space_comes_back_and_nobody_notices() {
     let last = writer.await.unwrap();
     assert!(done.after_bytes.unwrap() * 3 < done.before_bytes.unwrap(), "{done:?}");
     require_clean(&store).await;
-    // And when nobody else does anything.
+    // Then without other clients.
     let before = (listed(&store, None).await, listed(&store, Some(at(last.get() - 100))).await);
     done = store.defragment().await.unwrap();
     assert_eq!((listed(&store, None).await, listed(&store, Some(at(last.get() - 100))).await), before);
@@ -153,7 +152,7 @@ async fn space_comes_back_and_nobody_notices() {
 }
 
 #[tokio::test]
-async fn a_copy_that_a_crash_left_behind_goes() {
+async fn leftover_copy_of_a_crash_is_removed() {
     let directory = TempDir::new().unwrap();
     open(directory.path()).close().await;
     std::fs::write(directory.path().join("store.redb.copy"), "half a copy").unwrap();
@@ -163,7 +162,7 @@ async fn a_copy_that_a_crash_left_behind_goes() {
 }
 
 #[tokio::test]
-async fn a_restored_store_goes_on_where_the_other_was() {
+async fn restored_store_continues_with_the_source_revisions() {
     let directory = TempDir::new().unwrap();
     let (first, second) = (directory.path().join("first"), directory.path().join("second"));
     let store = open(&first);
@@ -189,7 +188,7 @@ async fn a_restored_store_goes_on_where_the_other_was() {
     restore.finish(at(500)).unwrap();
     let store = open(&second);
     assert_eq!(store.expires(lease), expires, "the time of removal is the same");
-    // The key that has expired goes at once; its removal is the first revision.
+    // The expired key is removed at once; its removal is the first revision.
     let mut watch = store.watch(KeyRange::below("/"), at(500)).await.unwrap();
     assert!(matches!(watch.next().await, Some(WatchItem::Event(event)) if event.revision() == at(501)));
     assert_eq!(listed(&store, Some(at(500))).await, present, "keys, values and revisions are those of the other");
@@ -201,7 +200,7 @@ async fn a_restored_store_goes_on_where_the_other_was() {
 }
 
 #[test]
-fn what_cannot_be_restored_is_refused() {
+fn restore_rejects_invalid_revisions_and_existing_stores() {
     let directory = TempDir::new().unwrap();
     let item = |name: &str, created, modified| {
         let (created, modified) = (at(created), at(modified));
@@ -224,7 +223,7 @@ fn what_cannot_be_restored_is_refused() {
 
     let left: Vec<_> = std::fs::read_dir(&path).unwrap().map(|entry| entry.unwrap().file_name()).collect();
     assert_eq!(left, ["LOCK"], "nothing of it stays");
-    // A restore that a crash ended is no store, and can be begun anew.
+    // A restore interrupted by a crash leaves no store and can be restarted.
     std::fs::write(path.join("store.redb.restoring"), "half a store").unwrap();
     let refused = EmbeddedStorage::open(&path, EmbeddedOptions::default()).unwrap_err();
     assert!(matches!(&refused, OpenError::Foreign { found, .. } if found == "store.redb.restoring"), "{refused}");

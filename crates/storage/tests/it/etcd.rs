@@ -1,9 +1,9 @@
 //! The etcd store against real etcd: the conformance suite, and faults of real processes.
 //!
-//! Needs an etcd binary: `LISTWATCH_ETCD`, else `etcd` on the PATH; without one these tests fail
-//! and say what to install (`LISTWATCH_SKIP_ETCD=1` goes without them). With
-//! `LISTWATCH_ETCD_ENDPOINTS` the suite runs on that cluster too, below a prefix of its own; it
-//! compacts the cluster's history. Every etcd that is started here ends with its test.
+//! The tests need an etcd binary: `LISTWATCH_ETCD`, else `etcd` on the PATH. Without one they fail
+//! with instructions (`LISTWATCH_SKIP_ETCD=1` skips them). With `LISTWATCH_ETCD_ENDPOINTS` the
+//! suite also runs on that cluster, below its own prefix; it compacts the cluster's history. Every
+//! etcd started here ends with its test.
 
 mod faults;
 mod gateway;
@@ -38,16 +38,16 @@ use proxy::Proxy;
 use raw::Raw;
 use server::{Etcd, Member};
 
-/// What must come, comes within this time.
+/// Time for each awaited event.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// What etcd takes to notice a dead leader and to choose another, at its defaults.
+/// Time for etcd to detect a dead leader and elect another one, at its defaults.
 const ELECTION: Duration = Duration::from_secs(5);
 
-/// What a busy machine may add to a bound.
+/// Allowance of a busy machine.
 const SLOW_MACHINE: Duration = Duration::from_secs(10);
 
-/// The binary to test with, or `None` where somebody decided against it.
+/// The binary to test with, or `None` if the tests are skipped.
 fn binary() -> Option<PathBuf> {
     match server::find() {
         Etcd::Binary(path) => Some(path),
@@ -74,7 +74,7 @@ async fn list(store: &Etcd3, limit: usize) -> listwatch_storage::ListPage {
     store.list(ListQuery { range: pods(), at: None, limit }).await.expect("a list")
 }
 
-/// Reads a watch up to a revision that is known to be of this range.
+/// Reads a watch up to a revision that is known to be in its range.
 async fn follow(watch: &mut Watch, until: Revision) -> Vec<StoreEvent> {
     let mut events: Vec<StoreEvent> = Vec::new();
     let mut floor = Revision::ZERO;
@@ -101,7 +101,7 @@ async fn follow(watch: &mut Watch, until: Revision) -> Vec<StoreEvent> {
     events
 }
 
-/// What really happened, told by a watch over a connection that nobody disturbed.
+/// The actual changes, read by a watch over an undisturbed connection.
 async fn truth(url: &str, after: Revision, until: Revision) -> Vec<StoreEvent> {
     let store = connect(&[url]).await;
     follow(&mut store.watch(pods(), after).await.expect("a watch"), until).await
@@ -114,8 +114,8 @@ fn assert_same(seen: &[StoreEvent], truth: &[StoreEvent]) {
     assert_eq!(seen.len(), truth.len(), "complete: the number of events differs");
 }
 
-/// Writes as fast as it can until told to stop, through every fault; returns the last revision
-/// that is certain.
+/// Writes as fast as possible until stopped, despite faults; returns the last acknowledged
+/// revision.
 struct Writer {
     stop: Arc<AtomicBool>,
     task: tokio::task::JoinHandle<usize>,
@@ -147,7 +147,8 @@ impl Writer {
         Writer { stop, task }
     }
 
-    /// Stops, writes one last event, and returns its revision and how many writes were acknowledged.
+    /// Stops, writes one last event, and returns its revision and the number of acknowledged
+    /// writes.
     async fn finish(self, store: &Etcd3) -> (Revision, usize) {
         self.stop.store(true, Ordering::Relaxed);
         let acknowledged = self.task.await.expect("the writer does not panic");
@@ -155,7 +156,7 @@ impl Writer {
     }
 }
 
-/// Creates a key through every fault.
+/// Creates a key, retrying after faults.
 async fn certainly_create(store: &Etcd3, name: &str) -> Revision {
     let deadline = Instant::now() + PATIENCE;
     loop {
@@ -168,12 +169,12 @@ async fn certainly_create(store: &Etcd3, name: &str) -> Revision {
     }
 }
 
-/// How long a recovery took, in one form that can be searched for.
+/// Prints a recovery time in a searchable form.
 fn report(what: &str, took: Duration) {
     println!("recovery: {what}: {:.3} s", took.as_secs_f64());
 }
 
-/// The next event, and how long it took.
+/// The next event, and the time it took.
 async fn next_event(watch: &mut Watch) -> (StoreEvent, Duration) {
     let begun = Instant::now();
     loop {
@@ -187,7 +188,7 @@ async fn next_event(watch: &mut Watch) -> (StoreEvent, Duration) {
 
 // ------------------------------------------------------------------------------ the contract
 
-/// Runs every case on one store: those that compact one by one, the others side by side.
+/// Runs every case on one store: those that compact one by one, the others in parallel.
 async fn every_case(store: Arc<Etcd3>) {
     let mut broken = Vec::new();
     let (compacting, others): (Vec<&conformance::Case>, Vec<_>) = conformance::cases().partition(|case| case.compacts);
@@ -207,7 +208,7 @@ async fn every_case(store: Arc<Etcd3>) {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn every_promise_is_kept() {
+async fn etcd_passes_every_conformance_case() {
     if let Some(binary) = binary() {
         let member = Member::start_one(&binary, &[]);
         every_case(connect(&[&member.url]).await).await;
@@ -220,7 +221,7 @@ async fn every_promise_is_kept() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn random_operations_are_answered_as_the_model_does() {
+async fn random_operations_agree_with_the_model() {
     let Some(binary) = binary() else { return };
     let member = Member::start_one(&binary, &[]);
     let url = member.url.as_str();
@@ -236,7 +237,7 @@ async fn random_operations_are_answered_as_the_model_does() {
 }
 
 #[tokio::test]
-async fn two_servers_on_one_etcd_see_one_order() {
+async fn two_servers_on_one_etcd_see_the_same_order() {
     let Some(binary) = binary() else { return };
     let member = Member::start_one(&binary, &[]);
     let stores = [connect(&[&member.url]).await, connect(&[&member.url]).await];
@@ -255,7 +256,7 @@ async fn two_servers_on_one_etcd_see_one_order() {
 }
 
 #[tokio::test]
-async fn foreign_keys_hide_nothing_and_are_counted() {
+async fn foreign_keys_are_skipped_and_counted() {
     let Some(binary) = binary() else { return };
     let member = Member::start_one(&binary, &[]);
     let store = connect(&[&member.url]).await;
@@ -279,7 +280,7 @@ async fn foreign_keys_hide_nothing_and_are_counted() {
     assert_eq!((page.items[0].key.name(), page.more), ("a", true), "a page is full even so");
     assert!(store.foreign_keys() >= 6, "each was counted: {}", store.foreign_keys());
 
-    // The layout is Kubernetes': what we write is there byte for byte under its full key.
+    // The layout is Kubernetes': values are stored byte for byte under their full keys.
     let there = raw.get("/registry/pods/ns/a").await.expect("it is there");
     assert_eq!(there.value, b"{\"a\":1}");
 }
@@ -303,13 +304,13 @@ async fn one_lease_is_shared_by_many_keys() {
     let leases = raw.leases().await;
     assert_eq!(leases.len(), 1, "a hundred keys within the window share one lease");
 
-    // Somebody revokes it; the next create finds out and takes another.
+    // The lease is revoked; the next create detects it and takes another.
     raw.lease_revoke(leases[0]).await;
     assert!(list(&store, 0).await.items.is_empty(), "the keys go with their lease");
     store.create(&pod("next"), "{}".into(), Some(Duration::from_secs(3600))).await.unwrap();
 }
 
-/// What is ready of a watch without waiting, after waiting for its first item.
+/// The ready items of a watch, after waiting for the first.
 async fn burst(watch: &mut Watch) -> Vec<WatchItem> {
     let mut items = vec![timeout(PATIENCE, watch.next()).await.expect("an item comes in time").expect("no end")];
     std::future::poll_fn(|cx| {
@@ -323,7 +324,7 @@ async fn burst(watch: &mut Watch) -> Vec<WatchItem> {
 }
 
 #[tokio::test]
-async fn what_happens_at_one_revision_is_ready_together() {
+async fn transactions_and_lease_expiries_are_ready_together() {
     const KEYS: usize = 300;
     let Some(binary) = binary() else { return };
     let member = Member::start_one(&binary, &[]);
@@ -360,7 +361,7 @@ async fn what_happens_at_one_revision_is_ready_together() {
 }
 
 #[tokio::test]
-async fn a_value_that_is_too_large_is_refused_and_nothing_breaks() {
+async fn too_large_value_is_rejected_without_side_effects() {
     let Some(binary) = binary() else { return };
     let member = Member::start_one(&binary, &[]);
     let store = connect(&[&member.url]).await;
@@ -386,7 +387,7 @@ async fn a_value_that_is_too_large_is_refused_and_nothing_breaks() {
 }
 
 #[tokio::test]
-async fn a_full_etcd_refuses_writes_and_serves_reads() {
+async fn full_etcd_rejects_writes_and_serves_reads() {
     let Some(binary) = binary() else { return };
     let member = Member::start_one(&binary, &["--quota-backend-bytes=8000000"]);
     let store = connect(&[&member.url]).await;
@@ -411,7 +412,7 @@ async fn a_full_etcd_refuses_writes_and_serves_reads() {
 }
 
 #[tokio::test]
-async fn the_compactors_of_two_servers_agree() {
+async fn compactors_of_two_servers_compact_once_per_interval() {
     let Some(binary) = binary() else { return };
     let member = Member::start_one(&binary, &[]);
     let stores = [connect(&[&member.url]).await, connect(&[&member.url]).await];
@@ -447,8 +448,8 @@ async fn the_compactors_of_two_servers_agree() {
 // ------------------------------------------------------------------------------ at the start
 
 #[tokio::test]
-async fn an_etcd_that_is_not_there_is_reported_at_once() {
-    // Needs no etcd: it is about the lack of one.
+async fn absent_etcd_is_reported_at_once() {
+    // This test needs no etcd.
     let begun = Instant::now();
     let error = Etcd3::connect(Etcd3Options::new(["http://127.0.0.1:1", "http://127.0.0.1:2"])).await.unwrap_err();
     let text = error.to_string();
@@ -459,8 +460,8 @@ async fn an_etcd_that_is_not_there_is_reported_at_once() {
 }
 
 #[tokio::test]
-async fn an_etcd_that_does_not_answer_is_reported_soon() {
-    // A socket that takes connections and says nothing.
+async fn silent_etcd_is_reported_within_the_dial_timeout() {
+    // A socket that accepts connections and never answers.
     let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
     let mut options = Etcd3Options::new([format!("http://{}", listener.local_addr().unwrap())]);
     options.dial_timeout = Duration::from_secs(1);
@@ -471,7 +472,7 @@ async fn an_etcd_that_does_not_answer_is_reported_soon() {
 }
 
 #[tokio::test]
-async fn one_member_of_several_is_enough_to_begin() {
+async fn one_reachable_member_suffices_to_connect() {
     let Some(binary) = binary() else { return };
     let member = Member::start_one(&binary, &[]);
     let store = connect(&["http://127.0.0.1:1", &member.url]).await;
@@ -484,7 +485,7 @@ async fn one_member_of_several_is_enough_to_begin() {
 }
 
 #[tokio::test]
-async fn tls_files_open_the_door_and_their_lack_does_not() {
+async fn connection_requires_the_tls_files() {
     let Some(binary) = binary().filter(|_| !server::is_plain()) else { return };
     let dir = tempfile::tempdir().unwrap();
     let file = |name: &str, text: String| {
@@ -535,7 +536,7 @@ async fn tls_files_open_the_door_and_their_lack_does_not() {
 }
 
 #[tokio::test]
-async fn a_password_opens_the_door_and_a_lost_token_is_renewed() {
+async fn connection_requires_the_password_and_renews_a_lost_token() {
     let Some(binary) = binary() else { return };
     let mut member = Member::start_one(&binary, &[]);
     let raw = Raw::connect(&member.url);
@@ -553,7 +554,7 @@ async fn a_password_opens_the_door_and_a_lost_token_is_renewed() {
     let first = store.create(&pod("a"), "{}".into(), None).await.unwrap();
     assert_eq!(follow(&mut watch, first).await.len(), 1);
 
-    // etcd keeps its tokens in memory: a restart forgets ours.
+    // etcd keeps its tokens in memory, so a restart invalidates them.
     member = tokio::task::spawn_blocking(move || {
         member.kill();
         member.start();
@@ -569,7 +570,7 @@ async fn a_password_opens_the_door_and_a_lost_token_is_renewed() {
 // ------------------------------------------------------------------------------ faults
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_watch_survives_sigkill_and_restart() {
+async fn watch_survives_sigkill_and_restart_of_etcd() {
     let Some(binary) = binary() else { return };
     let mut member = Member::start_one(&binary, &[]);
     let url = member.url.clone();
@@ -594,7 +595,7 @@ async fn a_watch_survives_sigkill_and_restart() {
     }
     let (last, acknowledged) = writer.finish(&store).await;
     assert!(acknowledged > 0, "nothing was written");
-    // A second watch of the same store begins where the first one began, and the truth too.
+    // A second watch of the same store begins at the same revision as the first.
     let mut again = store.watch(pods(), start).await.unwrap();
     let truth = truth(&url, start, last).await;
     assert!(truth.len() >= acknowledged, "durable: {acknowledged} writes were acknowledged, {} happened", truth.len());
@@ -604,7 +605,7 @@ async fn a_watch_survives_sigkill_and_restart() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_watch_cut_in_the_middle_of_responses_misses_nothing() {
+async fn watch_cut_within_responses_misses_nothing() {
     let Some(binary) = binary() else { return };
     let member = Member::start_one(&binary, &[]);
     let proxy = Proxy::start(&member.url).await;
@@ -615,7 +616,7 @@ async fn a_watch_cut_in_the_middle_of_responses_misses_nothing() {
         let size = [100, 40_000, 700_000][n % 3];
         last = store.create(&pod(format!("big{n}")), vec![b'x'; size].into(), None).await.unwrap();
     }
-    // Transactions of many keys, large enough that etcd cuts its answer into fragments within them.
+    // Transactions of many keys, large enough that etcd splits its responses within them.
     let raw = Raw::connect(&member.url);
     for round in 0..6 {
         raw.put_all((0..20).map(|n| (format!("/registry/pods/ns/t{round}-{n}"), vec![b'y'; 60_000])), 0).await;
@@ -625,10 +626,10 @@ async fn a_watch_cut_in_the_middle_of_responses_misses_nothing() {
     assert_eq!(truth.len(), 60 + 120 + 1);
 
     let through = connect(&[&proxy.url]).await;
-    // Every connection ends after 5 MB: in the middle of a frame, a response, a transaction. (A
-    // transaction weighs 1.2 MB and its successor has to begin before it is known to be complete.)
+    // Every connection ends after 5 MB: within a frame, a response or a transaction. (A transaction
+    // has 1.2 MB, and is known to be complete only when the next one begins.)
     proxy.cut_every(5_000_000);
-    proxy.swallow(); // … and the healthy ones of the start carry nothing any more.
+    proxy.swallow(); // the open connections forward nothing any more
     let through_cuts = connect(&[&proxy.url]).await;
     let begun = Instant::now();
     let mut watch = through_cuts.watch(pods(), start).await.unwrap();
@@ -640,7 +641,7 @@ async fn a_watch_cut_in_the_middle_of_responses_misses_nothing() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_dead_connection_is_noticed_within_the_bound() {
+async fn dead_connection_is_detected_within_the_bound() {
     let Some(binary) = binary() else { return };
     let member = Member::start_one(&binary, &[]);
     let proxy = Proxy::start(&member.url).await;
@@ -651,7 +652,7 @@ async fn a_dead_connection_is_noticed_within_the_bound() {
     direct.create(&pod("before"), "{}".into(), None).await.unwrap();
     assert_eq!(next_event(&mut watch).await.0.key().name(), "before");
 
-    // A pulled cable: the socket stays open, nothing comes, nobody says so.
+    // Like a pulled cable: the socket stays open, and nothing arrives.
     proxy.swallow();
     let last = direct.create(&pod("after"), "{}".into(), None).await.unwrap();
     let (event, took) = next_event(&mut watch).await;
@@ -661,17 +662,17 @@ async fn a_dead_connection_is_noticed_within_the_bound() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn an_idle_watch_is_not_taken_for_dead() {
+async fn idle_watch_is_not_considered_dead() {
     let Some(binary) = binary() else { return };
     let member = Member::start_one(&binary, &[]);
     let proxy = Proxy::start(&member.url).await;
     let store = connect(&[&proxy.url]).await;
-    // It begins in the future, which recent servers do not report progress for.
+    // The watch begins in the future, for which recent servers report no progress.
     let now = store.current_revision().await.unwrap();
     let mut watch = store.watch(pods(), now).await.unwrap();
     let quiet = timeout(DEAD_AFTER + Duration::from_secs(5), watch.next()).await;
     assert!(quiet.is_err(), "{quiet:?} on an idle store");
-    // Were it taken for dead, a new connection would now stand in its place and be cut here.
+    // If the watch were considered dead, its new connection would be cut here.
     proxy.cut_every(0);
     let direct = connect(&[&member.url]).await;
     let last = direct.create(&pod("a"), "{}".into(), None).await.unwrap();
@@ -682,7 +683,7 @@ async fn an_idle_watch_is_not_taken_for_dead() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn an_etcd_that_was_stopped_for_half_a_minute_loses_nothing() {
+async fn etcd_stopped_for_half_a_minute_loses_no_event() {
     let Some(binary) = binary() else { return };
     let member = Member::start_one(&binary, &[]);
     let store = connect(&[&member.url]).await;
@@ -710,13 +711,13 @@ async fn an_etcd_that_was_stopped_for_half_a_minute_loses_nothing() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_watch_moves_to_another_member_when_its_own_dies() {
+async fn watch_moves_to_another_member_when_its_member_dies() {
     let Some(binary) = binary().filter(|_| !server::is_plain()) else { return };
     let mut members = tokio::task::spawn_blocking(move || Member::start_cluster(&binary, 3)).await.unwrap();
     let urls: Vec<_> = members.iter().map(|member| member.url.clone()).collect();
     let urls: Vec<&str> = urls.iter().map(String::as_str).collect();
     let store = loop {
-        // A young cluster answers reads once it has a leader.
+        // A new cluster answers reads once it has a leader.
         match Etcd3::connect(Etcd3Options::new(urls.iter().copied())).await {
             Ok(store) => break store,
             Err(error) => println!("not yet: {error}"),
@@ -733,7 +734,7 @@ async fn a_watch_moves_to_another_member_when_its_own_dies() {
 
     for victim in 0..3 {
         tokio::time::sleep(Duration::from_millis(500)).await;
-        // One after the other, so the leader too. First it dies, then it falls silent.
+        // One member after the other, including the leader: first one dies, then one is silent.
         let (bound, what) = if victim == 1 {
             members[victim].stop();
             (DEAD_AFTER + ELECTION, "stopped")
@@ -771,13 +772,13 @@ async fn a_watch_moves_to_another_member_when_its_own_dies() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_watch_that_slept_through_compaction_is_told() {
+async fn watch_stalled_through_compaction_expires() {
     let Some(binary) = binary() else { return };
     let member = Member::start_one(&binary, &[]);
     let store = connect(&[&member.url]).await;
     let start = store.current_revision().await.unwrap();
     let mut watch = store.watch(pods(), start).await.unwrap();
-    // More than all buffers between etcd and the caller hold together.
+    // More data than all buffers between etcd and the caller hold.
     let value = Bytes::from(vec![b'x'; 200_000]);
     let mut created = Vec::new();
     for n in 0..600 {
@@ -802,7 +803,7 @@ async fn a_watch_that_slept_through_compaction_is_told() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_caller_that_does_not_read_costs_a_bounded_amount() {
+async fn caller_that_does_not_read_has_bounded_cost() {
     let Some(binary) = binary() else { return };
     let mut member = Member::start_one(&binary, &[]);
     let store = connect(&[&member.url]).await;
@@ -816,7 +817,7 @@ async fn a_caller_that_does_not_read_costs_a_bounded_amount() {
         last = store.create(&pod(format!("s{n:03}")), value.clone(), None).await.unwrap();
     }
     assert_eq!(follow(&mut quick, last).await.len(), 400, "a slow watcher costs nobody else anything");
-    // With etcd gone, what still comes is what was held for the slow caller.
+    // After etcd is killed, only buffered events can arrive.
     member.kill();
     let mut held = 0;
     while let Ok(Some(WatchItem::Event(_))) = timeout(Duration::from_secs(1), slow.next()).await {
@@ -829,7 +830,7 @@ async fn a_caller_that_does_not_read_costs_a_bounded_amount() {
 }
 
 #[tokio::test]
-async fn a_closed_store_says_so() {
+async fn closed_store_fails_every_call() {
     let Some(binary) = binary() else { return };
     let member = Member::start_one(&binary, &[]);
     let store = connect(&[&member.url]).await;

@@ -1,4 +1,4 @@
-//! The memory store passes the suite, and answers like the list of its events.
+//! The memory store passes the suite and agrees with the model.
 
 use listwatch_storage::conformance::{check_model, operations};
 use listwatch_storage::{MemoryStorage, conformance_tests};
@@ -10,7 +10,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(200))]
 
     #[test]
-    fn answers_like_the_list_of_its_events(operations in operations(120)) {
+    fn random_operations_agree_with_the_model(operations in operations(120)) {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build()?;
         let verdict = runtime.block_on(check_model(MemoryStorage::new(), &operations, async || None));
         prop_assert!(verdict.is_ok(), "{}", verdict.unwrap_err());

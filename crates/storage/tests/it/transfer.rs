@@ -1,5 +1,5 @@
-//! Copies between stores: what is exported is imported, in order, above the clock of the source,
-//! also after interruptions.
+//! Copies between stores: exported records are imported in order, above the source's revision, also
+//! after interruptions.
 
 use std::io::{self, Cursor, Write};
 use std::sync::Arc;
@@ -39,7 +39,7 @@ fn value(name: &str, n: u64) -> Bytes {
     format!(r#"{{"kind":"ConfigMap","metadata":{{"name":"{name}","namespace":"ns"}},"n":{n}}}"#).into()
 }
 
-/// A store with a past: `keys` keys, some of them changed, some removed.
+/// A store with history: `keys` keys, some of them changed, some removed.
 async fn some_store(keys: u64) -> Arc<MemoryStorage> {
     let store = MemoryStorage::new();
     for n in 0..keys {
@@ -78,7 +78,7 @@ async fn list(store: &impl Storage) -> Vec<KeyValue> {
     store.list(ListQuery { range: everything(), at: None, limit: 0 }).await.unwrap().items
 }
 
-/// The target as it has to be after an import of everything.
+/// Checks the target after an import of everything.
 async fn assert_moved(source: &MemoryStorage, target: &MemoryStorage) {
     let compared = compare(source, target).await;
     assert!(compared.is_equal(), "not the same, or in another order: {compared:?}");
@@ -89,7 +89,7 @@ async fn assert_moved(source: &MemoryStorage, target: &MemoryStorage) {
 }
 
 #[test]
-fn what_is_moved_is_the_same_in_the_same_order_and_newer() {
+fn moved_objects_keep_content_and_order_at_newer_revisions() {
     run(async {
         let source = some_store(400).await;
         let target = MemoryStorage::new();
@@ -98,10 +98,10 @@ fn what_is_moved_is_the_same_in_the_same_order_and_newer() {
         assert_eq!(done.created, list(&*source).await.len() as u64);
         assert!(done.raised > 0 && !done.resumed);
         assert_moved(&source, &target).await;
-        // What the import noted for itself is gone, and would never be exported.
+        // The import's notes are removed and never exported.
         let again = exported(&*target).await;
         assert_eq!(checked(&again).end().records, done.created);
-        // A target that is ahead already needs no raising.
+        // A target that is ahead needs no raised clock.
         let far = some_store(2_000).await;
         let empty = list(&*far).await;
         for item in empty {
@@ -113,9 +113,9 @@ fn what_is_moved_is_the_same_in_the_same_order_and_newer() {
     });
 }
 
-/// A client that goes on from an old version must not be given changes that skip a removal.
+/// A client that resumes from an old version must not get changes that skip a removal.
 #[test]
-fn every_version_from_before_the_move_is_expired() {
+fn versions_from_before_the_move_are_expired() {
     run(async {
         let source = some_store(100).await;
         let clock = source.current_revision().await.unwrap();
@@ -126,7 +126,7 @@ fn every_version_from_before_the_move_is_expired() {
             let first = watch.next().await;
             assert!(matches!(first, Some(WatchItem::Expired { .. })), "from {old}: {first:?}");
         }
-        // Told to leave the clock alone, it does.
+        // The clock stays if requested.
         let target = MemoryStorage::new();
         let options = ImportOptions { keep_clock: true, ..ImportOptions::default() };
         let file = exported(&*source).await;
@@ -138,7 +138,7 @@ fn every_version_from_before_the_move_is_expired() {
 }
 
 #[test]
-fn an_export_shows_one_moment_while_writes_go_on() {
+fn export_shows_one_revision_despite_writes() {
     /// Writes to the store whenever a part of the export is written.
     struct Meddler {
         store: Arc<MemoryStorage>,
@@ -179,7 +179,7 @@ fn an_export_shows_one_moment_while_writes_go_on() {
 }
 
 #[test]
-fn an_export_that_compaction_overtakes_says_so_and_begins_anew() {
+fn export_overtaken_by_compaction_fails_and_file_export_restarts() {
     run(async {
         let store = some_store(9_000).await;
         let mut overtaken = 0;
@@ -190,7 +190,7 @@ fn an_export_that_compaction_overtakes_says_so_and_begins_anew() {
                 store.delete(&more, created).await.unwrap()
             };
             let gone = written.now_or_never().expect("the memory store answers at once");
-            // It is forgotten at once, and trimmed in steps that nobody here waits for.
+            // The compaction takes effect at once; its trimming continues in steps.
             let _ = store.compact(gone).now_or_never();
         };
         let mut each_time = |_| {
@@ -208,7 +208,7 @@ fn an_export_that_compaction_overtakes_says_so_and_begins_anew() {
         assert_eq!(overtaken, 1 + transfer::EXPORT_ATTEMPTS_MAX);
         assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 0, "a torn export was left behind");
 
-        // Overtaken once only: the second try has it all.
+        // Overtaken only once: the second try is complete.
         let mut once = Some(());
         let mut first_time = |_| {
             if once.take().is_some() {
@@ -225,7 +225,7 @@ fn an_export_that_compaction_overtakes_says_so_and_begins_anew() {
             let mode = std::fs::metadata(&path).unwrap().permissions().mode() & 0o777;
             assert_eq!(mode, 0o600, "the file holds Secrets");
         }
-        // And what is there is not replaced unless that is wanted.
+        // An existing file is replaced only if requested.
         let error = file.write(&*store, "a test", &mut |_| {}).await.unwrap_err();
         assert!(matches!(error, ExportError::Io(ref error) if error.kind() == io::ErrorKind::AlreadyExists), "{error}");
         ExportFile::new(&path, true).write(&*store, "a test", &mut |_| {}).await.unwrap();
@@ -233,7 +233,7 @@ fn an_export_that_compaction_overtakes_says_so_and_begins_anew() {
 }
 
 #[test]
-fn a_target_that_holds_something_is_refused_unless_told_otherwise() {
+fn import_into_nonempty_target_fails_by_default() {
     run(async {
         let source = some_store(50).await;
         let file = exported(&*source).await;
@@ -268,7 +268,7 @@ fn a_target_that_holds_something_is_refused_unless_told_otherwise() {
 }
 
 #[test]
-fn a_time_to_live_is_kept() {
+fn import_keeps_ttls() {
     run(async {
         let source = MemoryStorage::new();
         source.create(&key("for-ever"), "{}".into(), None).await.unwrap();
@@ -281,7 +281,7 @@ fn a_time_to_live_is_kept() {
         assert_eq!(list(&*target).await.len(), 2, "it went early");
         tokio::time::sleep(Duration::from_secs(120)).await;
         assert_eq!(list(&*target).await.len(), 1, "it stayed");
-        // One that lives for ever on one side only is a difference.
+        // A TTL on one side only is a difference.
         let forgetful = MemoryStorage::new();
         forgetful.create(&key("for-ever"), "{}".into(), Some(HOUR)).await.unwrap();
         assert_eq!(compare(&*target, &*forgetful).await.examples, [Difference::Ttl(key("for-ever"))]);
@@ -289,7 +289,7 @@ fn a_time_to_live_is_kept() {
 }
 
 #[test]
-fn objects_in_another_order_are_noticed() {
+fn compare_detects_another_order_of_changes() {
     run(async {
         let (one, other) = (MemoryStorage::new(), MemoryStorage::new());
         for name in ["a", "b", "c"] {
@@ -304,8 +304,8 @@ fn objects_in_another_order_are_noticed() {
     });
 }
 
-/// A store that fails after so many writes; a negative number is for ever sound. Whether the write that
-/// fails has happened is left to chance, as on a network.
+/// A store that fails after this many writes; a negative number means never. The failing write may
+/// or may not have taken effect, as on a network.
 struct Failing {
     inner: Arc<MemoryStorage>,
     left: AtomicI64,
@@ -373,7 +373,7 @@ impl Storage for Failing {
 }
 
 #[test]
-fn an_interrupted_import_of_something_else_is_not_mixed_with() {
+fn import_fails_after_an_interrupted_import_of_another_export() {
     run(async {
         let (one, other) = (some_store(400).await, some_store(41).await);
         let target = MemoryStorage::new();
@@ -390,7 +390,7 @@ fn an_interrupted_import_of_something_else_is_not_mixed_with() {
 }
 
 #[test]
-fn somebody_elses_write_in_between_is_noticed() {
+fn write_of_another_client_during_import_is_detected() {
     run(async {
         let source = some_store(40).await;
         let file = exported(&*source).await;
@@ -411,10 +411,10 @@ fn somebody_elses_write_in_between_is_noticed() {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(64))]
 
-    /// Cut off after any number of writes, as often as it takes: in the end all is there, in order and
-    /// above the source's clock.
+    /// After interruptions at any number of writes, the import completes in order and above the
+    /// source's revision.
     #[test]
-    fn an_interrupted_import_goes_on(keys in 1..60_u64, cuts in proptest::collection::vec(0..160_i64, 0..6)) {
+    fn interrupted_import_continues(keys in 1..60_u64, cuts in proptest::collection::vec(0..160_i64, 0..6)) {
         run(async {
             let source = some_store(keys).await;
             let file = exported(&*source).await;
@@ -423,7 +423,8 @@ proptest! {
                 let cut = Arc::new(Failing { inner: target.clone(), left: AtomicI64::new(cut) });
                 match import(&cut, &file, IfExists::Fail).await {
                     Err(ImportError::Store { .. }) => {}
-                    // It got through: from here on it is a full store, which is refused.
+                    // The import succeeded, so the target is no longer empty and further imports
+                    // fail.
                     Ok(_) => return assert_moved(&source, &target).await,
                     Err(other) => panic!("{other}"),
                 }
@@ -433,9 +434,9 @@ proptest! {
         });
     }
 
-    /// A file that was cut or in which a bit is wrong never reaches the target.
+    /// A truncated or damaged file never reaches the target.
     #[test]
-    fn what_is_not_whole_is_refused_before_anything_is_written(cut in any::<prop::sample::Index>(), bit in 0..8_u8) {
+    fn damaged_export_is_rejected_before_any_write(cut in any::<prop::sample::Index>(), bit in 0..8_u8) {
         run(async {
             let file = exported(&*some_store(30).await).await;
             let at = cut.index(file.len());
@@ -451,7 +452,7 @@ proptest! {
 }
 
 #[test]
-fn an_inspection_finds_what_is_not_as_it_should_be() {
+fn inspection_finds_misplaced_and_undecodable_objects() {
     run(async {
         let store = some_store(20).await;
         let objects = list(&*store).await.len() as u64;
@@ -480,9 +481,9 @@ mod embedded {
 
     use super::*;
 
-    /// A new embedded store is the old one: revisions, clock, TTLs.
+    /// A new embedded store keeps the revisions, the clock and the TTLs of its source.
     #[test]
-    fn a_new_embedded_store_keeps_revisions_and_clock() {
+    fn embedded_store_from_export_keeps_revisions_and_clock() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("store");
         let source = run(async {
@@ -503,7 +504,7 @@ mod embedded {
             assert_eq!(list(&*store).await, list(&*source).await);
             assert!(compare(&*source, &*store).await.is_equal());
             assert!(store.verify().await.unwrap().is_clean());
-            // Out of it again, it is the same export.
+            // Exported again, the content is identical.
             let again = checked(&exported(&*store).await);
             assert_eq!(again.identity(), checked(&file).identity());
             store.close().await;
@@ -514,9 +515,10 @@ mod embedded {
         assert!(exists, "{error}");
     }
 
-    /// A backup older than what clients have seen: their versions have to be expired, not refused.
+    /// With a backup older than what clients have seen, their versions must expire instead of
+    /// failing.
     #[test]
-    fn the_clock_of_an_old_backup_can_be_set_on() {
+    fn clock_of_an_old_backup_can_be_raised() {
         let far = Revision::new(10_000);
         let (source, dir) = (run(some_store(30)), tempfile::tempdir().unwrap());
         let file = run(exported(&*source));
@@ -538,9 +540,9 @@ mod embedded {
         });
     }
 
-    /// etcd can change several keys in one transaction; this store cannot show that.
+    /// etcd can change several keys in one transaction; this store cannot represent that.
     #[test]
-    fn keys_of_one_transaction_get_revisions_of_their_own() {
+    fn keys_of_one_transaction_get_separate_revisions() {
         let header = transfer::ExportHeader {
             source: "a test".into(),
             revision: Revision::new(12),

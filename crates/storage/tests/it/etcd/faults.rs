@@ -1,5 +1,5 @@
-//! Faults that concern more than one connection: a history that is replaced, leaders that change,
-//! black holes, storms, compaction that overtakes. Each prints how long recovery took.
+//! Faults that affect more than one connection: a replaced history, leader changes, black holes,
+//! reconnect storms, overtaking compaction. Each test prints its recovery time.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -11,7 +11,7 @@ use listwatch_storage::etcd3::{ConnectError, DEAD_AFTER, Etcd3, Etcd3Options};
 use listwatch_storage::{ListQuery, ReadError, Storage, StoreEvent, StoreFault, Watch, WatchItem};
 use tokio::time::timeout;
 
-use super::proxy::{Door, Proxy};
+use super::proxy::{NewConnections, Proxy};
 use super::raw::Raw;
 use super::server::{self, Member};
 use super::{
@@ -19,7 +19,7 @@ use super::{
     next_event, pod, pods, report, truth,
 };
 
-/// Reads a watch to its end, which has to be Expired; returns what came before.
+/// Reads a watch until its required Expired; returns the events before it.
 async fn until_expired(watch: &mut Watch) -> Vec<StoreEvent> {
     let mut events = Vec::new();
     loop {
@@ -46,8 +46,8 @@ async fn restarted(mut member: Member, change: impl FnOnce(&Member) + Send + 'st
 
 // ------------------------------------------------------------------------ another history
 
-/// Everything that a store says after its etcd went back from `before`: the watch is over, one call
-/// may fail with the reason, and then the store serves what is there.
+/// Checks a store whose etcd was restored to before `before`: the watch has ended, one call may
+/// fail with the reason, and then the store serves the current state.
 async fn check_noticed(store: &Etcd3, watch: &mut Watch, before: Revision, expected: &[&str], what: &str) {
     let begun = Instant::now();
     assert!(until_expired(watch).await.is_empty(), "promise: nothing of another history is handed out");
@@ -56,7 +56,7 @@ async fn check_noticed(store: &Etcd3, watch: &mut Watch, before: Revision, expec
     let names: Vec<_> = page.items.iter().map(|item| item.key.name()).collect();
     assert_eq!(names, expected, "what etcd holds now is served");
 
-    // A place of the former history is none of the present one, whoever asks for it.
+    // A revision of the former history is invalid in the current one for every client.
     if page.revision < before {
         let mut late = store.watch(pods(), before).await.unwrap();
         assert!(until_expired(&mut late).await.is_empty());
@@ -67,7 +67,7 @@ async fn check_noticed(store: &Etcd3, watch: &mut Watch, before: Revision, expec
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn an_older_backup_is_noticed_and_every_watch_is_told() {
+async fn restored_older_backup_is_detected_and_every_watch_expires() {
     let Some(binary) = binary() else { return };
     let mut member = Member::start_one(&binary, &[]);
     let store = connect(&[&member.url]).await;
@@ -86,7 +86,7 @@ async fn an_older_backup_is_noticed_and_every_watch_is_told() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn an_emptied_etcd_is_noticed_by_a_read() {
+async fn emptied_etcd_is_detected_by_a_read() {
     let Some(binary) = binary() else { return };
     let member = Member::start_one(&binary, &[]);
     let store = connect(&[&member.url]).await;
@@ -95,7 +95,7 @@ async fn an_emptied_etcd_is_noticed_by_a_read() {
     }
     let before = store.current_revision().await.unwrap();
     let member = restarted(member, Member::wipe).await;
-    // Nobody watches. The first read finds out and says so; a list would show an empty store.
+    // Without a watch, the first read must fail; a list would show an empty store.
     let refused = loop {
         match store.list(ListQuery { range: pods(), at: None, limit: 0 }).await {
             Err(ReadError::Fault(StoreFault::Unavailable(_))) => {}
@@ -110,9 +110,9 @@ async fn an_emptied_etcd_is_noticed_by_a_read() {
     drop(member);
 }
 
-/// Events alone show how far etcd was: here nothing else did, and the watch that had them is gone.
+/// Only events showed etcd's revision here, and their watch is gone.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn etcd_that_went_back_behind_the_events_of_a_watch_is_noticed_by_a_read() {
+async fn restored_etcd_is_detected_from_events_of_an_ended_watch() {
     let Some(binary) = binary() else { return };
     let mut member = Member::start_one(&binary, &[]);
     let writer = connect(&[&member.url]).await;
@@ -153,8 +153,8 @@ async fn a_new_history_that_has_outgrown_the_old_one_is_noticed_too() {
     next_event(&mut watch).await;
     let before = store.current_revision().await.unwrap();
 
-    // Nobody can look while etcd is emptied and grows past the old revision.
-    proxy.set_door(Door::Closed);
+    // No read is possible while etcd is emptied and passes the old revision.
+    proxy.set_new_connections(NewConnections::Closed);
     proxy.hang_up();
     let _member = restarted(member, Member::wipe).await;
     let direct = connect(&[&url]).await;
@@ -164,13 +164,13 @@ async fn a_new_history_that_has_outgrown_the_old_one_is_noticed_too() {
         certainly_create(&direct, &name).await;
         names.push(name);
     }
-    proxy.set_door(Door::Open);
+    proxy.set_new_connections(NewConnections::Open);
     let names: Vec<&str> = names.iter().map(String::as_str).collect();
     check_noticed(&store, &mut watch, before, &names, "etcd emptied and grown past the old revision").await;
 }
 
 #[tokio::test]
-async fn members_of_two_clusters_are_refused_at_the_start() {
+async fn members_of_two_clusters_are_rejected_at_start() {
     let Some(binary) = binary().filter(|_| !server::is_plain()) else { return };
     let members = ["one", "two"].map(|name| Member::start_one(&binary, &[&format!("--initial-cluster-token={name}")]));
     let options = Etcd3Options::new(members.iter().map(|member| member.url.clone()));
@@ -180,7 +180,7 @@ async fn members_of_two_clusters_are_refused_at_the_start() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_member_that_turns_into_another_cluster_is_left_out() {
+async fn member_of_another_cluster_is_skipped() {
     let Some(binary) = binary().filter(|_| !server::is_plain()) else { return };
     let member = Member::start_one(&binary, &[]);
     let stranger = Member::start_one(&binary, &["--initial-cluster-token=another"]);
@@ -193,12 +193,12 @@ async fn a_member_that_turns_into_another_cluster_is_left_out() {
     }
     let first = store.create(&pod("first"), "{}".into(), None).await.unwrap();
 
-    // One of the two addresses now leads to an etcd of somebody else.
+    // One of the two addresses now leads to another etcd.
     proxy.redirect(&stranger.url);
     proxy.hang_up();
     for n in 0..10 {
         assert_eq!(list(&store, 0).await.items.len(), 1 + n, "reads show the store, whom they ask first");
-        // A write that went astray is not acknowledged; whoever tries again meets the store.
+        // A write to the wrong etcd is not acknowledged; a retry reaches the store.
         certainly_create(&store, &format!("p{n}")).await;
     }
     let last = certainly_create(&store, "zz-last").await;
@@ -211,7 +211,7 @@ async fn a_member_that_turns_into_another_cluster_is_left_out() {
 
 // ------------------------------------------------------------------------ leaders
 
-/// Which member leads, as soon as one does.
+/// Waits for a leader and returns its index.
 async fn leader(members: &[Member], without: Option<usize>) -> usize {
     let deadline = Instant::now() + PATIENCE;
     loop {
@@ -230,14 +230,14 @@ async fn leader(members: &[Member], without: Option<usize>) -> usize {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_leader_that_changes_under_writes_costs_no_event() {
+async fn leader_change_during_writes_loses_no_event() {
     let Some(binary) = binary().filter(|_| !server::is_plain()) else { return };
     let mut members = tokio::task::spawn_blocking(move || Member::start_cluster(&binary, 3)).await.unwrap();
     leader(&members, None).await;
     let urls: Vec<_> = members.iter().map(|member| member.url.clone()).collect();
     let store = Etcd3::connect(Etcd3Options::new(urls.clone())).await.expect("a cluster with a leader answers");
     let start = store.current_revision().await.unwrap();
-    // One at each member.
+    // One watch at each member.
     let mut watches = Vec::new();
     for _ in 0..3 {
         watches.push(store.watch(pods(), start).await.unwrap());
@@ -293,11 +293,11 @@ async fn a_leader_that_changes_under_writes_costs_no_event() {
 // ------------------------------------------------------------------------ connections
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_black_hole_is_left_as_soon_as_it_ends() {
-    // Not a time at which a try ends anyway: 20 s until the watch is dead, 5 s for each try.
+async fn watch_recovers_soon_after_a_black_hole_ends() {
+    // Not a multiple of the timeouts: 20 s until the watch is dead, 5 s for each try.
     const OUTAGE: Duration = Duration::from_secs(22);
-    // What was tried last may have begun just before the end: an opening that times out, and a rest.
-    // A connection that was made in the hole stays dead and must not be used again.
+    // The last try may have begun just before the end: an opening that times out, and a pause. A
+    // connection made during the outage stays dead and must not be reused.
     const BOUND: Duration = Duration::from_secs(5 + 3);
     let Some(binary) = binary() else { return };
     let member = Member::start_one(&binary, &[]);
@@ -307,8 +307,8 @@ async fn a_black_hole_is_left_as_soon_as_it_ends() {
     let start = store.current_revision().await.unwrap();
     let mut watch = store.watch(pods(), start).await.unwrap();
 
-    // Old connections and new ones stand and carry nothing, as behind a firewall that drops.
-    proxy.set_door(Door::BlackHole);
+    // All connections stay open but forward nothing, as behind a firewall that drops packets.
+    proxy.set_new_connections(NewConnections::BlackHole);
     proxy.swallow();
     let begun = Instant::now();
     let sick = store.health().await;
@@ -319,7 +319,7 @@ async fn a_black_hole_is_left_as_soon_as_it_ends() {
         last = direct.create(&pod(format!("p{n:02}")), "{}".into(), None).await.unwrap();
     }
     tokio::time::sleep(OUTAGE.saturating_sub(begun.elapsed())).await;
-    proxy.set_door(Door::Open);
+    proxy.set_new_connections(NewConnections::Open);
 
     let back = Instant::now();
     let seen = follow(&mut watch, last).await;
@@ -331,7 +331,7 @@ async fn a_black_hole_is_left_as_soon_as_it_ends() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_storm_of_watches_on_one_connection_comes_back_whole() {
+async fn thousand_watches_recover_after_a_reconnect_storm() {
     const WATCHES: usize = 1_000;
     let Some(binary) = binary() else { return };
     let member = Member::start_one(&binary, &[]);
@@ -369,7 +369,7 @@ async fn a_storm_of_watches_on_one_connection_comes_back_whole() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_lease_that_ends_while_nobody_is_connected_is_told_once() {
+async fn lease_expiry_during_a_disconnect_is_delivered_once() {
     let Some(binary) = binary() else { return };
     let member = Member::start_one(&binary, &[]);
     let proxy = Proxy::start(&member.url).await;
@@ -381,7 +381,7 @@ async fn a_lease_that_ends_while_nobody_is_connected_is_told_once() {
         store.create(&pod(format!("e{n}")), "{\"e\":1}".into(), Some(Duration::from_secs(1))).await.unwrap();
         next_event(&mut watch).await;
     }
-    proxy.set_door(Door::Closed);
+    proxy.set_new_connections(NewConnections::Closed);
     proxy.hang_up();
     let begun = Instant::now();
     while !list(&direct, 0).await.items.is_empty() {
@@ -389,7 +389,7 @@ async fn a_lease_that_ends_while_nobody_is_connected_is_told_once() {
         tokio::time::sleep(Duration::from_millis(50)).await;
     }
     let last = direct.create(&pod("zz-last"), "{}".into(), None).await.unwrap();
-    proxy.set_door(Door::Open);
+    proxy.set_new_connections(NewConnections::Open);
     let back = Instant::now();
     let seen = follow(&mut watch, last).await;
     report("a lease ended while disconnected: its removals", back.elapsed());
@@ -406,7 +406,7 @@ async fn a_lease_that_ends_while_nobody_is_connected_is_told_once() {
 // ------------------------------------------------------------------------ large and slow
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_revision_in_many_fragments_is_handed_out_as_one() {
+async fn revision_in_many_fragments_is_delivered_as_one() {
     const KEYS: usize = 12;
     const BYTES: usize = 1 << 20;
     let Some(binary) = binary() else { return };
@@ -422,7 +422,8 @@ async fn a_revision_in_many_fragments_is_handed_out_as_one() {
     let after = i64::try_from(start.get()).unwrap() + 1;
     let mut plain = raw.watch("/registry/pods/", "/registry/pods0", after).await;
 
-    // All of them go at one revision: 12 MiB of events, of which etcd takes 1.5 MiB at a time.
+    // All keys are removed at one revision: 12 MiB of events, of which etcd sends 1.5 MiB at a
+    // time.
     raw.lease_revoke(lease).await;
     let (mut fragments, mut removed) = (0, 0);
     while removed < KEYS {
@@ -445,7 +446,7 @@ async fn a_revision_in_many_fragments_is_handed_out_as_one() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn compaction_under_a_lagging_watcher_troubles_nobody_else() {
+async fn compaction_under_a_lagging_watcher_affects_no_other_watch() {
     let Some(binary) = binary() else { return };
     let member = Member::start_one(&binary, &[]);
     let store = connect(&[&member.url]).await;
@@ -461,7 +462,7 @@ async fn compaction_under_a_lagging_watcher_troubles_nobody_else() {
         }
         seen
     });
-    // More than all buffers on the way hold together, and history is forgotten while it is written.
+    // More data than all buffers hold, with history compacted meanwhile.
     let mut created = Vec::new();
     for n in 0..600 {
         created.push(store.create(&pod(format!("s{n:03}")), vec![b'x'; 200_000].into(), None).await.unwrap());
@@ -486,7 +487,7 @@ async fn compaction_under_a_lagging_watcher_troubles_nobody_else() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_list_that_is_slower_than_compaction_ends_and_is_true() {
+async fn list_slower_than_compaction_completes_consistently() {
     const OBJECTS: usize = 15_000;
     let Some(binary) = binary() else { return };
     let member = Member::start_one(&binary, &[]);
@@ -496,7 +497,7 @@ async fn a_list_that_is_slower_than_compaction_ends_and_is_true() {
         let puts = (from..from + 100).map(|n| (format!("/registry/pods/ns/p{n:05}"), b"{}".to_vec()));
         raw.put_all(puts, 0).await;
     }
-    // Each write is followed by a compaction right up to it: every page finds its revision gone.
+    // Each write is followed by a compaction up to it, so every page finds its revision compacted.
     let counter = "/registry/pods/ns/counter";
     let task = tokio::spawn({
         let raw = raw.clone();
@@ -513,7 +514,7 @@ async fn a_list_that_is_slower_than_compaction_ends_and_is_true() {
             unreachable!("rounds do not run out")
         }
     });
-    // Who pages by himself does not get far here.
+    // A client that pages itself does not complete here.
     let first = list(&store, 1_000).await;
     let begin = format!("{}\0", first.items[999].key);
     let next = ListQuery { range: pods().starting_at(&begin), at: Some(first.revision), limit: 1_000 };
@@ -545,7 +546,7 @@ async fn a_list_that_is_slower_than_compaction_ends_and_is_true() {
 
 // ------------------------------------------------------------------------ progress
 
-/// Since when etcd's answers to progress requests do not overtake events (etcd #15220).
+/// Whether etcd's progress does not overtake events (etcd #15220).
 fn promises_progress(version: &str) -> bool {
     let numbers: Vec<u32> = version.split(['.', '-']).filter_map(|number| number.parse().ok()).collect();
     match numbers[..] {
@@ -556,7 +557,7 @@ fn promises_progress(version: &str) -> bool {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn progress_is_true_under_writes_and_not_asked_for_where_it_would_not_be() {
+async fn progress_is_reliable_under_writes_or_not_requested() {
     const OBJECTS: usize = 2_000;
     let Some(binary) = binary() else { return };
     let member = Member::start_one(&binary, &[]);
@@ -575,7 +576,7 @@ async fn progress_is_true_under_writes_and_not_asked_for_where_it_would_not_be()
             for n in (writer..OBJECTS).step_by(8) {
                 let created = store.create(&pod(format!("p{n}")), "{}".into(), None).await.expect("a write");
                 acknowledged.lock().unwrap().push(created);
-                // Something else moves the revision too.
+                // Another resource also increases the revision.
                 let other = Key::new("nodes", None, &format!("n{n}")).expect("a valid name");
                 store.create(&other, "{}".into(), None).await.expect("a write");
             }
@@ -584,7 +585,7 @@ async fn progress_is_true_under_writes_and_not_asked_for_where_it_would_not_be()
     let mut seen = std::collections::BTreeSet::new();
     let (mut answers, mut floor) = (0, Revision::ZERO);
     while seen.len() < OBJECTS {
-        // Before the item is taken: what is written behind its back is not its business.
+        // Requested before the item is taken, so later writes do not matter.
         watch.request_progress();
         match timeout(PATIENCE, watch.next()).await.expect("an item comes").expect("no end without a word") {
             WatchItem::Event(event) => {
@@ -608,7 +609,7 @@ async fn progress_is_true_under_writes_and_not_asked_for_where_it_would_not_be()
         return;
     }
     assert!(answers > 0, "the test asked for progress while events came");
-    // At rest it comes up to the present, past what others wrote last.
+    // At rest, progress reaches the current revision, past the writes of others.
     let now = store.current_revision().await.unwrap();
     while floor < now {
         watch.request_progress();
@@ -622,8 +623,8 @@ async fn progress_is_true_under_writes_and_not_asked_for_where_it_would_not_be()
 // ------------------------------------------------------------------------ what others wrote
 
 #[tokio::test]
-async fn what_a_kube_apiserver_wrote_is_handed_out_byte_for_byte() {
-    // A custom resource as kube-apiserver stores it, a built-in one (protobuf), and plain rubbish.
+async fn values_of_a_kube_apiserver_are_delivered_byte_for_byte() {
+    // A custom resource as kube-apiserver stores it, a built-in one (protobuf), and garbage.
     let widget = r#"{"apiVersion":"example.com/v1","kind":"Widget","metadata":{"creationTimestamp":"2026-11-21T22:48:13Z","generation":1,"managedFields":[{"apiVersion":"example.com/v1","fieldsType":"FieldsV1","fieldsV1":{"f:spec":{".":{},"f:size":{}}},"manager":"kubectl","operation":"Update","time":"2026-11-21T22:48:13Z"}],"name":"one","namespace":"default","uid":"334f124c-6d8d-4857-b037-49e05cbef52a"},"spec":{"size":3}}
 "#;
     let values: [(&str, &[u8]); 3] =

@@ -1,5 +1,5 @@
-//! A gRPC gateway in front of an etcd that refuses one method on command, as some versions of etcd
-//! refuse `Maintenance.Status` to users without the role `root`.
+//! A gRPC gateway in front of an etcd that rejects one method on command, as some versions of etcd
+//! reject `Maintenance.Status` for users without the role `root`.
 
 use std::convert::Infallible;
 use std::sync::Arc;
@@ -14,7 +14,7 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
 
-/// The method that is refused.
+/// The rejected method.
 const STATUS: &str = "/etcdserverpb.Maintenance/Status";
 
 /// A gateway in front of one address.
@@ -29,12 +29,12 @@ pub(crate) struct Gateway {
 struct Shared {
     denies: AtomicBool,
     denied: AtomicUsize,
-    /// Connections that exist now are closed.
+    /// Closes the current connections.
     hang_up: watch::Sender<u64>,
 }
 
 impl Gateway {
-    /// A gateway in front of `target` (`http://host:port`) that refuses nothing yet.
+    /// Starts a gateway in front of `target` (`http://host:port`) that rejects nothing yet.
     pub(crate) async fn start(target: &str) -> Gateway {
         let target = target.split("//").nth(1).expect("a URL").to_owned();
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
@@ -56,17 +56,17 @@ impl Gateway {
         Gateway { url, shared, task }
     }
 
-    /// `Maintenance.Status` is refused from now on, or no longer.
+    /// Rejects `Maintenance.Status` from now on, or stops doing so.
     pub(crate) fn deny_status(&self, denies: bool) {
         self.shared.denies.store(denies, Ordering::Relaxed);
     }
 
-    /// How often it was refused.
+    /// The number of rejections.
     pub(crate) fn denied(&self) -> usize {
         self.shared.denied.load(Ordering::Relaxed)
     }
 
-    /// Closes the connections of the present, as a member that is restarted does.
+    /// Closes the current connections, as a restarted member does.
     pub(crate) fn hang_up(&self) {
         self.shared.hang_up.send_modify(|count| *count += 1);
     }
@@ -81,7 +81,7 @@ impl Drop for Gateway {
 
 type Body = BoxBody<Bytes, hyper::Error>;
 
-/// Carries the calls of one connection.
+/// Forwards the calls of one connection.
 async fn serve(client: TcpStream, target: &str, shared: Arc<Shared>) {
     let Ok(upstream) = TcpStream::connect(target).await else { return };
     let handshake = hyper::client::conn::http2::handshake(TokioExecutor::new(), TokioIo::new(upstream)).await;
@@ -101,14 +101,14 @@ async fn serve(client: TcpStream, target: &str, shared: Arc<Shared>) {
     });
     let served =
         hyper::server::conn::http2::Builder::new(TokioExecutor::new()).serve_connection(TokioIo::new(client), service);
-    // Either side's end is the end of both.
+    // The end of either side ends both.
     tokio::select! {
         _ = served => {}
         _ = connection => {}
     }
 }
 
-/// An answer of gRPC that has no message.
+/// A gRPC response without a message.
 fn refusal(code: &str, words: &str) -> Response<Body> {
     Response::builder()
         .header("content-type", "application/grpc")

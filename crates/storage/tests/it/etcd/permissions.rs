@@ -1,9 +1,9 @@
-//! What an etcd user needs: readwrite on the prefix and on the compactor's key, and nothing else.
+//! The permissions that an etcd user needs: readwrite on the prefix and on the compactor's key.
 
 use super::gateway::Gateway;
 use super::*;
 
-/// Turns authentication on; the user `listwatch` may read and write below `/registry/`.
+/// Enables authentication; the user `listwatch` may read and write below `/registry/`.
 async fn enable_auth(member: &Member) {
     let raw = Raw::connect(&member.url);
     raw.add_user("root", "secret").await;
@@ -20,7 +20,7 @@ fn options_of(user: &str, url: &str) -> Etcd3Options {
 }
 
 #[tokio::test]
-async fn a_user_needs_the_prefix_and_only_compaction_may_need_more() {
+async fn user_needs_only_the_prefix_except_for_compaction() {
     let Some(binary) = binary() else { return };
     let member = Member::start_one(&binary, &[]);
     enable_auth(&member).await;
@@ -45,7 +45,7 @@ async fn a_user_needs_the_prefix_and_only_compaction_may_need_more() {
     assert_eq!(root.compact(updated).await, Ok(()));
     options.user = Some(("listwatch".into(), "secret".into()));
 
-    // Elsewhere in etcd it may do nothing, and says so at the start.
+    // Outside of its prefix the user has no access, and connecting fails.
     options.prefix = "/elsewhere".to_owned();
     let refused = Etcd3::connect(options).await.unwrap_err();
     assert!(matches!(refused, ConnectError::Denied { .. }), "{refused:?}");
@@ -72,7 +72,7 @@ async fn etcd_that_denies_its_status_serves_a_user_that_has_the_prefix() {
     let stats = store.stats().await.expect("statistics need the prefix only");
     assert_eq!((&*stats.description, stats.keys, stats.disk_bytes), ("etcd", Some(1), None));
 
-    // A user who may not use the prefix is refused all the same, and so is a wrong password.
+    // A user without access to the prefix is still rejected, and so is a wrong password.
     let mut elsewhere = options_of("listwatch", &gateway.url);
     elsewhere.prefix = "/elsewhere".to_owned();
     let mut wrong = options_of("listwatch", &gateway.url);
@@ -83,7 +83,7 @@ async fn etcd_that_denies_its_status_serves_a_user_that_has_the_prefix() {
     }
 }
 
-/// The members of a cluster are replaced by a version that denies its status, while watches run.
+/// The members of a cluster are replaced by a version that denies its status while watches run.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn rolling_upgrade_to_an_etcd_that_denies_its_status_ends_no_watch() {
     let Some(binary) = binary() else { return };
@@ -98,16 +98,16 @@ async fn rolling_upgrade_to_an_etcd_that_denies_its_status_ends_no_watch() {
         gateway.deny_status(true);
         gateway.hang_up();
         last = certainly_create(&store, &format!("after{round}")).await;
-        // More denials in a row than end a watch whose credential is refused.
+        // More denials in a row than end a watch with a rejected credential.
         seen.extend(follow(&mut watch, last).await);
     }
     assert!(gateway.denied() >= 4, "each connection asks for the version, {} did", gateway.denied());
     assert_same(&seen, &truth(&member.url, start, last).await);
 }
 
-/// Where the status is denied, the header of a read tells the clusters apart.
+/// If the status is denied, the header of a read identifies the cluster.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn members_of_two_clusters_are_refused_although_they_deny_their_status() {
+async fn members_of_two_clusters_are_rejected_despite_denied_status() {
     let Some(binary) = binary() else { return };
     let members = ["one", "two"].map(|name| Member::start_one(&binary, &[&format!("--initial-cluster-token={name}")]));
     let mut gateways = Vec::new();

@@ -1,4 +1,4 @@
-//! A TCP proxy that misbehaves on command: it cuts connections, and it swallows bytes.
+//! A TCP proxy with faults on command: it cuts connections and swallows bytes.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, AtomicU8, AtomicUsize, Ordering};
@@ -19,31 +19,31 @@ pub(crate) struct Proxy {
 
 #[derive(Default)]
 struct Faults {
-    /// Every connection is cut after so many bytes towards the client; negative: never.
+    /// Bytes towards the client after which every connection is cut; negative for never.
     cut_after: AtomicI64,
-    /// Connections that exist now carry nothing any more, and are not closed.
+    /// Current connections stay open but forward nothing.
     blackhole: watch::Sender<u64>,
-    /// Connections that exist now are closed.
+    /// Current connections are closed.
     hang_up: watch::Sender<u64>,
-    /// What becomes of new connections: a [`Door`].
+    /// The handling of new connections: a [`NewConnections`].
     door: AtomicU8,
     cuts: AtomicUsize,
 }
 
-/// What becomes of new connections.
+/// The handling of new connections.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
-pub(crate) enum Door {
-    /// They are carried.
+pub(crate) enum NewConnections {
+    /// New connections are forwarded.
     Open,
-    /// They are closed at once.
+    /// New connections are closed at once.
     Closed,
-    /// They stand and carry nothing.
+    /// New connections stay open but forward nothing.
     BlackHole,
 }
 
 impl Proxy {
-    /// A proxy in front of `target` (`http://host:port`) that does no harm yet.
+    /// Starts a proxy in front of `target` (`http://host:port`) without faults.
     pub(crate) async fn start(target: &str) -> Proxy {
         let target = watch::Sender::new(address(target));
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
@@ -58,33 +58,33 @@ impl Proxy {
         Proxy { url, target, faults, task }
     }
 
-    /// From now on new connections lead elsewhere.
+    /// Forwards new connections to another target.
     pub(crate) fn redirect(&self, target: &str) {
         self.target.send_replace(address(target));
     }
 
-    /// From now on every new connection is cut after so many bytes towards the client, wherever
-    /// in a frame that may be.
+    /// Cuts every new connection after this many bytes towards the client, wherever in a frame that
+    /// is.
     pub(crate) fn cut_every(&self, bytes: i64) {
         self.faults.cut_after.store(bytes, Ordering::Relaxed);
     }
 
-    /// Closes the connections of now.
+    /// Closes the current connections.
     pub(crate) fn hang_up(&self) {
         self.faults.hang_up.send_modify(|generation| *generation += 1);
     }
 
-    /// From now on this becomes of new connections.
-    pub(crate) fn set_door(&self, door: Door) {
+    /// Sets the handling of new connections.
+    pub(crate) fn set_new_connections(&self, door: NewConnections) {
         self.faults.door.store(door as u8, Ordering::SeqCst);
     }
 
-    /// How often a connection was cut.
+    /// The number of cut connections.
     pub(crate) fn cuts(&self) -> usize {
         self.faults.cuts.load(Ordering::Relaxed)
     }
 
-    /// The connections of now carry nothing any more and stay open: what a pulled cable looks like.
+    /// Stops forwarding on the current connections without closing them, like a pulled cable.
     pub(crate) fn swallow(&self) {
         self.faults.blackhole.send_modify(|generation| *generation += 1);
     }
@@ -105,10 +105,10 @@ async fn carry(client: TcpStream, target: String, faults: Arc<Faults>) {
     let mut swallowed = faults.blackhole.subscribe();
     let mut hung_up = faults.hang_up.subscribe();
     let door = faults.door.load(Ordering::SeqCst);
-    if door == Door::Closed as u8 {
+    if door == NewConnections::Closed as u8 {
         return;
     }
-    if door == Door::BlackHole as u8 {
+    if door == NewConnections::BlackHole as u8 {
         return std::future::pending().await;
     }
     let Ok(server) = TcpStream::connect(target).await else { return };

@@ -1,4 +1,4 @@
-//! etcd's gRPC API as the tests need it, beside the store under test: [`Raw`].
+//! A client of etcd's gRPC API for tests, independent of the store under test: [`Raw`].
 
 use bytes::Bytes;
 use prost::Message;
@@ -149,7 +149,7 @@ impl Raw {
         self.call(path::STATUS, StatusRequest {}).await
     }
 
-    /// The same of a member that may be away.
+    /// The status of a member that may be unreachable.
     pub(crate) async fn try_status(&self) -> Result<StatusResponse, Status> {
         self.try_call(path::STATUS, StatusRequest {}).await
     }
@@ -174,7 +174,7 @@ impl Raw {
             ..WatchCreateRequest::default()
         };
         let request = WatchRequest { request_union: Some(RequestUnion::Create(create)) };
-        // The stream of requests stays open: etcd ends a watch with it.
+        // The request stream stays open, because etcd ends a watch with it.
         let requests =
             futures_util::StreamExt::chain(futures_util::stream::iter([request]), futures_util::stream::pending());
         let mut grpc = self.grpc.clone();
@@ -183,7 +183,7 @@ impl Raw {
         grpc.streaming(Request::new(requests), path, ProstCodec::default()).await.expect("etcd agrees").into_inner()
     }
 
-    /// A user with a role of the same name.
+    /// Adds a user with a role of the same name.
     pub(crate) async fn add_user(&self, name: &str, password: &str) {
         let names = |other: &str| Names { name: name.to_owned(), other: other.to_owned() };
         let _: Empty = self.call("/etcdserverpb.Auth/UserAdd", names(password)).await;
@@ -191,7 +191,7 @@ impl Raw {
         let _: Empty = self.call("/etcdserverpb.Auth/UserGrantRole", names(name)).await;
     }
 
-    /// The role may read and write `key`, or `key..end`.
+    /// Grants the role read and write access to `key`, or to `key..end`.
     pub(crate) async fn allow(&self, role: &str, key: &str, end: &str) {
         let permission = Permission { kind: 2, key: key.into(), range_end: end.into() };
         let grant = RoleGrantPermission { name: role.to_owned(), permission: Some(permission) };

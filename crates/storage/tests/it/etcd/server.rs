@@ -1,4 +1,4 @@
-//! Real etcd processes for tests: found, started, stopped, killed, and never left behind.
+//! Starts and stops real etcd processes for tests, and leaves none behind.
 
 use std::io::{BufRead, BufReader};
 use std::net::TcpListener;
@@ -8,21 +8,21 @@ use std::time::{Duration, Instant};
 
 use tempfile::TempDir;
 
-/// A member has to answer within this time after its start.
+/// Time for a started member to answer.
 const START_PATIENCE: Duration = Duration::from_secs(30);
 
-/// What the environment offers.
+/// The etcd offered by the environment.
 pub(crate) enum Etcd {
     /// A binary to start.
     Binary(PathBuf),
-    /// `LISTWATCH_SKIP_ETCD=1`: somebody decided that these tests do not run here.
+    /// `LISTWATCH_SKIP_ETCD=1`: these tests are skipped.
     Skipped,
 }
 
 /// Finds an etcd binary: `LISTWATCH_ETCD`, else `etcd` on the PATH.
 ///
 /// # Panics
-/// When there is none, with what to do: a test that silently does not run proves nothing.
+/// When there is none, with instructions: a silently skipped test proves nothing.
 pub(crate) fn find() -> Etcd {
     if std::env::var_os("LISTWATCH_SKIP_ETCD").is_some_and(|value| value == "1") {
         return Etcd::Skipped;
@@ -49,13 +49,13 @@ pub(crate) fn is_plain() -> bool {
     plain
 }
 
-/// A running cluster that somebody else keeps: `LISTWATCH_ETCD_ENDPOINTS`.
+/// The endpoints of an external cluster: `LISTWATCH_ETCD_ENDPOINTS`.
 pub(crate) fn foreign_endpoints() -> Option<Vec<String>> {
     let endpoints = std::env::var("LISTWATCH_ETCD_ENDPOINTS").ok().filter(|endpoints| !endpoints.is_empty())?;
     Some(endpoints.split(',').map(|endpoint| endpoint.trim().to_owned()).collect())
 }
 
-/// Where one member lives. Its processes come and go.
+/// One member and its data, across restarts of its process.
 pub(crate) struct Member {
     binary: PathBuf,
     arguments: Vec<String>,
@@ -65,8 +65,8 @@ pub(crate) struct Member {
     process: Option<Process>,
 }
 
-/// An etcd below a shell that kills it as soon as our end of its pipe closes, so that a test
-/// process that is killed leaves nothing behind.
+/// An etcd below a shell that kills it when the test's end of a pipe closes, so that a killed test
+/// process leaves no etcd behind.
 struct Process {
     shell: Child,
     pid: u32,
@@ -132,7 +132,7 @@ impl Member {
             .collect()
     }
 
-    /// Starts the member on the data it has, and waits until it answers.
+    /// Starts the member on its existing data, and waits until it answers.
     pub(crate) fn start(&mut self) {
         self.launch();
         self.wait_until_it_answers();
@@ -153,7 +153,7 @@ wait $etcd"#;
             .arg(log)
             .arg(&self.binary)
             .args(&self.arguments)
-            // Debian's build wants to be told that it is not on one of its tested architectures.
+            // Debian's build requires this on some architectures.
             .env("ETCD_UNSUPPORTED_ARCH", std::env::consts::ARCH.replace("x86_64", "amd64").replace("aarch64", "arm64"))
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
@@ -176,29 +176,29 @@ wait $etcd"#;
         }
     }
 
-    /// What the member wrote to its log.
+    /// The member's log.
     pub(crate) fn log(&self) -> String {
         std::fs::read_to_string(self.dir.path().join("log")).unwrap_or_default()
     }
 
-    /// `SIGKILL`: it is gone at once, as in a crash. Its data stays.
+    /// Kills the member with `SIGKILL`, as in a crash. Its data stays.
     pub(crate) fn kill(&mut self) {
         self.process = None;
     }
 
-    /// Removes the data of a member that does not run, as an operator may who "starts over".
+    /// Removes the data of a stopped member, as an operator may.
     pub(crate) fn wipe(&self) {
         std::fs::remove_dir_all(self.data()).expect("the data of a member that has run");
     }
 
-    /// Copies the data of a member that does not run: a backup of this moment.
+    /// Copies the data of a stopped member, as a backup.
     pub(crate) fn backup(&self) -> TempDir {
         let backup = tempfile::tempdir().expect("a temporary directory");
         copy(&self.data(), backup.path());
         backup
     }
 
-    /// Puts a backup in the place of the data of a member that does not run.
+    /// Replaces the data of a stopped member by a backup.
     pub(crate) fn restore(&self, backup: &TempDir) {
         self.wipe();
         copy(backup.path(), &self.data());
@@ -209,12 +209,12 @@ wait $etcd"#;
         self.dir.path().join("data")
     }
 
-    /// `SIGSTOP`: its sockets stay open and nobody answers.
+    /// Stops the process with `SIGSTOP`: its sockets stay open without answers.
     pub(crate) fn stop(&self) {
         self.signal("STOP");
     }
 
-    /// `SIGCONT`.
+    /// Continues the process with `SIGCONT`.
     pub(crate) fn resume(&self) {
         self.signal("CONT");
     }
@@ -240,7 +240,7 @@ fn copy(from: &Path, to: &Path) {
 }
 
 fn free_ports(count: usize) -> Vec<u16> {
-    // All at once, so that they differ.
+    // All ports at once, so that they differ.
     let listeners: Vec<_> = (0..count).map(|_| TcpListener::bind("127.0.0.1:0").expect("a free port")).collect();
     listeners.iter().map(|listener| listener.local_addr().expect("a bound socket").port()).collect()
 }
