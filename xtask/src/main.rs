@@ -81,7 +81,7 @@ const VERBS: &[Verb] = &[
     Verb { name: "e2e", line: "the built server against real kubectl, curl and etcd", help: e2e::HELP, run: e2e::run },
     Verb {
         name: "codegen",
-        line: "the table of Kubernetes' types that protobuf needs, from their public definitions",
+        line: "the table of Kubernetes' built-in types, from their public definitions",
         help: codegen::HELP,
         run: codegen::run,
     },
