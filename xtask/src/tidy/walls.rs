@@ -1,0 +1,294 @@
+//! The rule `walls` by path: what a module must not use, how large a file and a crate may grow, and that each
+//! decision has a number of its own. The walls between crates show in manifests; `tidy.rs` checks those.
+
+use std::collections::BTreeMap;
+
+/// Modules that are plain values: they take inputs and the time, and return what follows. They use no runtime, no
+/// lock and no clock. A path that ends in `/` is a folder.
+const PURE: &[&str] = &[
+    "crates/apiserver/src/gc/facts.rs",
+    "crates/apiserver/src/openapi/",
+    "crates/apiserver/src/table/",
+    "crates/apply/src/",
+    "crates/cacher/src/bookmark.rs",
+    "crates/cacher/src/cache.rs",
+    "crates/cacher/src/history.rs",
+    "crates/cacher/src/hub.rs",
+    "crates/cacher/src/watcher.rs",
+    "crates/cel/src/",
+    "crates/client/src/delta_fifo/",
+    "crates/client/src/informer/merge.rs",
+    "crates/client/src/informer/view.rs",
+    "crates/client/src/reflector.rs",
+    "crates/client/src/reflector/",
+    "crates/client/src/work_queue/core.rs",
+    "crates/client/src/work_queue/ready.rs",
+    "crates/k8s-types/src/",
+    "crates/kinds/src/",
+    "crates/meta/src/",
+    "crates/schema/src/",
+    "crates/storage/src/embedded/plan.rs",
+    "crates/storage/src/embedded/recent.rs",
+    "crates/storage/src/embedded/record.rs",
+    "crates/storage/src/etcd3/pager.rs",
+    "crates/storage/src/mvcc.rs",
+    "crates/storage/src/retention.rs",
+    "crates/storage/src/ttl.rs",
+    "crates/validation/src/",
+    "crates/wire/src/",
+];
+
+/// What a pure module must not name.
+const IMPURE: &[&str] = &[
+    "tokio",
+    "parking_lot",
+    "Mutex",
+    "RwLock",
+    "Instant::now",
+    "SystemTime::now",
+    "UNIX_EPOCH.elapsed",
+    "OffsetDateTime::now_utc",
+];
+
+/// Pure modules that name one of [`IMPURE`] all the same: path, word, reason.
+const EXEMPT: &[(&str, &str, &str)] = &[
+    ("crates/cel/src/pattern.rs", "Instant::now", "fuel is charged by the time of a compilation"),
+    ("crates/client/src/reflector/server_memory.rs", "Mutex", "reflectors of one server share it"),
+    ("crates/meta/src/fuel.rs", "Instant::now", "fuel ends at the deadline of a request"),
+    ("crates/validation/src/clock.rs", "OffsetDateTime::now_utc", "the clock that others are given"),
+];
+
+/// Where the `http` crate may be used. A path that ends in `/*` stands for the files of a folder, without those of
+/// its subfolders.
+const HTTP: &[&str] = &[
+    "crates/access/src/",
+    "crates/apiserver/src/*",
+    "crates/apiserver/src/crd/approval.rs", // parses a URI
+    "crates/apiserver/src/filters/",
+    "crates/client/src/client.rs",
+    "crates/client/src/config/",
+    "crates/client/src/credentials.rs",
+    "crates/client/src/transport/",
+    "crates/sim/src/",
+];
+
+/// The longest that a source file may get, in lines.
+const FILE_LINES_MAX: usize = 900;
+
+/// Longer files, with their length when they were listed. A number here may only shrink.
+const LONG_FILES: &[(&str, usize)] = &[("crates/kinds/src/validate/volumes.rs", 903)];
+
+/// Sources that a command generates. They have no limit.
+const GENERATED: &[&str] = &["crates/k8s-types/src/table.rs"];
+
+/// The largest that a crate may get, in lines without tests.
+const CRATE_LINES_MAX: usize = 15_000;
+
+/// Larger crates, with their size when they were listed. A number here may only shrink.
+const LARGE_CRATES: &[(&str, usize)] = &[("apiserver", 27_000), ("kinds", 17_000)];
+
+/// Applies every wall to the tree: path from the root, and text.
+pub(super) fn check(files: &[(String, String)]) -> Vec<String> {
+    let mut complaints = Vec::new();
+    let mut crates: BTreeMap<&str, usize> = BTreeMap::new();
+    for (path, text) in files.iter().filter(|(path, _)| path.ends_with(".rs")) {
+        complaints.extend(file_size(path, text));
+        let Some(folder) = production_of(path) else { continue };
+        *crates.entry(folder).or_default() += production(text).count();
+        complaints.extend(purity(path, text));
+        complaints.extend(http(path, text));
+    }
+    complaints.extend(crates.into_iter().filter_map(|(folder, lines)| crate_size(folder, lines, LARGE_CRATES)));
+    complaints.extend(decisions(files.iter().map(|(path, _)| path.as_str())));
+    complaints
+}
+
+/// The folder of the crate whose production code a source belongs to.
+fn production_of(path: &str) -> Option<&str> {
+    let (folder, file) = path.strip_prefix("crates/")?.split_once("/src/")?;
+    let is_test = file.split('/').any(|part| part == "tests" || part == "tests.rs") || file.ends_with("_tests.rs");
+    (!is_test && !folder.contains('/')).then_some(folder)
+}
+
+/// The lines of a source with their numbers, without modules of tests.
+fn production(text: &str) -> impl Iterator<Item = (usize, &str)> {
+    let mut lines = text.lines().enumerate();
+    std::iter::from_fn(move || {
+        let (number, line) = lines.next()?;
+        if line.trim() != "#[cfg(test)]" {
+            return Some((number + 1, line));
+        }
+        // The item behind the attribute: up to the line that closes it, as rustfmt indents it.
+        let indent = &line[..line.len() - line.trim_start().len()];
+        for (_, line) in lines.by_ref() {
+            let ends_at_once =
+                line.starts_with(indent) && line.ends_with(';') && !line[indent.len()..].starts_with(' ');
+            if ends_at_once || line == format!("{indent}}}") {
+                break;
+            }
+        }
+        let (number, line) = lines.next()?;
+        Some((number + 1, line))
+    })
+}
+
+/// The code of a line, without its comment.
+fn code(line: &str) -> &str {
+    line.split("//").next().unwrap_or_default()
+}
+
+/// Whether a line of code has a word, which no letter, digit or `_` continues on either side.
+fn names(line: &str, word: &str) -> bool {
+    let part = |c: char| c.is_alphanumeric() || c == '_';
+    line.match_indices(word)
+        .any(|(at, found)| !line[..at].ends_with(part) && !line[at + found.len()..].starts_with(part))
+}
+
+fn is_listed(path: &str, list: &[&str]) -> bool {
+    list.iter().any(|entry| match entry.strip_suffix('*') {
+        Some(folder) => path.strip_prefix(folder).is_some_and(|file| !file.contains('/')),
+        None => path == *entry || (entry.ends_with('/') && path.starts_with(entry)),
+    })
+}
+
+/// A pure module waits for nobody and does not ask for the time: a test can then produce any order of events.
+fn purity(path: &str, text: &str) -> Vec<String> {
+    if !is_listed(path, PURE) {
+        return Vec::new();
+    }
+    let exempt = |word: &str| EXEMPT.iter().any(|(file, known, _)| *file == path && *known == word);
+    let mut complaints = Vec::new();
+    for (number, line) in production(text) {
+        for word in IMPURE.iter().filter(|word| names(code(line), word) && !exempt(word)) {
+            complaints.push(format!("{path}:{number}: a pure module must not use {word}"));
+        }
+    }
+    complaints
+}
+
+/// HTTP stays at the edge.
+fn http(path: &str, text: &str) -> Vec<String> {
+    if is_listed(path, HTTP) {
+        return Vec::new();
+    }
+    let uses = |line: &str| {
+        line.match_indices("http::")
+            .any(|(at, _)| !line[..at].ends_with(|c: char| c.is_alphanumeric() || "_:".contains(c)))
+    };
+    let found = production(text).find(|(_, line)| uses(code(line)));
+    found.map(|(number, _)| format!("{path}:{number}: this module must not use the http crate")).into_iter().collect()
+}
+
+/// One file does one thing; a long one does several.
+fn file_size(path: &str, text: &str) -> Option<String> {
+    let lines = text.lines().count();
+    let known = LONG_FILES.iter().find(|(file, _)| *file == path).map_or(FILE_LINES_MAX, |(_, max)| *max);
+    (lines > known && !GENERATED.contains(&path))
+        .then(|| format!("{path}:{lines}: longer than {known} lines; split it"))
+}
+
+/// A large crate is several, and it builds on one core.
+fn crate_size(folder: &str, lines: usize, large: &[(&str, usize)]) -> Option<String> {
+    let known = large.iter().find(|(listed, _)| *listed == folder).map(|(_, max)| *max);
+    match known {
+        Some(_) if lines <= CRATE_LINES_MAX => {
+            Some(format!("crates/{folder}: has {lines} lines and is no large crate anymore; take it off the list"))
+        }
+        _ if lines > known.unwrap_or(CRATE_LINES_MAX) => {
+            let max = known.unwrap_or(CRATE_LINES_MAX);
+            Some(format!("crates/{folder}: has {lines} lines without tests, more than {max}; split it"))
+        }
+        _ => None,
+    }
+}
+
+/// A number names one decision.
+fn decisions<'a>(paths: impl Iterator<Item = &'a str>) -> Vec<String> {
+    let mut known: BTreeMap<&str, &str> = BTreeMap::new();
+    let mut complaints = Vec::new();
+    for path in paths {
+        let Some(file) = path.strip_prefix("docs/decisions/") else { continue };
+        let Some((number, _)) = file.split_once('-') else { continue };
+        if let Some(first) = known.insert(number, file) {
+            complaints.push(format!("{path}: {first} has the number {number} too"));
+        }
+    }
+    complaints
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{check, crate_size, decisions, production};
+
+    /// Checks one planted file. Complaints about the size of its crate are left out.
+    #[track_caller]
+    fn planted(path: &str, text: &str, expected: &[&str]) {
+        let mut found = check(&[(path.to_owned(), text.to_owned())]);
+        found.retain(|complaint| complaint.starts_with(path));
+        let expected: Vec<String> = expected.iter().map(|complaint| format!("{path}:{complaint}")).collect();
+        assert_eq!(found, expected);
+    }
+
+    #[test]
+    fn pure_module_with_runtime_lock_or_clock_is_refused() {
+        let path = "crates/apply/src/planted.rs";
+        planted(path, "use tokio::sync::mpsc;\n", &["1: a pure module must not use tokio"]);
+        planted(path, "x\nuse parking_lot::Once;\n", &["2: a pure module must not use parking_lot"]);
+        planted(path, "use std::sync::{Arc, Mutex};\n", &["1: a pure module must not use Mutex"]);
+        planted(path, "let lock = std::sync::RwLock::new(1);\n", &["1: a pure module must not use RwLock"]);
+        planted(path, "let now = Instant::now();\n", &["1: a pure module must not use Instant::now"]);
+        planted(path, "SystemTime::now()\n", &["1: a pure module must not use SystemTime::now"]);
+        planted(path, "OffsetDateTime::now_utc()\n", &["1: a pure module must not use OffsetDateTime::now_utc"]);
+    }
+
+    #[test]
+    fn comments_tests_and_other_modules_are_free() {
+        planted("crates/apply/src/planted.rs", "// tokio\nlet mutex_like = 1; // Mutex\nstruct MutexLike;\n", &[]);
+        planted("crates/apply/src/a.rs", "#[cfg(test)]\nmod tests {\n    use tokio::x;\n}\n", &[]);
+        planted("crates/apply/src/a/tests.rs", "use tokio::x;\n", &[]);
+        planted("crates/apply/tests/it/a.rs", "use tokio::x;\n", &[]);
+        planted("crates/apiserver/src/server.rs", "use tokio::x;\n", &[]);
+    }
+
+    #[test]
+    fn code_behind_a_test_module_is_checked() {
+        let text = "a\n#[cfg(test)]\nmod tests;\nb\n#[cfg(test)]\nmod more {\n    x\n}\nc\n";
+        assert_eq!(production(text).collect::<Vec<_>>(), [(1, "a"), (4, "b"), (9, "c")]);
+        let text = "#[cfg(test)]\nmod tests {\n    x;\n}\nuse tokio::x;\n";
+        planted("crates/apply/src/a.rs", text, &["5: a pure module must not use tokio"]);
+    }
+
+    #[test]
+    fn http_outside_the_listed_modules_is_refused() {
+        let text = "use http::Method;\n";
+        let refused = ["1: this module must not use the http crate"];
+        planted("crates/cacher/src/planted.rs", text, &refused);
+        planted("crates/apiserver/src/write/planted.rs", text, &refused);
+        planted("crates/apiserver/src/planted.rs", text, &[]);
+        planted("crates/client/src/transport/planted.rs", text, &[]);
+        planted("crates/cacher/src/planted.rs", "use crate::http::x; // http::Method\n", &[]);
+    }
+
+    #[test]
+    fn long_file_is_refused() {
+        planted("crates/apply/tests/it/planted.rs", &"x\n".repeat(900), &[]);
+        planted("crates/apply/tests/it/planted.rs", &"x\n".repeat(901), &["901: longer than 900 lines; split it"]);
+    }
+
+    #[test]
+    fn large_crate_is_refused_beyond_its_ceiling() {
+        assert_eq!(crate_size("x", 15_000, &[]), None);
+        let told = |lines, large: &[(&str, usize)]| crate_size("x", lines, large).unwrap_or_default();
+        assert_eq!(told(15_001, &[]), "crates/x: has 15001 lines without tests, more than 15000; split it");
+        assert_eq!(crate_size("x", 16_000, &[("x", 16_000)]), None);
+        assert!(told(16_001, &[("x", 16_000)]).ends_with("more than 16000; split it"));
+        assert!(told(15_000, &[("x", 16_000)]).ends_with("take it off the list"));
+    }
+
+    #[test]
+    fn number_of_two_decisions_is_refused() {
+        let paths = ["docs/decisions/0001-a.md", "docs/decisions/0002-b.md", "docs/decisions/0002-c.md"];
+        let expected = ["docs/decisions/0002-c.md: 0002-b.md has the number 0002 too"];
+        assert_eq!(decisions(paths.into_iter()), expected);
+    }
+}
