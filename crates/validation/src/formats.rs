@@ -13,7 +13,7 @@ use listwatch_meta::selector::{
     dns_label_problems, dns_subdomain_problems, label_value_problems, qualified_name_problems,
 };
 use listwatch_schema::Path;
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use crate::{Errors, Object, items, objects, quantities, text};
 
@@ -599,6 +599,28 @@ pub fn same(left: Option<&Value>, right: Option<&Value>) -> bool {
         (left, right) if is_nothing(left) || is_nothing(right) => is_nothing(left) && is_nothing(right),
         (left, right) => left == right,
     }
+}
+
+/// A node selector as Go prints upstream's internal type, without JSON names.
+pub fn go_node_selector(selector: &Value) -> Value {
+    json!({ "NodeSelectorTerms": selector.get("nodeSelectorTerms").map(go_node_selector_terms) })
+}
+
+/// The terms of a node selector as Go prints upstream's internal type.
+pub fn go_node_selector_terms(terms: &Value) -> Value {
+    let requirements = |term: &Value, name: &str| {
+        let list = term.get(name)?.as_array()?.iter();
+        let list = list.map(|requirement| {
+            json!({"Key": requirement.get("key"), "Operator": requirement.get("operator"), "Values": requirement.get("values")})
+        });
+        Some(list.collect::<Vec<_>>())
+    };
+    let terms = terms.as_array().into_iter().flatten();
+    terms
+        .map(|term| {
+            json!({"MatchExpressions": requirements(term, "matchExpressions"), "MatchFields": requirements(term, "matchFields")})
+        })
+        .collect()
 }
 
 #[cfg(test)]

@@ -79,6 +79,25 @@ pub fn generate(base: &str, mut random: impl FnMut(usize) -> usize) -> String {
     name
 }
 
+/// The problems of a key in a ConfigMap or Secret (`IsConfigMapKey`).
+pub fn config_map_key_problems(key: &str) -> Vec<String> {
+    let mut problems = Vec::new();
+    if key.len() > 253 {
+        problems.push("must be no more than 253 characters".to_owned());
+    }
+    let fine = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_' | b'.');
+    if key.is_empty() || !key.bytes().all(fine) {
+        problems.push("a valid config key must consist of alphanumeric characters, '-', '_' or '.' (e.g. 'key.name',  or 'KEY_NAME',  or 'key-name', regex used for validation is '[-._a-zA-Z0-9]+')".to_owned());
+    }
+    match key {
+        "." => problems.push("must not be '.'".to_owned()),
+        ".." => problems.push("must not be '..'".to_owned()),
+        key if key.starts_with("..") => problems.push("must not start with '..'".to_owned()),
+        _ => {}
+    }
+    problems
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -1,5 +1,7 @@
 //! `Pod (v1)`: pods.
 
+use listwatch_validation::pod_spec;
+
 use crate::Subresource;
 use crate::{Field, Kind, MetadataScope, WriteScope};
 
@@ -34,7 +36,7 @@ pub(crate) static KIND: Kind = Kind {
     defaults: &crate::defaults::table::POD,
     prepare_for_create: crate::hooks::pods::create,
     prepare_for_update: crate::hooks::pods::update,
-    validate: crate::validate::pods::pod,
+    validate: pod_spec::validate_pod,
     validate_transition: crate::hooks::pods::judge,
     status_write: WriteScope {
         metadata: MetadataScope::Without(&["ownerReferences"]),

@@ -4,7 +4,7 @@ use serde_json::{Map, Value, json};
 
 use super::Default::{Do, Each, Empty, Flag, From, If, In, Number, Positive, Text};
 use super::{BLANK, Defaults, NULL, missing};
-use crate::validate::pods::level_pod;
+use listwatch_validation::pod_spec::default_pod_level_resources;
 
 const RBAC: &str = "rbac.authorization.k8s.io";
 
@@ -105,7 +105,7 @@ pub(crate) static ONLY_PODS: Defaults = Defaults(&[
     ("priority", From(priority)),
     ("enableServiceLinks", Flag(true)),
     ("preemptionPolicy", From(|spec| priority(spec).map(|_| json!("PreemptLowerPriority")))),
-    ("resources", Do(level_pod)),
+    ("resources", Do(default_pod_level_resources)),
 ]);
 
 /// The priority of a pod without a class, and of the classes that every cluster has. Of others only

@@ -6,9 +6,9 @@ use std::collections::{BTreeSet, HashSet};
 use listwatch_schema::Path;
 use serde_json::{Map, Value, json};
 
-use super::pods;
-use super::workloads::immutable;
+use listwatch_validation::field_rules::immutable;
 use listwatch_validation::formats::{self, NOT_NEGATIVE, label};
+use listwatch_validation::pod_spec;
 use listwatch_validation::{Errors, Object, child, given, is_true, items, number, objects, text};
 
 /// The highest priority that is not the system's own.
@@ -79,13 +79,13 @@ pub(crate) fn runtime_class(class: &Object, old: Option<&Object>, errors: &mut E
     if let Some(Value::Object(overhead)) = given(class, "overhead") {
         let mut limits = Map::new();
         limits.insert("limits".to_owned(), overhead.get("podFixed").cloned().unwrap_or_default());
-        pods::container_resources(&limits, &BTreeSet::new(), &Path::root("overhead"), errors);
+        pod_spec::container_resources(&limits, &BTreeSet::new(), &Path::root("overhead"), errors);
     }
     let Some(Value::Object(scheduling)) = given(class, "scheduling") else { return };
     let at = Path::root("scheduling");
     formats::labels(scheduling, "nodeSelector", &at.child("nodeSelector"), errors);
     let at = at.child("tolerations");
-    pods::tolerations(items(scheduling, "tolerations"), &at, errors);
+    pod_spec::tolerations(items(scheduling, "tolerations"), &at, errors);
     let mut seen = HashSet::new();
     for (position, toleration) in objects(scheduling, "tolerations") {
         let [key, operator, value, effect] = ["key", "operator", "value", "effect"].map(|name| text(toleration, name));

@@ -3,9 +3,9 @@
 use listwatch_schema::Path;
 use serde_json::{Value, json};
 
-use super::quotas::container_resource_name;
-use super::workloads::{at_most_all, int_or_percent, not_negative};
+use listwatch_validation::field_rules::{at_most_100_percent, int_or_percent, not_negative};
 use listwatch_validation::formats::{self, amount, label, label_selector, path_segment};
+use listwatch_validation::resource_names::container_resource_name;
 use listwatch_validation::{Errors, Object, child, given, items, number, objects, text};
 
 /// Seconds of a policy, and seconds in which an autoscaler looks back.
@@ -280,7 +280,7 @@ pub(crate) fn budget(budget: &Object, old: Option<&Object>, errors: &mut Errors)
     }
     for name in ["minAvailable", "maxUnavailable"] {
         int_or_percent(spec, name, &at, errors);
-        at_most_all(spec, name, &at, errors);
+        at_most_100_percent(spec, name, &at, errors);
     }
     let strict = old.is_none_or(|old| !formats::is_invalid_selector(child(old, "spec").get("selector")));
     label_selector(spec.get("selector"), strict, &at.child("selector"), errors);

@@ -12,10 +12,10 @@ use serde_json::{Map, Value, json};
 
 pub(crate) use status::job_status;
 
-use super::pods;
-use super::workloads::{immutable, not_negative};
+use listwatch_validation::field_rules::{immutable, not_negative};
 use listwatch_validation::formats::{self, IMMUTABLE, domain_prefixed_path, label_selector, qualified_name};
 use listwatch_validation::label_selector::LabelSelector;
+use listwatch_validation::pod_spec;
 use listwatch_validation::{Errors, Object, child, given, is_same, is_true, items, number, objects, shown_list, text};
 
 /// Pods of an indexed job that run at once, and indexes of it that may fail.
@@ -192,7 +192,7 @@ fn job_spec(spec: &Object, old: Option<&Object>, at: &Path<'_>, errors: &mut Err
     }
     let template = child(spec, "template");
     let at = at.child("template");
-    pods::template(template, old.map(|old| child(old, "template")), &at, errors);
+    pod_spec::validate_template(template, old.map(|old| child(old, "template")), &at, errors);
     let at = at.child("spec");
     let at = at.child("restartPolicy");
     match text(child(template, "spec"), "restartPolicy") {

@@ -11,11 +11,11 @@ use listwatch_meta::FieldError;
 use listwatch_schema::Path;
 use serde_json::Value;
 
-use super::quotas::is_extended;
 use listwatch_meta::go::quote;
 use listwatch_validation::formats::{
     self, IMMUTABLE, driver_name, interface_address, json, label, label_value, qualified_name, same, subdomain,
 };
+use listwatch_validation::resource_names::is_extended;
 use listwatch_validation::{Errors, Object, child, given, items, number, objects, text};
 pub(crate) use slices::prepare_slice;
 pub(crate) use slices::resource_slice;

@@ -23,7 +23,6 @@ pub(crate) mod events;
 pub(crate) mod flow_control;
 pub(crate) mod networking;
 pub(crate) mod nodes;
-pub(crate) mod pods;
 pub(crate) mod quotas;
 pub(crate) mod rbac;
 pub(crate) mod services;

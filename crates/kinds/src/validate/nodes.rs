@@ -6,9 +6,9 @@ use listwatch_meta::FieldError;
 use listwatch_schema::Path;
 use serde_json::Value;
 
-use super::quotas::amount_of;
 use listwatch_meta::go::quote;
 use listwatch_validation::formats::{Range, amount, is_full, legacy_cidr, qualified_name};
+use listwatch_validation::resource_names::amount_of;
 use listwatch_validation::{Errors, Object, child, given, items, number, objects, text};
 
 /// Bytes of the name of a feature that a node declares.

@@ -6,8 +6,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use listwatch_schema::Path;
 use serde_json::Value;
 
-use listwatch_validation::formats::{
-    self, IMMUTABLE, amount, compare, is_full, not_negative_amount, qualified_name, whole,
+use listwatch_validation::formats::{self, IMMUTABLE, amount, compare, is_full, qualified_name, whole};
+use listwatch_validation::resource_names::{
+    amount_of, container_resource_name, is_huge_page, is_native, is_quota_name, resource_name,
 };
 use listwatch_validation::{Errors, Object, child, given, items, objects, text};
 
@@ -18,97 +19,6 @@ const SCOPES_SHOWN_BYTES_MAX: usize = 1024;
 
 fn scope_errors_max(shown: &str) -> usize {
     if shown.len() > SCOPES_SHOWN_BYTES_MAX { 1 } else { SCOPE_ERRORS_MAX }
-}
-
-// Names of resources.
-
-/// What is counted in whole objects.
-const COUNTED: [&str; 9] = [
-    "pods",
-    "resourcequotas",
-    "services",
-    "replicationcontrollers",
-    "secrets",
-    "configmaps",
-    "persistentvolumeclaims",
-    "services.nodeports",
-    "services.loadbalancers",
-];
-/// What is measured.
-const MEASURED: [&str; 10] = [
-    "cpu",
-    "memory",
-    "ephemeral-storage",
-    "requests.cpu",
-    "requests.memory",
-    "requests.ephemeral-storage",
-    "limits.cpu",
-    "limits.memory",
-    "limits.ephemeral-storage",
-    "requests.storage",
-];
-
-pub(crate) fn is_huge_page(name: &str) -> bool {
-    name.starts_with("hugepages-")
-}
-
-fn is_quota_huge_page(name: &str) -> bool {
-    is_huge_page(name) || name.starts_with("requests.hugepages-")
-}
-
-/// `IsStandardQuotaResourceName`.
-fn is_quota_name(name: &str) -> bool {
-    COUNTED.contains(&name) || MEASURED.contains(&name) || is_quota_huge_page(name)
-}
-
-/// `IsStandardResourceName`.
-fn is_standard_name(name: &str) -> bool {
-    is_quota_name(name) || name == "storage"
-}
-
-/// `IsNativeResource`.
-pub(crate) fn is_native(name: &str) -> bool {
-    !name.contains('/') || name.contains("kubernetes.io/")
-}
-
-/// `IsExtendedResourceName`.
-pub(crate) fn is_extended(name: &str) -> bool {
-    let for_quota = || format!("requests.{name}");
-    !is_native(name)
-        && !name.starts_with("requests.")
-        && listwatch_meta::selector::qualified_name_problems(&for_quota()).is_empty()
-}
-
-/// The name of a resource (`validateResourceName`). Returns whether it is one.
-pub(crate) fn resource_name(name: &str, at: &Path<'_>, errors: &mut Errors) -> bool {
-    let before = errors.len();
-    qualified_name(name, at, errors);
-    if errors.len() == before && !name.contains('/') && !is_standard_name(name) {
-        errors.invalid(at, name, "must be a standard resource type or fully qualified");
-    }
-    errors.len() == before
-}
-
-pub(crate) fn container_resource_name(name: &str, at: &Path<'_>, errors: &mut Errors) {
-    resource_name(name, at, errors);
-    if !name.contains('/') {
-        if !matches!(name, "cpu" | "memory" | "ephemeral-storage") && !is_huge_page(name) {
-            errors.invalid(at, name, "must be a standard resource for containers");
-        }
-    } else if !is_native(name) && !is_extended(name) {
-        errors.invalid(at, name, "doesn't follow extended resource name standard");
-    }
-}
-
-/// An amount of a resource (`ValidateResourceQuantityValue`).
-pub(crate) fn amount_of(name: &str, amount: &str, at: &Path<'_>, errors: &mut Errors) {
-    not_negative_amount(amount, at, errors);
-    if COUNTED.contains(&name) || is_extended(name) {
-        let millis = listwatch_meta::quantity::nanos(amount).ok().flatten().map_or(0, |nanos| nanos / 1_000_000);
-        if millis % 1000 != 0 {
-            errors.invalid(at, amount, "must be an integer");
-        }
-    }
 }
 
 // LimitRange.

@@ -5,7 +5,8 @@ use base64::engine::general_purpose::STANDARD as BASE64;
 use listwatch_meta::FieldError;
 use serde_json::Value;
 
-use super::workloads::immutable;
+use listwatch_validation::field_rules::immutable;
+use listwatch_validation::names::config_map_key_problems;
 use listwatch_validation::{Errors, Object, child, invalid_each, quoted, text};
 
 /// All values of a ConfigMap or a Secret together may have this many bytes (`MaxSecretSize`).
@@ -39,29 +40,10 @@ pub(crate) fn decoded_len(text: &str) -> usize {
 }
 
 fn data_key(key: &str, list: &str, errors: &mut Errors) {
-    let problems = key_problems(key);
+    let problems = config_map_key_problems(key);
     if !problems.is_empty() {
         invalid_each(problems, key, &format!("{list}[{key}]"), errors);
     }
-}
-
-/// What keeps a text from being a key of a config map or a secret (`IsConfigMapKey`).
-pub(crate) fn key_problems(key: &str) -> Vec<String> {
-    let mut problems = Vec::new();
-    if key.len() > 253 {
-        problems.push("must be no more than 253 characters".to_owned());
-    }
-    let fine = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_' | b'.');
-    if key.is_empty() || !key.bytes().all(fine) {
-        problems.push("a valid config key must consist of alphanumeric characters, '-', '_' or '.' (e.g. 'key.name',  or 'KEY_NAME',  or 'key-name', regex used for validation is '[-._a-zA-Z0-9]+')".to_owned());
-    }
-    match key {
-        "." => problems.push("must not be '.'".to_owned()),
-        ".." => problems.push("must not be '..'".to_owned()),
-        key if key.starts_with("..") => problems.push("must not start with '..'".to_owned()),
-        _ => {}
-    }
-    problems
 }
 
 /// A secret keeps its type.

@@ -8,13 +8,13 @@ use serde_json::{Map, Value, json};
 use listwatch_meta::go::quote;
 use listwatch_validation::diff::unified;
 use listwatch_validation::formats::{
-    self, IMMUTABLE, amount, driver_name, is_invalid_selector, json as go_json, label, label_selector,
-    not_negative_amount, positive_amount, qualified_name, same, subdomain, whole,
+    self, IMMUTABLE, amount, is_invalid_selector, json as go_json, not_negative_amount, positive_amount,
+    qualified_name, same, subdomain, whole,
 };
-use listwatch_validation::{Errors, Object, child, given, items, number, objects, text};
+use listwatch_validation::volume_claim::{ClaimSpecOptions, VOLUME_MODES, access_modes, claim_spec};
+use listwatch_validation::volume_source::volume_source;
+use listwatch_validation::{Errors, Object, child, given, is_empty, items, objects, text};
 
-const ACCESS_MODES: [&str; 4] = ["ReadOnlyMany", "ReadWriteMany", "ReadWriteOnce", "ReadWriteOncePod"];
-const VOLUME_MODES: [&str; 2] = ["Block", "Filesystem"];
 const RECLAIM_POLICIES: [&str; 3] = ["Delete", "Recycle", "Retain"];
 
 /// Where the class of a claim was named before there was a field for it.
@@ -82,7 +82,7 @@ fn volume_spec(spec: &Object, name: &str, at: &Path<'_>, owner: Owner, errors: &
     let inline = owner == Owner::Attachment;
     if inline {
         for name in ["claimRef", "capacity"] {
-            if given(spec, name).is_some_and(|value| !super::is_empty(Some(value)) || name == "claimRef") {
+            if given(spec, name).is_some_and(|value| !is_empty(Some(value)) || name == "claimRef") {
                 errors.forbidden(&at.child(name), INLINE);
             }
         }
@@ -90,7 +90,11 @@ fn volume_spec(spec: &Object, name: &str, at: &Path<'_>, owner: Owner, errors: &
             errors.required(&at.child("csi"), "has to be specified in the context of inline volumes");
         }
     }
-    access_modes(spec, "", at, errors);
+    let modes_at = at.child("accessModes");
+    if items(spec, "accessModes").is_empty() {
+        errors.required(&modes_at, "");
+    }
+    access_modes(spec, &modes_at, errors);
     if !inline {
         capacity(spec, &at.child("capacity"), errors);
     }
@@ -153,25 +157,6 @@ fn is_root(path: &str) -> bool {
         }
     }
     path.starts_with('/') && depth == 0
-}
-
-fn access_modes(spec: &Object, none: &str, at: &Path<'_>, errors: &mut Errors) {
-    let at = at.child("accessModes");
-    if items(spec, "accessModes").is_empty() {
-        errors.required(&at, none);
-    }
-    judge_access_modes(spec, &at, errors);
-}
-
-fn judge_access_modes(spec: &Object, at: &Path<'_>, errors: &mut Errors) {
-    let modes = || items(spec, "accessModes").iter().map(|mode| mode.as_str().unwrap_or_default());
-    for mode in modes().filter(|mode| !ACCESS_MODES.contains(mode)) {
-        errors.not_supported(at, mode, &ACCESS_MODES);
-    }
-    let single = |mode: &str| mode == "ReadWriteOncePod";
-    if modes().any(single) && modes().any(|mode| !single(mode) && ACCESS_MODES.contains(&mode)) {
-        errors.forbidden(at, "may not use ReadWriteOncePod with other access modes");
-    }
 }
 
 fn capacity(spec: &Object, at: &Path<'_>, errors: &mut Errors) {
@@ -263,304 +248,13 @@ fn source(spec: &Object, name: &str, inline: bool, at: &Path<'_>, errors: &mut E
             continue;
         }
         found = true;
-        one_source(member, source, name, &at.child(inside), errors);
+        volume_source(member, source, name, &at.child(inside), errors);
         if member == "local" && (inline || given(spec, "nodeAffinity").is_none()) {
             errors.required(&at.child("nodeAffinity"), "Local volume requires node affinity");
         }
     }
     if !found {
         errors.required(at, "must specify a volume type");
-    }
-}
-
-pub(crate) fn needs(source: &Object, names: &[&str], at: &Path<'_>, errors: &mut Errors) {
-    for name in names.iter().filter(|name| super::is_empty(source.get(**name))) {
-        errors.required(&at.child(name), "");
-    }
-}
-
-/// A reference to a secret: it names what is listed.
-fn secret(source: &Object, names: &[&str], at: &Path<'_>, errors: &mut Errors) {
-    if let Some(Value::Object(secret)) = given(source, "secretRef") {
-        needs(secret, names, &at.child("secretRef"), errors);
-    }
-}
-
-fn partition(disk: &Object, at: &Path<'_>, errors: &mut Errors) {
-    if let Some(partition) = number(disk, "partition").filter(|partition| !(0..=255).contains(partition)) {
-        errors.invalid_value(&at.child("partition"), partition, "must be between 1 and 255, inclusive");
-    }
-}
-
-pub(crate) fn lun(source: &Object, at: &Path<'_>, errors: &mut Errors) {
-    if let Some(lun) = number(source, "lun").filter(|lun| !(0..=255).contains(lun)) {
-        errors.invalid_value(&at.child("lun"), lun, "must be between 0 and 255, inclusive");
-    }
-}
-
-fn no_steps_back(path: &str, at: &Path<'_>, errors: &mut Errors) {
-    if path.split('/').any(|part| part == "..") {
-        errors.invalid(at, path, "must not contain '..'");
-    }
-}
-
-pub(crate) fn one_source(kind: &str, source: &Object, name: &str, at: &Path<'_>, errors: &mut Errors) {
-    match kind {
-        "hostPath" => host_path(source, at, errors),
-        "gcePersistentDisk" => {
-            needs(source, &["pdName"], at, errors);
-            partition(source, at, errors);
-        }
-        "awsElasticBlockStore" => {
-            needs(source, &["volumeID"], at, errors);
-            partition(source, at, errors);
-        }
-        "glusterfs" => {
-            needs(source, &["endpoints", "path"], at, errors);
-            let namespace_at = at.child("endpointsNamespace");
-            match given(source, "endpointsNamespace").and_then(Value::as_str) {
-                None => {}
-                Some("") => {
-                    let why = "if the endpointnamespace is set, it must be a valid namespace name";
-                    errors.invalid(&namespace_at, "", why);
-                }
-                Some(namespace) => label(namespace, &namespace_at, errors),
-            }
-        }
-        "flocker" => flocker(source, at, errors),
-        "nfs" => {
-            needs(source, &["server", "path"], at, errors);
-            if !text(source, "path").starts_with('/') {
-                errors.invalid(&at.child("path"), text(source, "path"), "must be an absolute path");
-            }
-        }
-        "rbd" => needs(source, &["monitors", "image"], at, errors),
-        "quobyte" => quobyte(source, at, errors),
-        "cephfs" => needs(source, &["monitors"], at, errors),
-        "iscsi" => iscsi(source, name, at, errors),
-        "cinder" => {
-            needs(source, &["volumeID"], at, errors);
-            secret(source, &["name", "namespace"], at, errors);
-        }
-        "fc" => fibre_channel(source, at, errors),
-        "flexVolume" => flex_volume(source, at, errors),
-        "azureFile" => {
-            needs(source, &["secretName", "shareName"], at, errors);
-            if given(source, "secretNamespace").and_then(Value::as_str) == Some("") {
-                errors.required(&at.child("secretNamespace"), "");
-            }
-        }
-        "vsphereVolume" => needs(source, &["volumePath"], at, errors),
-        "photonPersistentDisk" => needs(source, &["pdID"], at, errors),
-        "portworxVolume" => needs(source, &["volumeID"], at, errors),
-        "azureDisk" => azure_disk(source, at, errors),
-        "scaleIO" => needs(source, &["gateway", "system", "volumeName"], at, errors),
-        "local" => {
-            needs(source, &["path"], at, errors);
-            no_steps_back(text(source, "path"), &at.child("path"), errors);
-        }
-        "storageos" => {
-            match text(source, "volumeName") {
-                "" => errors.required(&at.child("volumeName"), ""),
-                name => label(name, &at.child("volumeName"), errors),
-            }
-            if !text(source, "volumeNamespace").is_empty() {
-                label(text(source, "volumeNamespace"), &at.child("volumeNamespace"), errors);
-            }
-            secret(source, &["name", "namespace"], at, errors);
-        }
-        "csi" => csi(source, at, errors),
-        _ => {}
-    }
-}
-
-fn host_path(source: &Object, at: &Path<'_>, errors: &mut Errors) {
-    const TYPES: [&str; 8] =
-        ["", "BlockDevice", "CharDevice", "Directory", "DirectoryOrCreate", "File", "FileOrCreate", "Socket"];
-    let path = text(source, "path");
-    if path.is_empty() {
-        return errors.required(&at.child("path"), "");
-    }
-    no_steps_back(path, &at.child("path"), errors);
-    let kind = text(source, "type");
-    if !TYPES.contains(&kind) {
-        errors.not_supported(&at.child("type"), kind, &TYPES);
-    }
-}
-
-fn flocker(source: &Object, at: &Path<'_>, errors: &mut Errors) {
-    let (name, id) = (text(source, "datasetName"), text(source, "datasetUUID"));
-    if name.is_empty() && id.is_empty() {
-        errors.required(at, "one of datasetName and datasetUUID is required");
-    }
-    if !name.is_empty() && !id.is_empty() {
-        errors.invalid(at, "resource", "datasetName and datasetUUID can not be specified simultaneously");
-    }
-    if name.contains('/') {
-        errors.invalid(&at.child("datasetName"), name, "must not contain '/'");
-    }
-}
-
-fn quobyte(source: &Object, at: &Path<'_>, errors: &mut Errors) {
-    const WHY: &str = "must be a host:port pair or multiple pairs separated by commas";
-    let (registry, registry_at) = (text(source, "registry"), at.child("registry"));
-    if registry.is_empty() {
-        errors.required(&registry_at, WHY);
-    } else if text(source, "tenant").len() >= 65 {
-        errors.required(&at.child("tenant"), "must be a UUID and may not exceed a length of 64 characters");
-    } else {
-        // Each error shows the whole text, so that one error has to do for a long one.
-        let wrong = registry.split(',').filter(|pair| !is_host_and_port(pair)).count();
-        for _ in 0..if registry.len() > REGISTRY_SHOWN_BYTES_MAX { wrong.min(1) } else { wrong } {
-            errors.invalid(&registry_at, registry, WHY);
-        }
-    }
-    needs(source, &["volume"], at, errors);
-}
-
-/// A longer registry of Quobyte is refused with one error, a shorter one with one for each wrong pair.
-const REGISTRY_SHOWN_BYTES_MAX: usize = 1024;
-
-/// `net.SplitHostPort`.
-fn is_host_and_port(text: &str) -> bool {
-    if let Some(rest) = text.strip_prefix('[') {
-        return rest
-            .split_once("]:")
-            .is_some_and(|(host, port)| !host.contains(['[', ']']) && !port.contains([':', '[', ']']));
-    }
-    text.matches(':').count() == 1 && !text.contains(['[', ']'])
-}
-
-fn iscsi(source: &Object, name: &str, at: &Path<'_>, errors: &mut Errors) {
-    let portal = text(source, "targetPortal");
-    if portal.is_empty() {
-        errors.required(&at.child("targetPortal"), "");
-    }
-    let initiator = given(source, "initiatorName").and_then(Value::as_str);
-    if initiator.is_some() && name.len() + 1 + portal.len() > 64 {
-        let why = "Total length of <volume name>:<iscsi.targetPortal> must be under 64 characters if iscsi.initiatorName is specified.";
-        errors.invalid(&at.child("targetportal"), portal, why);
-    }
-    match text(source, "iqn") {
-        "" => errors.required(&at.child("iqn"), ""),
-        target if is_iscsi_name(target) => {}
-        target => errors.invalid(&at.child("iqn"), target, "must be valid format"),
-    }
-    lun(source, at, errors);
-    let authenticated =
-        ["chapAuthDiscovery", "chapAuthSession"].iter().any(|name| source.get(*name) == Some(&Value::Bool(true)));
-    if authenticated && given(source, "secretRef").is_none() {
-        errors.required(&at.child("secretRef"), "");
-    }
-    secret(source, &["name"], at, errors);
-    if let Some(initiator) = initiator
-        && !is_iscsi_name(initiator)
-    {
-        errors.invalid(&at.child("initiatorname"), initiator, "must be valid format");
-    }
-}
-
-/// The name of a target or initiator: `iqn.`, a date, a domain and a text; `eui.` and 16, `naa.` and 32
-/// letters and digits. As upstream's expressions read it: one of them looks for its text anywhere.
-pub(crate) fn is_iscsi_name(name: &str) -> bool {
-    let alphanumeric = |text: &str| text.bytes().all(|byte| byte.is_ascii_alphanumeric());
-    let rest_of =
-        |prefix: &str| name.strip_prefix(prefix).and_then(|rest| rest.char_indices().nth(1).map(|(at, _)| &rest[at..]));
-    if name.starts_with("iqn") {
-        return name.match_indices("iqn.").any(|(at, _)| is_qualified_iscsi_name(&name[at + 4..]));
-    }
-    let is =
-        |prefix: &str, length: usize| rest_of(prefix).is_some_and(|rest| rest.len() == length && alphanumeric(rest));
-    is("eui", 16) || is("naa", 32)
-}
-
-/// What is behind `iqn.`: `2024-01.com.example:text`.
-fn is_qualified_iscsi_name(rest: &str) -> bool {
-    let bytes = rest.as_bytes();
-    let digits =
-        |range: std::ops::Range<usize>| bytes.get(range).is_some_and(|part| part.iter().all(u8::is_ascii_digit));
-    if !(digits(0..4) && bytes.get(4) == Some(&b'-') && digits(5..7) && bytes.get(7) == Some(&b'.')) {
-        return false;
-    }
-    let domain = |byte: &u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'.');
-    let end = bytes[8..].iter().position(|byte| !domain(byte)).map(|end| end + 8);
-    let Some(end) = end.filter(|end| *end > 8 && bytes[*end] == b':') else { return false };
-    let tail = &rest[end + 1..];
-    !tail.is_empty() && !tail.contains([',', ';', '*', '&', '$', '|', ' ', '\t', '\n', '\r', '\u{b}', '\u{c}'])
-}
-
-fn fibre_channel(source: &Object, at: &Path<'_>, errors: &mut Errors) {
-    let (targets, wide) = (items(source, "targetWWNs"), items(source, "wwids"));
-    let targets_at = at.child("targetWWNs");
-    match (targets.is_empty(), wide.is_empty()) {
-        (true, true) => errors.required(&targets_at, "must specify either targetWWNs or wwids, but not both"),
-        (false, false) => {
-            let why = "targetWWNs and wwids can not be specified simultaneously";
-            errors.invalid_value(&targets_at, go_json(source.get("targetWWNs")), why);
-        }
-        _ => {}
-    }
-    if !targets.is_empty() {
-        if number(source, "lun").is_none() {
-            errors.required(&at.child("lun"), "lun is required if targetWWNs is specified");
-        }
-        lun(source, at, errors);
-    }
-}
-
-fn flex_volume(source: &Object, at: &Path<'_>, errors: &mut Errors) {
-    needs(source, &["driver"], at, errors);
-    let options_at = at.child("options");
-    for name in child(source, "options").keys() {
-        let namespace =
-            format!(".{}", name.split_once('/').map_or(name.as_str(), |(namespace, _)| namespace).to_lowercase());
-        if namespace.ends_with(".kubernetes.io") || namespace.ends_with(".k8s.io") {
-            errors.invalid(&options_at.key(name), name, "kubernetes.io and k8s.io namespaces are reserved");
-        }
-    }
-}
-
-fn azure_disk(source: &Object, at: &Path<'_>, errors: &mut Errors) {
-    needs(source, &["diskName", "diskURI"], at, errors);
-    let (caching, kind) = (text(source, "cachingMode"), text(source, "kind"));
-    const MODES: [&str; 3] = ["None", "ReadOnly", "ReadWrite"];
-    if given(source, "cachingMode").is_some() && !MODES.contains(&caching) {
-        errors.not_supported(&at.child("cachingMode"), caching, &MODES);
-    }
-    const KINDS: [&str; 3] = ["Dedicated", "Managed", "Shared"];
-    if given(source, "kind").is_none() {
-        return;
-    }
-    if !KINDS.contains(&kind) {
-        errors.not_supported(&at.child("kind"), kind, &KINDS);
-    }
-    let (address, address_at) = (text(source, "diskURI"), at.child("diskURI"));
-    if kind == "Managed" && !address.starts_with("/subscriptions/") {
-        let form = "/subscriptions/{sub-id}/resourcegroups/{group-name}/providers/microsoft.compute/disks/{disk-id}";
-        errors.not_supported(&address_at, address, &[form]);
-    }
-    if kind != "Managed" && !address.starts_with("https://") {
-        let form = "https://{account-name}.blob.core.windows.net/{container-name}/{disk-name}.vhd";
-        errors.not_supported(&address_at, address, &[form]);
-    }
-}
-
-fn csi(source: &Object, at: &Path<'_>, errors: &mut Errors) {
-    driver_name(text(source, "driver"), &at.child("driver"), errors);
-    needs(source, &["volumeHandle"], at, errors);
-    for name in
-        ["controllerPublishSecretRef", "controllerExpandSecretRef", "nodePublishSecretRef", "nodeExpandSecretRef"]
-    {
-        let Some(Value::Object(secret)) = given(source, name) else { continue };
-        let at = at.child(name);
-        match text(secret, "name") {
-            "" => errors.required(&at.child("name"), ""),
-            name => subdomain(name, &at.child("name"), errors),
-        }
-        match text(secret, "namespace") {
-            "" => errors.required(&at.child("namespace"), ""),
-            namespace => label(namespace, &at.child("namespace"), errors),
-        }
     }
 }
 
@@ -620,28 +314,7 @@ fn same_affinity(new: Option<&Value>, old: &Value) -> bool {
 /// An affinity as upstream's own type prints it, which has no JSON names.
 fn go_affinity(affinity: Option<&Value>) -> String {
     let Some(affinity) = affinity.and_then(Value::as_object) else { return "null".to_owned() };
-    json!({ "Required": given(affinity, "required").map(go_node_selector) }).to_string()
-}
-
-/// A selector of nodes as upstream's own type prints it.
-pub(crate) fn go_node_selector(selector: &Value) -> Value {
-    json!({ "NodeSelectorTerms": selector.get("nodeSelectorTerms").map(go_node_selector_terms) })
-}
-
-pub(crate) fn go_node_selector_terms(terms: &Value) -> Value {
-    let requirements = |term: &Value, name: &str| {
-        let list = term.get(name)?.as_array()?.iter();
-        let list = list.map(|requirement| {
-            json!({"Key": requirement.get("key"), "Operator": requirement.get("operator"), "Values": requirement.get("values")})
-        });
-        Some(list.collect::<Vec<_>>())
-    };
-    let terms = terms.as_array().into_iter().flatten();
-    terms
-        .map(|term| {
-            json!({"MatchExpressions": requirements(term, "matchExpressions"), "MatchFields": requirements(term, "matchFields")})
-        })
-        .collect()
+    json!({ "Required": given(affinity, "required").map(formats::go_node_selector) }).to_string()
 }
 
 // PersistentVolumeClaim.
@@ -650,76 +323,14 @@ pub(crate) fn claim(claim: &Object, old: Option<&Object>, errors: &mut Errors) {
     let spec = child(claim, "spec");
     let at = Path::root("spec");
     let before = old.map(|old| child(old, "spec"));
-    let values_too = before.is_none_or(|before| !is_invalid_selector(before.get("selector")));
-    let groups_too = before.is_none_or(|before| {
+    let label_values = before.is_none_or(|before| !is_invalid_selector(before.get("selector")));
+    let api_groups = before.is_none_or(|before| {
         ["dataSource", "dataSourceRef"].iter().all(|name| given(child(before, name), "apiGroup").is_none())
     });
-    claim_rules(spec, values_too, groups_too, &at, errors);
+    claim_spec(spec, ClaimSpecOptions { label_values, api_groups }, &at, errors);
     if let Some(old) = old {
         changed_claim(claim, old, errors);
     }
-}
-
-/// The spec of a claim that is yet to be made (`ValidatePersistentVolumeClaimSpec`).
-pub(crate) fn claim_spec(spec: &Object, at: &Path<'_>, errors: &mut Errors) {
-    claim_rules(spec, true, true, at, errors);
-}
-
-fn claim_rules(spec: &Object, values_too: bool, groups_too: bool, at: &Path<'_>, errors: &mut Errors) {
-    let modes_at = at.child("accessModes");
-    if items(spec, "accessModes").is_empty() {
-        errors.required(&modes_at, "at least 1 access mode is required");
-    }
-    label_selector(spec.get("selector"), values_too, &at.child("selector"), errors);
-    judge_access_modes(spec, &modes_at, errors);
-    let resources_at = at.child("resources");
-    let storage_at = resources_at.key("storage");
-    match child(child(spec, "resources"), "requests").get("storage") {
-        None => errors.required(&storage_at, ""),
-        Some(storage) => positive_amount(amount(storage), &storage_at, errors),
-    }
-    if !text(spec, "storageClassName").is_empty() {
-        subdomain(text(spec, "storageClassName"), &at.child("storageClassName"), errors);
-    }
-    if let Some(mode) = given(spec, "volumeMode").and_then(Value::as_str)
-        && !VOLUME_MODES.contains(&mode)
-    {
-        errors.not_supported(&at.child("volumeMode"), mode, &VOLUME_MODES);
-    }
-    data_sources(spec, groups_too, at, errors);
-    if !text(spec, "volumeAttributesClassName").is_empty() {
-        subdomain(text(spec, "volumeAttributesClassName"), &at.child("volumeAttributesClassName"), errors);
-    }
-}
-
-fn data_sources(spec: &Object, groups_too: bool, at: &Path<'_>, errors: &mut Errors) {
-    let mut source = |name: &str| {
-        let source = given(spec, name)?.as_object()?;
-        let at = at.child(name);
-        needs(source, &["name", "kind"], &at, errors);
-        let (group, kind) = (text(source, "apiGroup"), text(source, "kind"));
-        if group.is_empty() && kind != "PersistentVolumeClaim" {
-            errors.invalid(&at, kind, "must be 'PersistentVolumeClaim' when referencing the default apiGroup");
-        }
-        if !group.is_empty() && groups_too {
-            subdomain(group, &at.child("apiGroup"), errors);
-        }
-        if name == "dataSourceRef" && !text(source, "namespace").is_empty() {
-            label(text(source, "namespace"), &at.child("namespace"), errors);
-        }
-        Some(source)
-    };
-    let (first, second) = (source("dataSource"), source("dataSourceRef"));
-    let (Some(first), Some(second)) = (first, second) else { return };
-    let why = if !text(second, "namespace").is_empty() {
-        "may not be specified when dataSourceRef.namespace is specified"
-    } else if ["apiGroup", "kind", "name"].iter().any(|name| first.get(*name) != second.get(*name)) {
-        "must match dataSourceRef"
-    } else {
-        return;
-    };
-    // What is shown is the path, as its Go type prints itself.
-    errors.invalid_value(at, "{}", why);
 }
 
 fn changed_claim(claim: &Object, old: &Object, errors: &mut Errors) {

@@ -7,55 +7,12 @@ use listwatch_meta::FieldError;
 use listwatch_schema::Path;
 use serde_json::{Value, json};
 
-use super::pods;
-use listwatch_validation::formats::{self, IMMUTABLE, NOT_NEGATIVE, label, label_selector};
+use listwatch_validation::field_rules::{at_most_100_percent, immutable, int_or_percent, is_zero, not_negative};
+use listwatch_validation::formats::{self, label, label_selector};
 use listwatch_validation::label_selector::LabelSelector;
+use listwatch_validation::pod_spec;
+use listwatch_validation::volume_claim::{ClaimSpecOptions, claim_spec};
 use listwatch_validation::{Errors, Object, child, given, is_same, number, objects, text};
-
-const PERCENT: &str = "a valid percent string must be a numeric string followed by an ending '%' (e.g. '1%',  or '93%', regex used for validation is '[0-9]+%')";
-
-/// Numbers that are not below zero.
-pub(crate) fn not_negative(object: &Object, names: &[&str], at: &Path<'_>, errors: &mut Errors) {
-    for name in names {
-        if let Some(number) = number(object, name).filter(|number| *number < 0) {
-            errors.invalid_value(&at.child(name), number, NOT_NEGATIVE);
-        }
-    }
-}
-
-/// The number of a percentage.
-fn percent(value: Option<&Value>) -> Option<u64> {
-    let digits = value?.as_str()?.strip_suffix('%')?;
-    let is_number = !digits.is_empty() && digits.bytes().all(|byte| byte.is_ascii_digit());
-    is_number.then(|| digits.parse().unwrap_or(u64::MAX))
-}
-
-/// Is it zero, of whatever? A text that is no percentage counts as its number.
-fn is_zero(value: Option<&Value>) -> bool {
-    match (percent(value), value) {
-        (Some(percent), _) => percent == 0,
-        (None, Some(Value::String(text))) => text.parse::<i32>().unwrap_or(0) == 0,
-        (None, value) => value.and_then(Value::as_i64).unwrap_or(0) == 0,
-    }
-}
-
-/// A number that is not below zero, or a percentage (`ValidatePositiveIntOrPercent`).
-pub(crate) fn int_or_percent(object: &Object, name: &str, at: &Path<'_>, errors: &mut Errors) {
-    match object.get(name) {
-        Some(Value::String(text)) if percent(object.get(name)).is_none() => {
-            errors.invalid(&at.child(name), text, PERCENT);
-        }
-        Some(Value::String(_)) => {}
-        _ => not_negative(object, &[name], at, errors),
-    }
-}
-
-/// `IsNotMoreThan100Percent`.
-pub(crate) fn at_most_all(object: &Object, name: &str, at: &Path<'_>, errors: &mut Errors) {
-    if percent(object.get(name)).is_some_and(|percent| percent > 100) {
-        errors.invalid(&at.child(name), text(object, name), "must not be greater than 100%");
-    }
-}
 
 /// A label selector that selects something; with whether it selects the labels of the template. Nothing where
 /// it cannot be read.
@@ -129,7 +86,7 @@ fn template_of_replica_set(
     if !selects {
         unselected(template, &at, errors);
     }
-    pods::template(template, old.map(|old| child(old, "template")), &at, errors);
+    pod_spec::validate_template(template, old.map(|old| child(old, "template")), &at, errors);
     endless(template, "ReplicaSet", &at, errors);
 }
 
@@ -166,7 +123,7 @@ fn deployment_strategy(spec: &Object, at: &Path<'_>, errors: &mut Errors) {
                 let shown = rolling.get("maxUnavailable").unwrap_or(&Value::Null);
                 errors.invalid_value(&rolling_at.child("maxUnavailable"), shown, "may not be 0 when `maxSurge` is 0");
             }
-            at_most_all(rolling, "maxUnavailable", &rolling_at, errors);
+            at_most_100_percent(rolling, "maxUnavailable", &rolling_at, errors);
         }
         _ => not_a_strategy(strategy, &["Recreate", "RollingUpdate"], at, errors),
     }
@@ -212,7 +169,7 @@ pub(crate) fn replication_controller(controller: &Object, old: Option<&Object>, 
     if selector.iter().any(|(name, value)| labels.get(name) != Some(value)) {
         unselected(template, &at, errors);
     }
-    pods::template(template, old.map(|old| child(child(old, "spec"), "template")), &at, errors);
+    pod_spec::validate_template(template, old.map(|old| child(child(old, "spec"), "template")), &at, errors);
     endless(template, "ReplicationController", &at, errors);
 }
 
@@ -229,7 +186,7 @@ pub(crate) fn daemon_set(set: &Object, old: Option<&Object>, errors: &mut Errors
         refuse_empty_selector(selector, "daemonset", &at.child("selector"), errors);
     }
     let template_at = at.child("template");
-    pods::template(template, old.map(|old| child(child(old, "spec"), "template")), &template_at, errors);
+    pod_spec::validate_template(template, old.map(|old| child(child(old, "spec"), "template")), &template_at, errors);
     endless(template, "DaemonSet", &template_at, errors);
     not_negative(spec, &["minReadySeconds"], &at, errors);
     daemon_set_strategy(child(spec, "updateStrategy"), &at.child("updateStrategy"), errors);
@@ -244,7 +201,7 @@ fn daemon_set_strategy(strategy: &Object, at: &Path<'_>, errors: &mut Errors) {
         ("RollingUpdate", Some(rolling)) => {
             let names = ["maxUnavailable", "maxSurge"];
             names.iter().for_each(|name| int_or_percent(rolling, name, &rolling_at, errors));
-            names.iter().for_each(|name| at_most_all(rolling, name, &rolling_at, errors));
+            names.iter().for_each(|name| at_most_100_percent(rolling, name, &rolling_at, errors));
             let [none_unavailable, no_surge] = names.map(|name| is_zero(rolling.get(name)));
             if !none_unavailable && !no_surge {
                 let shown = rolling.get("maxSurge").unwrap_or(&Value::Null);
@@ -287,7 +244,7 @@ fn stateful_set_spec(set: &Object, old: Option<&Object>, with_template: bool, er
         let at = at.child("volumeClaimTemplates");
         for (position, claim) in objects(spec, "volumeClaimTemplates") {
             let at = at.index(position);
-            super::volumes::claim_spec(child(claim, "spec"), &at.child("spec"), errors);
+            claim_spec(child(claim, "spec"), ClaimSpecOptions::ALL, &at.child("spec"), errors);
         }
     }
     not_negative(spec, &["replicas", "minReadySeconds"], &at, errors);
@@ -360,12 +317,12 @@ fn template_of_stateful_set(spec: &Object, old: Option<&Object>, whole: bool, at
     }
     template.insert("spec".to_owned(), Value::Object(pod));
     if whole {
-        pods::template(&template, old, at, errors);
+        pod_spec::validate_template(&template, old, at, errors);
     }
     // Upstream looks at these once more.
     let metadata = child(&template, "metadata");
     formats::labels(metadata, "labels", &at.child("labels"), errors);
-    pods::template_annotations(&template, at, errors);
+    pod_spec::validate_template_annotations(&template, at, errors);
 }
 
 /// What an update of a stateful set may change.
@@ -395,15 +352,6 @@ pub(crate) fn update_selector(new: &Object, old: &Object, errors: &mut Errors) {
     immutable(new, old, "spec", "selector", errors);
 }
 
-/// A member that never changes (`ValidateImmutableField`).
-pub(crate) fn immutable(new: &Object, old: &Object, holder: &str, name: &str, errors: &mut Errors) {
-    let of = |object| if holder.is_empty() { object } else { child(object, holder) }.get(name);
-    if !is_same(of(new), of(old)) {
-        let at = Path::root(holder);
-        errors.invalid_value(&at.child(name), of(new).unwrap_or(&Value::Null), IMMUTABLE);
-    }
-}
-
 /// A revision keeps its data.
 pub(crate) fn update_controller_revision(new: &Object, old: &Object, errors: &mut Errors) {
     immutable(new, old, "", "data", errors);
@@ -412,7 +360,7 @@ pub(crate) fn update_controller_revision(new: &Object, old: &Object, errors: &mu
 /// `ValidatePodTemplate`.
 pub(crate) fn pod_template(object: &Object, old: Option<&Object>, errors: &mut Errors) {
     let old = old.map(|old| child(old, "template"));
-    pods::template(child(object, "template"), old, &Path::root("template"), errors);
+    pod_spec::validate_template(child(object, "template"), old, &Path::root("template"), errors);
 }
 
 /// `ValidateControllerRevisionCreate`; an update only keeps its data.

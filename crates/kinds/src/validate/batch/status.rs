@@ -6,8 +6,8 @@ use std::collections::HashSet;
 use listwatch_schema::Path;
 use serde_json::Value;
 
-use super::super::workloads::not_negative;
 use super::{indexes, without_value};
+use listwatch_validation::field_rules::not_negative;
 use listwatch_validation::formats::IMMUTABLE;
 use listwatch_validation::{Errors, Object, child, given, is_same, is_true, items, number, objects, text};
 

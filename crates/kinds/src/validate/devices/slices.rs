@@ -6,9 +6,9 @@ use std::collections::HashMap;
 use listwatch_schema::Path;
 use serde_json::Value;
 
-use super::super::volumes::go_node_selector_terms;
 use super::{EFFECTS, attribute_name, binding_conditions, list, name_of, object, pool_name, set, shown};
 use listwatch_meta::go::quote;
+use listwatch_validation::formats::go_node_selector_terms;
 use listwatch_validation::formats::{
     self, IMMUTABLE, amount, compare, driver_name, is_full, json, label, label_value, qualified_name, same, subdomain,
     whole,

@@ -1,26 +1,27 @@
-//! Containers of pods: what all have (`validateContainerCommon`), and what each of the three lists adds.
+//! Validates containers, init containers and ephemeral containers (`validateContainerCommon` and its callers).
 
 use std::collections::{HashMap, HashSet};
 
 use listwatch_schema::Path;
 use serde_json::Value;
 
-use super::security::{self, descending_path, no_steps_back};
+use super::security;
 use super::volumes::{field_ref, resource_ref};
-use super::{Surroundings, each_container, resources};
-use listwatch_validation::formats::{self, label, subdomain};
-use listwatch_validation::names;
-use listwatch_validation::names::NameRule;
-use listwatch_validation::{Errors, Object, child, given, is_true, items, number, objects, text};
+use super::{PodContext, each_container, resources};
+use crate::field_rules::{descending_path, no_backsteps, required_one_of};
+use crate::formats::{self, label, subdomain};
+use crate::names;
+use crate::names::NameRule;
+use crate::{Errors, Object, child, given, is_empty, is_true, items, number, objects, text};
 
-/// Rules of one container for when it is started again, and exit codes of one rule.
+/// Restart rules of one container, and exit codes of one rule.
 const RESTART_RULES_MAX: usize = 20;
 const RESTART_CODES_MAX: usize = 255;
 
 const RESTARTS: [&str; 3] = ["Always", "Never", "OnFailure"];
 const ALONE: &str = "may not be set for init containers without restartPolicy=Always";
 
-/// What an ephemeral container may not have, in the order of Go's fields.
+/// The fields that an ephemeral container must not set, in the order of upstream's struct.
 const NOT_EPHEMERAL: [(&str, &str); 9] = [
     ("ports", "ports"),
     ("resources", "resources"),
@@ -33,32 +34,32 @@ const NOT_EPHEMERAL: [(&str, &str); 9] = [
     ("lifecycle", "lifecycle"),
 ];
 
-/// `validateContainers`.
-pub(crate) fn containers(around: &Surroundings<'_>, at: &Path<'_>, errors: &mut Errors) {
+/// Validates `containers` (`validateContainers`).
+pub(super) fn containers(pod: &PodContext<'_>, at: &Path<'_>, errors: &mut Errors) {
     let list_at = at.child("containers");
-    if items(around.spec, "containers").is_empty() {
+    if items(pod.spec, "containers").is_empty() {
         return errors.required(&list_at, "");
     }
     let mut seen = HashSet::new();
-    for (position, container) in objects(around.spec, "containers") {
+    for (position, container) in objects(pod.spec, "containers") {
         let at = list_at.index(position);
-        common(around, container, &at, errors);
+        common(pod, container, &at, errors);
         let name = text(container, "name");
         if !seen.insert(name) {
             errors.duplicate(&at.child("name"), name);
         }
-        lifecycle_and_probes(around, container, &at, errors);
+        lifecycle_and_probes(pod, container, &at, errors);
         restarts(container, false, &at, errors);
     }
-    let ports = objects(around.spec, "containers");
+    let ports = objects(pod.spec, "containers");
     host_port_conflicts(ports, &list_at, errors);
 }
 
-/// `validateInitContainers`.
-pub(crate) fn init_containers(around: &Surroundings<'_>, at: &Path<'_>, errors: &mut Errors) {
+/// Validates `initContainers` (`validateInitContainers`).
+pub(super) fn init_containers(pod: &PodContext<'_>, at: &Path<'_>, errors: &mut Errors) {
     let list_at = at.child("initContainers");
     let mut seen: HashSet<&str> =
-        objects(around.spec, "containers").map(|(_, container)| text(container, "name")).collect();
+        objects(pod.spec, "containers").map(|(_, container)| text(container, "name")).collect();
     let restarted = |spec: &Object| {
         objects(spec, "initContainers").any(|(_, container)| {
             text(container, "restartPolicy") != "Always"
@@ -66,10 +67,10 @@ pub(crate) fn init_containers(around: &Surroundings<'_>, at: &Path<'_>, errors: 
                     .any(|(_, policy)| text(policy, "restartPolicy") == "RestartContainer")
         })
     };
-    let borne = around.holder.old.is_some_and(restarted);
-    for (position, container) in objects(around.spec, "initContainers") {
+    let tolerated = pod.owner.old.is_some_and(restarted);
+    for (position, container) in objects(pod.spec, "initContainers") {
         let at = list_at.index(position);
-        common(around, container, &at, errors);
+        common(pod, container, &at, errors);
         restarts(container, true, &at, errors);
         let sidecar = text(container, "restartPolicy") == "Always";
         let name = text(container, "name");
@@ -78,10 +79,10 @@ pub(crate) fn init_containers(around: &Surroundings<'_>, at: &Path<'_>, errors: 
         } else if !name.is_empty() {
             seen.insert(name);
         }
-        // They run one after the other, so that each is looked at alone; upstream counts from 0 for each.
+        // Init containers run one after the other, so each is checked alone. Upstream reports index 0 for each.
         host_port_conflicts(std::iter::once((0, container)), &list_at, errors);
         if sidecar {
-            lifecycle_and_probes(around, container, &at, errors);
+            lifecycle_and_probes(pod, container, &at, errors);
         } else {
             for member in ["lifecycle", "livenessProbe", "readinessProbe", "startupProbe"] {
                 if given(container, member).is_some() {
@@ -89,7 +90,7 @@ pub(crate) fn init_containers(around: &Surroundings<'_>, at: &Path<'_>, errors: 
                 }
             }
         }
-        if !sidecar && !borne {
+        if !sidecar && !tolerated {
             let policies_at = at.child("resizePolicy");
             for (position, policy) in objects(container, "resizePolicy") {
                 if text(policy, "restartPolicy") == "RestartContainer" {
@@ -102,21 +103,21 @@ pub(crate) fn init_containers(around: &Surroundings<'_>, at: &Path<'_>, errors: 
     }
 }
 
-/// `validateEphemeralContainers`.
-pub(crate) fn ephemeral_containers(around: &Surroundings<'_>, at: &Path<'_>, errors: &mut Errors) {
+/// Validates `ephemeralContainers` (`validateEphemeralContainers`).
+pub(super) fn ephemeral_containers(pod: &PodContext<'_>, at: &Path<'_>, errors: &mut Errors) {
     const WHY: &str = "cannot be set for an Ephemeral Container";
-    if items(around.spec, "ephemeralContainers").is_empty() {
+    if items(pod.spec, "ephemeralContainers").is_empty() {
         return;
     }
     let list_at = at.child("ephemeralContainers");
     let others: HashSet<&str> = ["containers", "initContainers"]
         .iter()
-        .flat_map(|list| objects(around.spec, list).map(|(_, container)| text(container, "name")))
+        .flat_map(|list| objects(pod.spec, list).map(|(_, container)| text(container, "name")))
         .collect();
     let mut seen = others.clone();
-    for (position, container) in objects(around.spec, "ephemeralContainers") {
+    for (position, container) in objects(pod.spec, "ephemeralContainers") {
         let at = list_at.index(position);
-        common(around, container, &at, errors);
+        common(pod, container, &at, errors);
         image(container, &at, errors);
         let name = text(container, "name");
         if !seen.insert(name) {
@@ -127,7 +128,7 @@ pub(crate) fn ephemeral_containers(around: &Surroundings<'_>, at: &Path<'_>, err
             not_found(target, &at.child("targetContainerName"), errors);
         }
         for (member, shown) in NOT_EPHEMERAL {
-            if !super::super::is_empty(container.get(member)) {
+            if !is_empty(container.get(member)) {
                 errors.forbidden(&at.child(shown), WHY);
             }
         }
@@ -147,8 +148,8 @@ fn not_found(name: &str, at: &Path<'_>, errors: &mut Errors) {
     errors.push(listwatch_meta::FieldError::not_found(at, listwatch_meta::go::quote(name)));
 }
 
-/// `validateContainerCommon`.
-fn common(around: &Surroundings<'_>, container: &Object, at: &Path<'_>, errors: &mut Errors) {
+/// Validates what all containers have in common (`validateContainerCommon`).
+fn common(pod: &PodContext<'_>, container: &Object, at: &Path<'_>, errors: &mut Errors) {
     match text(container, "name") {
         "" => errors.required(&at.child("name"), ""),
         name => label(name, &at.child("name"), errors),
@@ -156,20 +157,20 @@ fn common(around: &Surroundings<'_>, container: &Object, at: &Path<'_>, errors: 
     if text(container, "image").is_empty() {
         errors.required(&at.child("image"), "");
     }
-    super::required_one_of(container, "terminationMessagePolicy", &["File", "FallbackToLogsOnError"], at, errors);
+    required_one_of(container, "terminationMessagePolicy", &["File", "FallbackToLogsOnError"], at, errors);
     ports(container, &at.child("ports"), errors);
     environment(container, &at.child("env"), errors);
     environment_sources(container, &at.child("envFrom"), errors);
-    mounts(around, container, &at.child("volumeMounts"), errors);
-    devices(around, container, &at.child("volumeDevices"), errors);
-    super::required_one_of(container, "imagePullPolicy", &["Always", "IfNotPresent", "Never"], at, errors);
-    resources::container_resources(child(container, "resources"), &around.claims, &at.child("resources"), errors);
-    resources::resize_policy(container, around.spec, &at.child("resizePolicy"), errors);
-    security::of_container(around, container, at, errors);
+    mounts(pod, container, &at.child("volumeMounts"), errors);
+    devices(pod, container, &at.child("volumeDevices"), errors);
+    required_one_of(container, "imagePullPolicy", &["Always", "IfNotPresent", "Never"], at, errors);
+    resources::container_resources(child(container, "resources"), &pod.claims, &at.child("resources"), errors);
+    resources::resize_policy(container, pod.spec, &at.child("resizePolicy"), errors);
+    security::container_security_context(pod, container, at, errors);
 }
 
-/// `validateContainerOnlyForPod`.
-pub(crate) fn image(container: &Object, at: &Path<'_>, errors: &mut Errors) {
+/// Reports an image with spaces around it (`validateContainerOnlyForPod`).
+pub(super) fn image(container: &Object, at: &Path<'_>, errors: &mut Errors) {
     let image = text(container, "image");
     if image.trim() != image {
         errors.invalid(&at.child("image"), image, "must not have leading or trailing whitespace");
@@ -195,11 +196,11 @@ fn ports(container: &Object, at: &Path<'_>, errors: &mut Errors) {
             0 => {}
             number => formats::port_number(number, &at.child("hostPort"), errors),
         }
-        super::required_one_of(port, "protocol", &["SCTP", "TCP", "UDP"], &at, errors);
+        required_one_of(port, "protocol", &["SCTP", "TCP", "UDP"], &at, errors);
     }
 }
 
-/// `checkHostPortConflicts`.
+/// Reports host ports that are used twice (`checkHostPortConflicts`).
 fn host_port_conflicts<'a>(containers: impl Iterator<Item = (usize, &'a Object)>, at: &Path<'_>, errors: &mut Errors) {
     let mut seen = HashSet::new();
     for (position, container) in containers {
@@ -216,7 +217,7 @@ fn host_port_conflicts<'a>(containers: impl Iterator<Item = (usize, &'a Object)>
     }
 }
 
-/// `IsRelaxedEnvVarName`.
+/// Validates the name of a variable (`IsRelaxedEnvVarName`).
 fn variable_name(name: &str, at: &Path<'_>, errors: &mut Errors) {
     if name.bytes().any(|byte| byte == b'=' || !(b' '..=b'~').contains(&byte)) {
         let why = "a valid environment variable name must consist only of printable ASCII characters other than '='";
@@ -224,7 +225,7 @@ fn variable_name(name: &str, at: &Path<'_>, errors: &mut Errors) {
     }
 }
 
-/// Which fields of the pod a variable may have.
+/// The fields of the pod that a variable may refer to.
 const VARIABLE_FIELDS: [&str; 9] = [
     "metadata.name",
     "metadata.namespace",
@@ -275,12 +276,12 @@ fn value_from(from: &Object, value: &str, at: &Path<'_>, errors: &mut Errors) {
     errors.invalid(at, "", why);
 }
 
-/// A key of a config map or a secret.
+/// Validates a reference to a key of a ConfigMap or Secret.
 fn key_of(source: &Object, at: &Path<'_>, errors: &mut Errors) {
     subdomain(text(source, "name"), &at.child("name"), errors);
     match text(source, "key") {
         "" => errors.required(&at.child("key"), ""),
-        key => errors.problems(&at.child("key"), key, super::super::storage::key_problems(key)),
+        key => errors.problems(&at.child("key"), key, names::config_map_key_problems(key)),
     }
 }
 
@@ -295,19 +296,19 @@ fn file_key(source: &Object, at: &Path<'_>, errors: &mut Errors) {
     }
     match text(source, "path") {
         "" => errors.required(&at.child("path"), ""),
-        path => no_steps_back(path, &at.child("path"), errors),
+        path => no_backsteps(path, &at.child("path"), errors),
     }
 }
 
-/// `validateFileKeyRefVolumes`.
-pub(crate) fn files_of_variables(around: &Surroundings<'_>, at: &Path<'_>, errors: &mut Errors) {
+/// Validates the volumes of variables that are read from files (`validateFileKeyRefVolumes`).
+pub(super) fn files_of_variables(pod: &PodContext<'_>, at: &Path<'_>, errors: &mut Errors) {
     let mut volumes: Option<HashMap<&str, bool>> = None;
-    for (list, position, container) in each_container(around.spec) {
+    for (list, position, container) in each_container(pod.spec) {
         for (place, variable) in objects(container, "env") {
             let source = given(child(variable, "valueFrom"), "fileKeyRef").and_then(Value::as_object);
             let Some(source) = source else { continue };
             let volumes = volumes.get_or_insert_with(|| {
-                let volumes = objects(around.spec, "volumes");
+                let volumes = objects(pod.spec, "volumes");
                 volumes.map(|(_, volume)| (text(volume, "name"), given(volume, "emptyDir").is_some())).collect()
             });
             let name = text(source, "volumeName");
@@ -340,7 +341,7 @@ fn environment_sources(container: &Object, at: &Path<'_>, errors: &mut Errors) {
             let at = at_one.child(name);
             match text(source, "name") {
                 "" => errors.required(&at.child("name"), ""),
-                // Upstream takes the name for the beginning of one.
+                // Upstream validates the name as a name prefix.
                 name => errors.problems(&at.child("name"), name, names::problems(NameRule::Subdomain, name, true)),
             }
         }
@@ -353,7 +354,7 @@ fn environment_sources(container: &Object, at: &Path<'_>, errors: &mut Errors) {
     }
 }
 
-fn mounts(around: &Surroundings<'_>, container: &Object, at: &Path<'_>, errors: &mut Errors) {
+fn mounts(pod: &PodContext<'_>, container: &Object, at: &Path<'_>, errors: &mut Errors) {
     if items(container, "volumeMounts").is_empty() {
         return;
     }
@@ -367,7 +368,7 @@ fn mounts(around: &Surroundings<'_>, container: &Object, at: &Path<'_>, errors: 
         if name.is_empty() {
             errors.required(&at_one.child("name"), "");
         }
-        if !around.volumes.contains_key(name) {
+        if !pod.volumes.contains_key(name) {
             not_found(name, &at_one.child("name"), errors);
         }
         if path.is_empty() {
@@ -426,7 +427,7 @@ fn propagation(container: &Object, mount: &Object, at: &Path<'_>, errors: &mut E
     }
 }
 
-fn devices(around: &Surroundings<'_>, container: &Object, at: &Path<'_>, errors: &mut Errors) {
+fn devices(pod: &PodContext<'_>, container: &Object, at: &Path<'_>, errors: &mut Errors) {
     if items(container, "volumeDevices").is_empty() {
         return;
     }
@@ -443,7 +444,7 @@ fn devices(around: &Surroundings<'_>, container: &Object, at: &Path<'_>, errors:
         if names.contains(name) {
             errors.invalid(&name_at, name, "must be unique");
         }
-        match around.volumes.get(name) {
+        match pod.volumes.get(name) {
             Some(true) => {}
             Some(false) => {
                 let why = "can only use volume source type of PersistentVolumeClaim or Ephemeral for block mode";
@@ -474,20 +475,20 @@ fn devices(around: &Surroundings<'_>, container: &Object, at: &Path<'_>, errors:
     }
 }
 
-fn lifecycle_and_probes(around: &Surroundings<'_>, container: &Object, at: &Path<'_>, errors: &mut Errors) {
+fn lifecycle_and_probes(pod: &PodContext<'_>, container: &Object, at: &Path<'_>, errors: &mut Errors) {
     if let Some(Value::Object(lifecycle)) = given(container, "lifecycle") {
         let at = at.child("lifecycle");
         for name in ["postStart", "preStop"] {
             if let Some(Value::Object(hook)) = given(lifecycle, name) {
                 let kinds = ["exec", "httpGet", "tcpSocket", "sleep"];
-                handler(around, hook, &kinds, &at.child(name), errors);
+                handler(pod, hook, &kinds, &at.child(name), errors);
             }
         }
     }
     for name in ["livenessProbe", "readinessProbe", "startupProbe"] {
         let Some(Value::Object(probe)) = given(container, name) else { continue };
         let at = at.child(name);
-        handler(around, probe, &["exec", "httpGet", "tcpSocket", "grpc"], &at, errors);
+        handler(pod, probe, &["exec", "httpGet", "tcpSocket", "grpc"], &at, errors);
         for name in ["initialDelaySeconds", "timeoutSeconds", "periodSeconds", "successThreshold", "failureThreshold"] {
             if let Some(number) = number(probe, name).filter(|number| *number < 0) {
                 errors.invalid_value(&at.child(name), number, formats::NOT_NEGATIVE);
@@ -511,8 +512,8 @@ fn lifecycle_and_probes(around: &Surroundings<'_>, container: &Object, at: &Path
     }
 }
 
-/// `validateHandler`.
-fn handler(around: &Surroundings<'_>, handler: &Object, kinds: &[&str], at: &Path<'_>, errors: &mut Errors) {
+/// Validates the handler of a probe or lifecycle hook (`validateHandler`).
+fn handler(pod: &PodContext<'_>, handler: &Object, kinds: &[&str], at: &Path<'_>, errors: &mut Errors) {
     let mut found = false;
     for kind in kinds {
         let Some(Value::Object(action)) = given(handler, kind) else { continue };
@@ -528,7 +529,7 @@ fn handler(around: &Surroundings<'_>, handler: &Object, kinds: &[&str], at: &Pat
             "tcpSocket" | "grpc" => port_or_name(action, &at, errors),
             "sleep" => {
                 let seconds = number(action, "seconds").unwrap_or(0);
-                if let Some(grace) = around.grace.filter(|grace| !(0..=*grace).contains(&seconds)) {
+                if let Some(grace) = pod.grace_seconds.filter(|grace| !(0..=*grace).contains(&seconds)) {
                     let why =
                         format_args!("must be non-negative and less than terminationGracePeriodSeconds ({grace})");
                     errors.invalid_value(&at, seconds, why);
@@ -560,7 +561,7 @@ fn http_get(action: &Object, at: &Path<'_>, errors: &mut Errors) {
     }
 }
 
-/// `ValidatePortNumOrName`.
+/// Validates a port number or port name (`ValidatePortNumOrName`).
 fn port_or_name(action: &Object, at: &Path<'_>, errors: &mut Errors) {
     match action.get("port") {
         Some(Value::String(name)) => formats::port_name(name, &at.child("port"), errors),
@@ -568,7 +569,7 @@ fn port_or_name(action: &Object, at: &Path<'_>, errors: &mut Errors) {
     }
 }
 
-/// `validateContainerRestartPolicy`.
+/// Validates the restart policy and rules of a container (`validateContainerRestartPolicy`).
 fn restarts(container: &Object, is_init: bool, at: &Path<'_>, errors: &mut Errors) {
     let policy = given(container, "restartPolicy").and_then(Value::as_str);
     let rules = items(container, "restartPolicyRules").len();

@@ -1,4 +1,4 @@
-//! Where a pod may run: affinity, tolerations, spreading.
+//! Validates scheduling constraints of pods: affinity, tolerations, topology spread.
 
 use std::collections::{HashMap, HashSet};
 
@@ -6,14 +6,14 @@ use listwatch_meta::selector::label_value_problems;
 use listwatch_schema::Path;
 use serde_json::Value;
 
-use listwatch_validation::formats::{label, label_selector, node_selector, qualified_name};
-use listwatch_validation::{Errors, Object, child, given, items, number, objects, text, texts};
+use crate::formats::{label, label_selector, node_selector, qualified_name};
+use crate::{Errors, Object, child, given, items, number, objects, text, texts};
 
 const REQUIRED: &str = "requiredDuringSchedulingIgnoredDuringExecution";
 const PREFERRED: &str = "preferredDuringSchedulingIgnoredDuringExecution";
 
-/// `validateAffinity`. Values of labels that the replaced affinity has and that are none are borne.
-pub(crate) fn affinity(spec: &Object, old: Option<&Object>, at: &Path<'_>, errors: &mut Errors) {
+/// Validates `affinity` (`validateAffinity`). Invalid label values are accepted if the old affinity has some.
+pub(super) fn affinity(spec: &Object, old: Option<&Object>, at: &Path<'_>, errors: &mut Errors) {
     let Some(Value::Object(affinity)) = given(spec, "affinity") else { return };
     let strict = old.is_none_or(|old| {
         let mut wrong = Errors::default();
@@ -35,7 +35,7 @@ fn validate_affinity(affinity: &Object, strict: bool, at: &Path<'_>, errors: &mu
         for (position, term) in objects(node, PREFERRED) {
             let at = at.index(position);
             weight(term, &at, errors);
-            // Values are not looked at where a term is only preferred.
+            // Upstream does not check label values in preferred terms.
             let preference = child(term, "preference");
             let terms = serde_json::json!({"nodeSelectorTerms": [preference]});
             if let Value::Object(terms) = terms {
@@ -91,7 +91,7 @@ fn pod_term(term: &Object, strict: bool, at: &Path<'_>, errors: &mut Errors) {
     qualified_name(topology, &at.child("topologyKey"), errors);
 }
 
-/// `ValidateMatchLabelKeysAndMismatchLabelKeys`.
+/// Validates `matchLabelKeys` and `mismatchLabelKeys` (`ValidateMatchLabelKeysAndMismatchLabelKeys`).
 fn label_keys(term: &Object, at: &Path<'_>, errors: &mut Errors) {
     let selector = given(term, "labelSelector").and_then(Value::as_object);
     for list in ["matchLabelKeys", "mismatchLabelKeys"] {
@@ -125,8 +125,8 @@ fn label_keys(term: &Object, at: &Path<'_>, errors: &mut Errors) {
     }
 }
 
-/// `ValidateTolerations`.
-pub(crate) fn tolerations(tolerations: &[Value], at: &Path<'_>, errors: &mut Errors) {
+/// Validates tolerations (`ValidateTolerations`).
+pub fn tolerations(tolerations: &[Value], at: &Path<'_>, errors: &mut Errors) {
     for (position, toleration) in tolerations.iter().enumerate() {
         let Value::Object(toleration) = toleration else { continue };
         let [key, operator, value, effect] = ["key", "operator", "value", "effect"].map(|name| text(toleration, name));
@@ -153,7 +153,7 @@ pub(crate) fn tolerations(tolerations: &[Value], at: &Path<'_>, errors: &mut Err
                 errors.invalid(&at.child("operator"), value, "value must be empty when `operator` is 'Exists'");
             }
             "Exists" => {}
-            // They need a feature that is off.
+            // The feature TaintTolerationComparisonOperators is off.
             "Lt" | "Gt" => errors.not_supported(&at.child("operator"), operator, &["Equal", "Exists", "Lt", "Gt"]),
             other => errors.not_supported(&at.child("operator"), other, &["Equal", "Exists"]),
         }
@@ -164,11 +164,11 @@ pub(crate) fn tolerations(tolerations: &[Value], at: &Path<'_>, errors: &mut Err
     }
 }
 
-/// `validateTopologySpreadConstraints`.
-pub(crate) fn topology_spread(spec: &Object, old: Option<&Object>, at: &Path<'_>, errors: &mut Errors) {
+/// Validates `topologySpreadConstraints` (`validateTopologySpreadConstraints`).
+pub(super) fn topology_spread(spec: &Object, old: Option<&Object>, at: &Path<'_>, errors: &mut Errors) {
     let constraints = || objects(spec, "topologySpreadConstraints").map(|(_, constraint)| constraint);
     let key = |constraint| (text(constraint, "topologyKey"), text(constraint, "whenUnsatisfiable"));
-    // Of several that say the same, the last is no duplicate.
+    // Upstream reports all equal constraints but the last as duplicates.
     let mut counts: HashMap<(&str, &str), usize> = HashMap::new();
     for constraint in constraints() {
         *counts.entry(key(constraint)).or_default() += 1;

@@ -1,27 +1,28 @@
-//! Volumes of pods (`ValidateVolumes`). What kinds of sources have in common with those of persistent volumes
-//! is [`super::super::volumes`]'.
+//! Validates the volumes of pods (`ValidateVolumes`). [`crate::volume_source`] has the rules for sources that
+//! PersistentVolumes have, too.
 
 use std::collections::{HashMap, HashSet};
 
 use listwatch_schema::Path;
 use serde_json::Value;
 
-use super::Holder;
-use super::security::descending_path;
-use crate::validate::volumes::{claim_spec, is_iscsi_name, lun, needs, one_source};
-use listwatch_validation::formats::{self, label, qualified_name, subdomain};
-use listwatch_validation::{Errors, Object, child, given, is_true, number, objects, text};
+use super::SpecOwner;
+use crate::field_rules::{descending_path, required_one_of};
+use crate::formats::{self, label, qualified_name, subdomain};
+use crate::volume_claim::{ClaimSpecOptions, claim_spec};
+use crate::volume_source::{is_iscsi_name, lun, required, volume_source};
+use crate::{Errors, Object, child, given, is_empty, is_true, number, objects, text};
 
-/// The bits that say who may do what with a file.
+/// The largest file mode.
 const MODE_MAX: i64 = 0o777;
-/// How long a token for a pod is good for, in seconds.
+/// Lifetime of a service account token in seconds.
 const TOKEN_SECONDS_MIN: i64 = 600;
 const TOKEN_SECONDS_MAX: i64 = 1 << 32;
-/// Characters of the name of a volume and its iSCSI portal.
+/// Bytes of a volume's name and its iSCSI portal together.
 const PORTAL_BYTES_MAX: usize = 64;
 
-/// The kinds of sources in the order in which upstream looks at them: the member, how an error about a second
-/// source names it, and how errors inside it do.
+/// The volume sources in upstream's order: the member, its name in an error about a second source, and its name in
+/// errors inside it.
 const SOURCES: [(&str, &str, &str); 30] = [
     ("emptyDir", "emptyDir", "emptyDir"),
     ("hostPath", "hostPath", "hostPath"),
@@ -55,24 +56,24 @@ const SOURCES: [(&str, &str, &str); 30] = [
     ("image", "image", "image"),
 ];
 
-/// Validates the volumes of a spec. The valid ones are returned; true for one of a claim.
-pub(crate) fn validate<'a>(
+/// Validates the volumes of a spec. Returns the names of the valid ones; true for a volume of a claim.
+pub(super) fn validate<'a>(
     spec: &'a Object,
-    holder: Holder<'_>,
+    owner: SpecOwner<'_>,
     at: &Path<'_>,
     errors: &mut Errors,
 ) -> HashMap<&'a str, bool> {
     let mut valid = HashMap::new();
-    // The claims that are made for the pod, which no other volume is to use.
+    // The claims that are created for ephemeral volumes. No other volume may use them.
     let mut made = HashSet::new();
-    if !holder.name.is_empty() {
+    if !owner.name.is_empty() {
         let ephemeral = objects(spec, "volumes").filter(|(_, volume)| given(volume, "ephemeral").is_some());
-        made.extend(ephemeral.map(|(_, volume)| format!("{}-{}", holder.name, text(volume, "name"))));
+        made.extend(ephemeral.map(|(_, volume)| format!("{}-{}", owner.name, text(volume, "name"))));
     }
     for (position, volume) in objects(spec, "volumes") {
         let (at, name) = (at.index(position), text(volume, "name"));
         let before = errors.len();
-        source(volume, name, holder, &at, errors);
+        source(volume, name, owner, &at, errors);
         let name_at = at.child("name");
         if name.is_empty() {
             errors.required(&name_at, "");
@@ -96,7 +97,7 @@ pub(crate) fn validate<'a>(
     valid
 }
 
-fn source(volume: &Object, name: &str, holder: Holder<'_>, at: &Path<'_>, errors: &mut Errors) {
+fn source(volume: &Object, name: &str, owner: SpecOwner<'_>, at: &Path<'_>, errors: &mut Errors) {
     let mut found = false;
     for (member, second, inside) in SOURCES {
         let Some(source) = given(volume, member).and_then(Value::as_object) else { continue };
@@ -104,7 +105,7 @@ fn source(volume: &Object, name: &str, holder: Holder<'_>, at: &Path<'_>, errors
             errors.forbidden(&at.child(second), "may not specify more than 1 volume type");
         } else {
             found = true;
-            one(member, source, name, holder, &at.child(inside), errors);
+            one(member, source, name, owner, &at.child(inside), errors);
         }
         match member {
             "iscsi" => {
@@ -114,8 +115,8 @@ fn source(volume: &Object, name: &str, holder: Holder<'_>, at: &Path<'_>, errors
                     errors.invalid(&at.child("name"), name, why);
                 }
             }
-            "ephemeral" if !holder.name.is_empty() && !name.is_empty() => {
-                let claim = format!("{}-{name}", holder.name);
+            "ephemeral" if !owner.name.is_empty() && !name.is_empty() => {
+                let claim = format!("{}-{name}", owner.name);
                 for problem in listwatch_meta::selector::dns_subdomain_problems(&claim) {
                     let why = format_args!("PVC name {}: {problem}", listwatch_meta::go::quote(&claim));
                     errors.invalid(&at.child("name"), name, why);
@@ -129,7 +130,7 @@ fn source(volume: &Object, name: &str, holder: Holder<'_>, at: &Path<'_>, errors
     }
 }
 
-fn one(kind: &str, source: &Object, name: &str, holder: Holder<'_>, at: &Path<'_>, errors: &mut Errors) {
+fn one(kind: &str, source: &Object, name: &str, owner: SpecOwner<'_>, at: &Path<'_>, errors: &mut Errors) {
     match kind {
         "emptyDir" => {
             let limit = given(source, "sizeLimit").map(formats::amount);
@@ -138,11 +139,11 @@ fn one(kind: &str, source: &Object, name: &str, holder: Holder<'_>, at: &Path<'_
             }
         }
         "gitRepo" => {
-            needs(source, &["repository"], at, errors);
+            required(source, &["repository"], at, errors);
             descending_path(text(source, "directory"), &at.child("directory"), errors);
         }
         "secret" | "configMap" => {
-            needs(source, &[if kind == "secret" { "secretName" } else { "name" }], at, errors);
+            required(source, &[if kind == "secret" { "secretName" } else { "name" }], at, errors);
             mode(source, "defaultMode", at, errors);
             let at = at.child("items");
             for (position, item) in objects(source, "items") {
@@ -150,9 +151,9 @@ fn one(kind: &str, source: &Object, name: &str, holder: Holder<'_>, at: &Path<'_
             }
         }
         "iscsi" => iscsi(source, at, errors),
-        "persistentVolumeClaim" => needs(source, &["claimName"], at, errors),
+        "persistentVolumeClaim" => required(source, &["claimName"], at, errors),
         "cinder" => {
-            needs(source, &["volumeID"], at, errors);
+            required(source, &["volumeID"], at, errors);
             secret_name(source, at, errors);
         }
         "storageos" => {
@@ -165,8 +166,8 @@ fn one(kind: &str, source: &Object, name: &str, holder: Holder<'_>, at: &Path<'_
             }
             secret_name(source, at, errors);
         }
-        "azureFile" => needs(source, &["secretName", "shareName"], at, errors),
-        "glusterfs" => needs(source, &["endpoints", "path"], at, errors),
+        "azureFile" => required(source, &["secretName", "shareName"], at, errors),
+        "glusterfs" => required(source, &["endpoints", "path"], at, errors),
         "downwardAPI" => {
             mode(source, "defaultMode", at, errors);
             for (_, file) in objects(source, "items") {
@@ -194,18 +195,18 @@ fn one(kind: &str, source: &Object, name: &str, holder: Holder<'_>, at: &Path<'_
             _ => errors.required(&at.child("volumeClaimTemplate"), ""),
         },
         "image" => {
-            if holder.is_pod {
-                needs(source, &["reference"], at, errors);
+            if owner.is_pod {
+                required(source, &["reference"], at, errors);
             }
-            super::required_one_of(source, "pullPolicy", &["Always", "IfNotPresent", "Never"], at, errors);
+            required_one_of(source, "pullPolicy", &["Always", "IfNotPresent", "Never"], at, errors);
         }
-        _ => one_source(kind, source, name, at, errors),
+        _ => volume_source(kind, source, name, at, errors),
     }
 }
 
 fn secret_name(source: &Object, at: &Path<'_>, errors: &mut Errors) {
     if let Some(Value::Object(secret)) = given(source, "secretRef") {
-        needs(secret, &["name"], &at.child("secretRef"), errors);
+        required(secret, &["name"], &at.child("secretRef"), errors);
     }
 }
 
@@ -217,12 +218,12 @@ fn mode(holder: &Object, name: &str, at: &Path<'_>, errors: &mut Errors) {
 }
 
 fn key_to_path(item: &Object, at: &Path<'_>, errors: &mut Errors) {
-    needs(item, &["key", "path"], at, errors);
+    required(item, &["key", "path"], at, errors);
     unreserved_path(text(item, "path"), &at.child("path"), errors);
     mode(item, "mode", at, errors);
 }
 
-/// `ValidateLocalNonReservedPath`.
+/// Reports a path that is not below its volume (`ValidateLocalNonReservedPath`).
 fn unreserved_path(path: &str, at: &Path<'_>, errors: &mut Errors) {
     descending_path(path, at, errors);
     if path.starts_with("..") && !path.starts_with("../") {
@@ -233,7 +234,7 @@ fn unreserved_path(path: &str, at: &Path<'_>, errors: &mut Errors) {
 fn iscsi(source: &Object, at: &Path<'_>, errors: &mut Errors) {
     const FORM: &str = "must be valid format starting with iqn, eui, or naa";
     let known = |name: &str| ["iqn", "eui", "naa"].iter().any(|prefix| name.starts_with(prefix));
-    needs(source, &["targetPortal"], at, errors);
+    required(source, &["targetPortal"], at, errors);
     match text(source, "iqn") {
         "" => errors.required(&at.child("iqn"), ""),
         name if is_iscsi_name(name) => {}
@@ -250,12 +251,12 @@ fn iscsi(source: &Object, at: &Path<'_>, errors: &mut Errors) {
     }
 }
 
-/// Which fields of the pod a file may have.
+/// The fields of the pod that a downward API file may refer to.
 const FILE_FIELDS: [&str; 5] =
     ["metadata.annotations", "metadata.labels", "metadata.name", "metadata.namespace", "metadata.uid"];
 
 fn downward_file(file: &Object, at: &Path<'_>, errors: &mut Errors) {
-    needs(file, &["path"], at, errors);
+    required(file, &["path"], at, errors);
     unreserved_path(text(file, "path"), &at.child("path"), errors);
     let resource = given(file, "resourceFieldRef").and_then(Value::as_object);
     if let Some(Value::Object(field)) = given(file, "fieldRef") {
@@ -271,8 +272,8 @@ fn downward_file(file: &Object, at: &Path<'_>, errors: &mut Errors) {
     mode(file, "mode", at, errors);
 }
 
-/// A field of the pod (`validateObjectFieldSelector`).
-pub(crate) fn field_ref(field: &Object, known: &[&str], at: &Path<'_>, errors: &mut Errors) {
+/// Validates a reference to a field of the pod (`validateObjectFieldSelector`).
+pub(super) fn field_ref(field: &Object, known: &[&str], at: &Path<'_>, errors: &mut Errors) {
     const FIELDS: [&str; 14] = [
         "metadata.annotations",
         "metadata.labels",
@@ -319,8 +320,8 @@ pub(crate) fn field_ref(field: &Object, known: &[&str], at: &Path<'_>, errors: &
     }
 }
 
-/// An amount that a container has of a resource (`validateContainerResourceFieldSelector`).
-pub(crate) fn resource_ref(reference: &Object, of_volume: bool, at: &Path<'_>, errors: &mut Errors) {
+/// Validates a reference to a container's resource (`validateContainerResourceFieldSelector`).
+pub(super) fn resource_ref(reference: &Object, of_volume: bool, at: &Path<'_>, errors: &mut Errors) {
     const KNOWN: [&str; 6] = [
         "limits.cpu",
         "limits.ephemeral-storage",
@@ -361,8 +362,8 @@ pub(crate) fn resource_ref(reference: &Object, of_volume: bool, at: &Path<'_>, e
     }
 }
 
-/// Several sources in one directory, no two of them at one path. Bundles of certificates and certificates of
-/// pods need features that are off, so that they are not looked at.
+/// Validates the sources of a projected volume and reports paths that are used twice. The features of
+/// `clusterTrustBundle` and `podCertificate` are off, so these are only counted.
 fn projections(projected: &Object, at: &Path<'_>, errors: &mut Errors) {
     let mut paths = HashSet::new();
     let sources_at = at.child("sources");
@@ -373,7 +374,7 @@ fn projections(projected: &Object, at: &Path<'_>, errors: &mut Errors) {
             let Some(Value::Object(source)) = given(source, kind) else { continue };
             count += 1;
             let at_kind = at_source.child(kind);
-            needs(source, &["name"], &at_kind, errors);
+            required(source, &["name"], &at_kind, errors);
             let at_items = at_kind.child("items");
             for (position, item) in objects(source, "items") {
                 key_to_path(item, &at_items.index(position), errors);
@@ -419,12 +420,12 @@ fn projections(projected: &Object, at: &Path<'_>, errors: &mut Errors) {
     }
 }
 
-/// `ValidatePersistentVolumeClaimTemplate`.
+/// Validates the claim template of an ephemeral volume (`ValidatePersistentVolumeClaimTemplate`).
 fn claim_template(template: &Object, at: &Path<'_>, errors: &mut Errors) {
     let metadata = child(template, "metadata");
     let at_metadata = at.child("metadata");
     if let Some(Value::Object(notes)) = metadata.get("annotations") {
-        listwatch_validation::object_meta::validate_annotations_at(notes, &at_metadata.child("annotations"), errors);
+        crate::object_meta::validate_annotations_at(notes, &at_metadata.child("annotations"), errors);
     }
     formats::labels(metadata, "labels", &at_metadata.child("labels"), errors);
     let others = [
@@ -441,9 +442,9 @@ fn claim_template(template: &Object, at: &Path<'_>, errors: &mut Errors) {
         "finalizers",
         "managedFields",
     ];
-    for name in others.iter().filter(|name| !super::super::is_empty(metadata.get(**name))) {
+    for name in others.iter().filter(|name| !is_empty(metadata.get(**name))) {
         let shown = if *name == "uid" { "uID" } else { name };
         errors.forbidden(&at_metadata.child(shown), "cannot be set");
     }
-    claim_spec(child(template, "spec"), &at.child("spec"), errors);
+    claim_spec(child(template, "spec"), ClaimSpecOptions::ALL, &at.child("spec"), errors);
 }

@@ -1,38 +1,24 @@
-//! Who a pod's processes are and what they may do: security contexts, operating systems, user namespaces.
+//! Validates security contexts, user namespaces and operating systems of pods.
 
 use std::collections::HashSet;
 
 use listwatch_schema::Path;
 use serde_json::{Value, json};
 
-use super::{INT32_MAX, Surroundings, each_container};
-use listwatch_validation::formats::subdomain;
-use listwatch_validation::{Errors, Object, child, given, is_true, items, number, objects, text};
+use super::{INT32_MAX, PodContext, each_container};
+use crate::field_rules::descending_path;
+use crate::formats::subdomain;
+use crate::{Errors, Object, child, given, is_true, items, number, objects, text};
 
-/// Bytes of the name of a parameter of the kernel.
+/// Bytes of the name of a sysctl.
 const SYSCTL_BYTES_MAX: usize = 253;
 /// Bytes of the path of an AppArmor profile (`PATH_MAX` without the end).
 const PROFILE_BYTES_MAX: usize = 4095;
-/// Bytes of a GMSA credential spec, in KiB.
+/// Size of a GMSA credential spec in KiB.
 const CREDENTIAL_KIB_MAX: usize = 64;
 /// Bytes of a Windows user's name, and of its domain.
 const WINDOWS_USER_BYTES_MAX: usize = 104;
 const WINDOWS_DOMAIN_BYTES_MAX: usize = 256;
-
-/// A path without `..` (`validatePathNoBacksteps`).
-pub(crate) fn no_steps_back(path: &str, at: &Path<'_>, errors: &mut Errors) {
-    if path.split('/').any(|part| part == "..") {
-        errors.invalid(at, path, "must not contain '..'");
-    }
-}
-
-/// A path that leads down (`validateLocalDescendingPath`).
-pub(crate) fn descending_path(path: &str, at: &Path<'_>, errors: &mut Errors) {
-    if path.starts_with('/') {
-        errors.invalid(at, path, "must be a relative path");
-    }
-    no_steps_back(path, at, errors);
-}
 
 fn id(holder: &Object, name: &str, at: &Path<'_>, errors: &mut Errors) {
     if let Some(id) = number(holder, name) {
@@ -52,9 +38,9 @@ fn choice(holder: &Object, name: &str, supported: &[&str], at: &Path<'_>, errors
     }
 }
 
-/// `validatePodSpecSecurityContext`.
-pub(crate) fn of_pod(around: &Surroundings<'_>, at: &Path<'_>, errors: &mut Errors) {
-    let Some(Value::Object(context)) = given(around.spec, "securityContext") else { return };
+/// Validates the security context of a pod (`validatePodSpecSecurityContext`).
+pub(super) fn pod_security_context(pod: &PodContext<'_>, at: &Path<'_>, errors: &mut Errors) {
+    let Some(Value::Object(context)) = given(pod.spec, "securityContext") else { return };
     let at = at.child("securityContext");
     for name in ["fsGroup", "runAsUser", "runAsGroup"] {
         id(context, name, &at, errors);
@@ -63,24 +49,24 @@ pub(crate) fn of_pod(around: &Surroundings<'_>, at: &Path<'_>, errors: &mut Erro
     for (position, group) in items(context, "supplementalGroups").iter().enumerate() {
         valid_id(group.as_i64().unwrap_or(0), &groups_at.index(position), errors);
     }
-    if is_true(around.spec, "shareProcessNamespace") && is_true(around.spec, "hostPID") {
+    if is_true(pod.spec, "shareProcessNamespace") && is_true(pod.spec, "hostPID") {
         let why = "ShareProcessNamespace and HostPID cannot both be enabled";
         errors.invalid_value(&at.child("shareProcessNamespace"), true, why);
     }
-    sysctls(around, context, &at.child("sysctls"), errors);
+    sysctls(pod, context, &at.child("sysctls"), errors);
     choice(context, "fsGroupChangePolicy", &["Always", "OnRootMismatch"], &at, errors);
     profiles(context, &at, windows_options, errors);
     choice(context, "supplementalGroupsPolicy", &["Merge", "Strict"], &at, errors);
-    // Without the feature SELinuxMount only a pod that has the other policy already may have it.
-    let others = around
-        .holder
+    // The feature SELinuxMount is off: only a pod that has another policy may keep it.
+    let others = pod
+        .owner
         .old
         .is_some_and(|old| !matches!(text(child(old, "securityContext"), "seLinuxChangePolicy"), "" | "Recursive"));
     let policies: &[&str] = if others { &["MountOption", "Recursive"] } else { &["Recursive"] };
     choice(context, "seLinuxChangePolicy", policies, &at, errors);
 }
 
-/// Seccomp, what stands between, and AppArmor.
+/// Validates the seccomp profile, calls `between`, then validates the AppArmor profile.
 fn profiles(
     context: &Object,
     at: &Path<'_>,
@@ -140,8 +126,8 @@ fn app_armor(profile: &Object, at: &Path<'_>, errors: &mut Errors) {
     }
 }
 
-fn sysctls(around: &Surroundings<'_>, context: &Object, at: &Path<'_>, errors: &mut Errors) {
-    let old = around.holder.old.map(|old| child(old, "securityContext"));
+fn sysctls(pod: &PodContext<'_>, context: &Object, at: &Path<'_>, errors: &mut Errors) {
+    let old = pod.owner.old.map(|old| child(old, "securityContext"));
     let mut seen = HashSet::new();
     for (position, sysctl) in objects(context, "sysctls") {
         let at = at.index(position);
@@ -157,14 +143,14 @@ fn sysctls(around: &Surroundings<'_>, context: &Object, at: &Path<'_>, errors: &
             errors.duplicate(&at, name);
         }
         seen.insert(name);
-        // An object that has some already was stored before this was asked for.
+        // Objects with sysctls may have been stored before this rule came.
         if old.is_some_and(|old| !items(old, "sysctls").is_empty()) {
             continue;
         }
         let (of_network, of_ipc) = namespaces(name);
-        if is_true(around.spec, "hostNetwork") && of_network {
+        if is_true(pod.spec, "hostNetwork") && of_network {
             errors.invalid(&at, name, "may not be specified when 'hostNetwork' is true");
-        } else if is_true(around.spec, "hostIPC") && of_ipc {
+        } else if is_true(pod.spec, "hostIPC") && of_ipc {
             errors.invalid(&at, name, "may not be specified when 'hostIPC' is true");
         }
     }
@@ -181,9 +167,9 @@ fn is_sysctl(name: &str) -> bool {
     name.len() <= SYSCTL_BYTES_MAX && name.split(['.', '/']).all(is_segment)
 }
 
-/// Whether a parameter belongs to the namespace of the network, and to that of communication.
+/// Whether a sysctl belongs to the network namespace, and whether it belongs to the IPC namespace.
 fn namespaces(name: &str) -> (bool, bool) {
-    // The first separator says which of the two is one.
+    // If the first separator is a slash, slashes and dots change roles.
     let name = match name.find(['.', '/']) {
         Some(first) if name.as_bytes()[first] == b'/' => name
             .chars()
@@ -215,14 +201,14 @@ fn namespaces(name: &str) -> (bool, bool) {
     (name.starts_with("net."), ipc || name.starts_with("fs.mqueue."))
 }
 
-/// `ValidateSecurityContext`, of a container.
-pub(crate) fn of_container(around: &Surroundings<'_>, container: &Object, at: &Path<'_>, errors: &mut Errors) {
+/// Validates the security context of a container (`ValidateSecurityContext`).
+pub(super) fn container_security_context(pod: &PodContext<'_>, container: &Object, at: &Path<'_>, errors: &mut Errors) {
     let Some(Value::Object(context)) = given(container, "securityContext") else { return };
     let at = at.child("securityContext");
     id(context, "runAsUser", &at, errors);
     id(context, "runAsGroup", &at, errors);
     choice(context, "procMount", &["Default", "Unmasked"], &at, errors);
-    if around.host_users && text(context, "procMount") == "Unmasked" {
+    if pod.host_users && text(context, "procMount") == "Unmasked" {
         errors.invalid(&at.child("procMount"), "Unmasked", "`hostUsers` must be false to use `Unmasked`");
     }
     profiles(
@@ -245,7 +231,7 @@ pub(crate) fn of_container(around: &Surroundings<'_>, container: &Object, at: &P
     );
 }
 
-/// A security context as Go shows it.
+/// A security context as Go prints it.
 fn shown_context(context: &Object) -> Value {
     let of = |name: &str| context.get(name).cloned().unwrap_or_default();
     let inside = |name: &str, members: &[(&str, &str)]| -> Value {
@@ -276,7 +262,7 @@ fn shown_context(context: &Object) -> Value {
     })
 }
 
-/// `validateWindowsSecurityContextOptions`.
+/// Validates `windowsOptions` (`validateWindowsSecurityContextOptions`).
 fn windows_options(context: &Object, at: &Path<'_>, errors: &mut Errors) {
     let Some(Value::Object(options)) = given(context, "windowsOptions") else { return };
     let at = at.child("windowsOptions");
@@ -344,11 +330,11 @@ fn windows_flag(holder: &Object) -> Option<bool> {
     child(child(holder, "securityContext"), "windowsOptions").get("hostProcess")?.as_bool()
 }
 
-/// `validateWindowsHostProcessPod`.
-pub(crate) fn host_processes(around: &Surroundings<'_>, at: &Path<'_>, errors: &mut Errors) {
-    let of_pod = windows_flag(around.spec);
+/// Validates `hostProcess` of all containers together (`validateWindowsHostProcessPod`).
+pub(super) fn host_processes(pod: &PodContext<'_>, at: &Path<'_>, errors: &mut Errors) {
+    let of_pod = windows_flag(pod.spec);
     let (mut all, mut host) = (0usize, 0usize);
-    for (list, position, container) in each_container(around.spec) {
+    for (list, position, container) in each_container(pod.spec) {
         all += 1;
         let own = windows_flag(container);
         if let (Some(of_pod), Some(own)) = (of_pod, own)
@@ -370,30 +356,29 @@ pub(crate) fn host_processes(around: &Surroundings<'_>, at: &Path<'_>, errors: &
         let why = "If pod contains any hostProcess containers then all containers must be HostProcess containers";
         errors.invalid(at, "", why);
     }
-    if !is_true(around.spec, "hostNetwork") {
+    if !is_true(pod.spec, "hostNetwork") {
         let why = "hostNetwork must be true if pod contains any hostProcess containers";
         errors.invalid_value(&at.child("hostNetwork"), false, why);
     }
 }
 
-/// `validateHostUsers`: a pod in its own user namespace shares none of the host's others.
-pub(crate) fn user_namespace(around: &Surroundings<'_>, at: &Path<'_>, errors: &mut Errors) {
+/// Reports host namespaces of a pod with a user namespace of its own (`validateHostUsers`).
+pub(super) fn user_namespace(pod: &PodContext<'_>, at: &Path<'_>, errors: &mut Errors) {
     const WHY: &str = "when `hostUsers` is false";
-    // Without a security context, upstream has no place for the flag.
-    if around.host_users {
+    if pod.host_users {
         return;
     }
     for (name, shown) in [("hostNetwork", "hostNetwork"), ("hostPID", "HostPID"), ("hostIPC", "HostIPC")] {
-        if is_true(around.spec, name) {
+        if is_true(pod.spec, name) {
             errors.forbidden(&at.child(shown), WHY);
         }
     }
-    let borne = around.holder.old.is_some_and(|old| {
+    let tolerated = pod.owner.old.is_some_and(|old| {
         old.get("hostUsers") == Some(&Value::Bool(false))
             && each_container(old).any(|(.., container)| !items(container, "volumeDevices").is_empty())
     });
-    for (list, position, container) in each_container(around.spec) {
-        if !items(container, "volumeDevices").is_empty() && !borne {
+    for (list, position, container) in each_container(pod.spec) {
+        if !items(container, "volumeDevices").is_empty() && !tolerated {
             let at = at.child(list);
             let at = at.index(position);
             errors.forbidden(&at.child("volumeDevices"), WHY);
@@ -401,10 +386,10 @@ pub(crate) fn user_namespace(around: &Surroundings<'_>, at: &Path<'_>, errors: &
     }
 }
 
-/// `validateOS`, and what the pod may not have on that system.
-pub(crate) fn operating_system(around: &Surroundings<'_>, at: &Path<'_>, errors: &mut Errors) {
+/// Validates `os` and the fields that exclude it (`validateOS`).
+pub(super) fn operating_system(pod: &PodContext<'_>, at: &Path<'_>, errors: &mut Errors) {
     let os_at = at.child("os");
-    match around.os {
+    match pod.os {
         None => {}
         Some("") => errors.required(&os_at.child("name"), ""),
         Some("linux") => {
@@ -415,18 +400,18 @@ pub(crate) fn operating_system(around: &Surroundings<'_>, at: &Path<'_>, errors:
                     errors.forbidden(&at.child("windowsOptions"), WHY);
                 }
             };
-            check(around.spec, at);
-            for (list, position, container) in each_container(around.spec) {
+            check(pod.spec, at);
+            for (list, position, container) in each_container(pod.spec) {
                 let at = at.child(list);
                 check(container, &at.index(position));
             }
         }
-        Some("windows") => windows(around.spec, at, errors),
+        Some("windows") => windows(pod.spec, at, errors),
         Some(other) => errors.not_supported(&os_at, other, &["linux", "windows"]),
     }
 }
 
-/// What only pods on Linux have: of the spec (`true`) or of its security context.
+/// Fields of pods that exist only on Linux: of the spec (`true`) or of its security context.
 const LINUX_ONLY: [(&str, bool); 15] = [
     ("appArmorProfile", false),
     ("seLinuxOptions", false),
@@ -445,7 +430,7 @@ const LINUX_ONLY: [(&str, bool); 15] = [
     ("seLinuxChangePolicy", false),
 ];
 
-/// What only containers on Linux have in their security contexts.
+/// Fields of container security contexts that exist only on Linux.
 const LINUX_CONTAINERS_ONLY: [&str; 10] = [
     "appArmorProfile",
     "seLinuxOptions",

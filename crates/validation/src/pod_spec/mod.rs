@@ -1,75 +1,77 @@
-//! Pods, and the templates of pods in other kinds (`ValidatePodSpec` and what it calls in
-//! `pkg/apis/core/validation/validation.go`). The functions follow upstream's order, which is that of the
-//! causes.
+//! Validates pods, and the pod templates of other kinds.
+//!
+//! Rules: `ValidatePodSpec` in `pkg/apis/core/validation/validation.go` of Kubernetes v1.36. The functions follow
+//! upstream's order, because clients see the errors in that order.
 //!
 //! ```text
-//!  pod ────────▶ metadata's annotations ─▶ spec ─▶ what only a new pod may not have
-//!  template ───▶ labels, annotations ────▶ spec ─▶ what no template may have
+//!  pod ────────▶ annotations ─────────▶ spec ─▶ rules for new pods
+//!  template ───▶ labels, annotations ─▶ spec ─▶ rules for templates
 //! ```
 
-pub(crate) mod annotations;
-pub(crate) mod containers;
-pub(crate) mod placement;
-pub(crate) mod resources;
-pub(crate) mod security;
-pub(crate) mod volumes;
+mod annotations;
+mod containers;
+mod placement;
+mod resources;
+mod security;
+mod volumes;
 
 use std::collections::{BTreeSet, HashMap};
 
 use listwatch_schema::Path;
 use serde_json::{Map, Value};
 
-pub(crate) use placement::tolerations;
-pub(crate) use resources::container_resources;
-pub(crate) use resources::level_pod;
+pub use annotations::MIRROR_ANNOTATION;
+pub use placement::tolerations;
+pub use resources::{container_resources, default_pod_level_resources};
 
-use listwatch_validation::formats::{self, label, qualified_name, subdomain};
-use listwatch_validation::{Errors, Object, child, given, is_true, items, number, objects, text, texts};
+use crate::field_rules::{optional, required_one_of};
+use crate::formats::{self, label, qualified_name, subdomain};
+use crate::{Errors, Object, child, given, is_true, items, number, objects, shown_list, text, texts};
 
-/// The largest number that Kubernetes writes into 32 bits.
+/// The largest value of an `int32`.
 const INT32_MAX: i64 = 2_147_483_647;
 
-/// What the rules for a spec depend on besides the spec.
+/// The object around a spec: a pod or a template.
 #[derive(Clone, Copy)]
-pub(crate) struct Holder<'a> {
-    /// It is a pod, not a template.
+struct SpecOwner<'a> {
+    /// Whether the owner is a pod, not a template.
     is_pod: bool,
     /// The name of the pod; empty for a template.
     name: &'a str,
-    /// The pod is a mirror of one that its node runs on its own account.
+    /// Whether the pod mirrors a static pod.
     is_mirror: bool,
     /// The spec that is replaced.
     old: Option<&'a Object>,
 }
 
-/// What containers refer to in the spec around them.
-pub(crate) struct Surroundings<'a> {
-    holder: Holder<'a>,
+/// A spec, and what the rules for its containers look up.
+struct PodContext<'a> {
+    owner: SpecOwner<'a>,
     spec: &'a Object,
-    /// The valid volumes; true for one of a claim.
+    /// The names of the valid volumes. True for a volume of a claim.
     volumes: HashMap<&'a str, bool>,
     /// The names of the pod's resource claims.
     claims: BTreeSet<&'a str>,
-    /// Seconds that the pod has to end in.
-    grace: Option<i64>,
-    /// The pod is in the host's user namespace.
+    /// `terminationGracePeriodSeconds`.
+    grace_seconds: Option<i64>,
+    /// Whether the pod runs in the host's user namespace.
     host_users: bool,
-    /// The operating system, where one is named.
+    /// The name of the operating system.
     os: Option<&'a str>,
 }
 
-/// `validatePodMetadataAndSpec` and `ValidatePodCreate`.
-pub(crate) fn pod(pod: &Object, old: Option<&Object>, errors: &mut Errors) {
+/// Validates a pod (`validatePodMetadataAndSpec` and `ValidatePodCreate`).
+pub fn validate_pod(pod: &Object, old: Option<&Object>, errors: &mut Errors) {
     let (metadata, pod_spec) = (child(pod, "metadata"), child(pod, "spec"));
     let (notes_at, at) = (Path::root("metadata"), Path::root("spec"));
     annotations::validate(metadata, pod_spec, &notes_at.child("annotations"), errors);
-    let holder = Holder {
+    let owner = SpecOwner {
         is_pod: true,
         name: text(metadata, "name"),
-        is_mirror: child(metadata, "annotations").contains_key(annotations::MIRROR),
+        is_mirror: child(metadata, "annotations").contains_key(MIRROR_ANNOTATION),
         old: old.map(|old| child(old, "spec")),
     };
-    spec(pod_spec, holder, &at, errors);
+    validate_spec(pod_spec, owner, &at, errors);
     for list in ["containers", "initContainers"] {
         let at = at.child(list);
         for (position, container) in objects(pod_spec, list) {
@@ -85,57 +87,57 @@ pub(crate) fn pod(pod: &Object, old: Option<&Object>, errors: &mut Errors) {
     if !text(pod_spec, "nodeName").is_empty() && !items(pod_spec, "schedulingGates").is_empty() {
         errors.forbidden(&at.child("nodeName"), "cannot be set until all schedulingGates have been cleared");
     }
-    annotations::agree(metadata, pod_spec, &at, errors);
+    annotations::match_fields(metadata, pod_spec, &at, errors);
 }
 
-/// The annotations of a template, and what they say.
-pub(crate) fn template_annotations(template: &Object, at: &Path<'_>, errors: &mut Errors) {
+/// Validates the annotations of a template.
+pub fn validate_template_annotations(template: &Object, at: &Path<'_>, errors: &mut Errors) {
     let (metadata, pod_spec) = (child(template, "metadata"), child(template, "spec"));
     let notes_at = at.child("annotations");
     if let Some(Value::Object(notes)) = metadata.get("annotations") {
-        listwatch_validation::object_meta::validate_annotations_at(notes, &notes_at, errors);
+        crate::object_meta::validate_annotations_at(notes, &notes_at, errors);
     }
     annotations::validate(metadata, pod_spec, &notes_at, errors);
 }
 
-/// `ValidatePodTemplateSpec`.
-pub(crate) fn template(template: &Object, old: Option<&Object>, at: &Path<'_>, errors: &mut Errors) {
+/// Validates a pod template (`ValidatePodTemplateSpec`).
+pub fn validate_template(template: &Object, old: Option<&Object>, at: &Path<'_>, errors: &mut Errors) {
     let (metadata, pod_spec) = (child(template, "metadata"), child(template, "spec"));
     formats::labels(metadata, "labels", &at.child("labels"), errors);
-    template_annotations(template, at, errors);
+    validate_template_annotations(template, at, errors);
     let at = at.child("spec");
-    let holder = Holder { is_pod: false, name: "", is_mirror: false, old: old.map(|old| child(old, "spec")) };
-    spec(pod_spec, holder, &at, errors);
-    annotations::agree(metadata, pod_spec, &at, errors);
+    let owner = SpecOwner { is_pod: false, name: "", is_mirror: false, old: old.map(|old| child(old, "spec")) };
+    validate_spec(pod_spec, owner, &at, errors);
+    annotations::match_fields(metadata, pod_spec, &at, errors);
     if !items(pod_spec, "ephemeralContainers").is_empty() {
         errors.forbidden(&at.child("ephemeralContainers"), "ephemeral containers not allowed in pod template");
     }
 }
 
-/// `ValidatePodSpec`.
-fn spec<'a>(spec: &'a Object, holder: Holder<'a>, at: &Path<'_>, errors: &mut Errors) {
-    let volumes = volumes::validate(spec, holder, &at.child("volumes"), errors);
-    let claims = resource_claims(spec, holder, &at.child("resourceClaims"), errors);
-    let around = Surroundings {
-        holder,
+/// Validates a spec (`ValidatePodSpec`).
+fn validate_spec<'a>(spec: &'a Object, owner: SpecOwner<'a>, at: &Path<'_>, errors: &mut Errors) {
+    let volumes = volumes::validate(spec, owner, &at.child("volumes"), errors);
+    let claims = resource_claims(spec, owner, &at.child("resourceClaims"), errors);
+    let pod = PodContext {
+        owner,
         spec,
         volumes,
         claims,
-        grace: number(spec, "terminationGracePeriodSeconds"),
+        grace_seconds: number(spec, "terminationGracePeriodSeconds"),
         host_users: spec.get("hostUsers") != Some(&Value::Bool(false)),
         os: given(spec, "os").and_then(Value::as_object).map(|os| text(os, "name")),
     };
-    containers::containers(&around, at, errors);
-    containers::init_containers(&around, at, errors);
-    containers::ephemeral_containers(&around, at, errors);
-    resources::pod_resources(&around, &at.child("resources"), errors);
-    host_ports(&around, &at.child("containers"), errors);
+    containers::containers(&pod, at, errors);
+    containers::init_containers(&pod, at, errors);
+    containers::ephemeral_containers(&pod, at, errors);
+    resources::pod_resources(&pod, &at.child("resources"), errors);
+    host_ports(&pod, &at.child("containers"), errors);
     required_one_of(spec, "restartPolicy", &["Always", "OnFailure", "Never"], at, errors);
     let policies = ["ClusterFirstWithHostNet", "ClusterFirst", "Default", "None"];
     required_one_of(spec, "dnsPolicy", &policies, at, errors);
     formats::labels(spec, "nodeSelector", &at.child("nodeSelector"), errors);
-    security::of_pod(&around, at, errors);
-    placement::affinity(spec, holder.old, &at.child("affinity"), errors);
+    security::pod_security_context(&pod, at, errors);
+    placement::affinity(spec, owner.old, &at.child("affinity"), errors);
     dns_config(spec, &at.child("dnsConfig"), errors);
     let gates_at = at.child("readinessGates");
     for (position, gate) in objects(spec, "readinessGates") {
@@ -143,9 +145,9 @@ fn spec<'a>(spec: &'a Object, holder: Holder<'a>, at: &Path<'_>, errors: &mut Er
         qualified_name(text(gate, "conditionType"), &at.child("conditionType"), errors);
     }
     scheduling_gates(spec, &at.child("schedulingGates"), errors);
-    placement::topology_spread(spec, holder.old, &at.child("topologySpreadConstraints"), errors);
-    security::host_processes(&around, at, errors);
-    security::user_namespace(&around, at, errors);
+    placement::topology_spread(spec, owner.old, &at.child("topologySpreadConstraints"), errors);
+    security::host_processes(&pod, at, errors);
+    security::user_namespace(&pod, at, errors);
     hostname_override(spec, &at.child("hostnameOverride"), errors);
     for (name, check) in
         [("serviceAccountName", subdomain as fn(&str, &Path<'_>, &mut Errors)), ("nodeName", subdomain)]
@@ -170,38 +172,26 @@ fn spec<'a>(spec: &'a Object, holder: Holder<'a>, at: &Path<'_>, errors: &mut Er
     if let Some(Value::Object(overhead)) = given(spec, "overhead") {
         resources::overhead(overhead, &at.child("overhead"), errors);
     }
-    security::operating_system(&around, at, errors);
-    containers::files_of_variables(&around, at, errors);
+    security::operating_system(&pod, at, errors);
+    containers::files_of_variables(&pod, at, errors);
 }
 
-/// A text of a list of choices, which has to be there.
-fn required_one_of(object: &Object, name: &str, supported: &[&str], at: &Path<'_>, errors: &mut Errors) {
-    match text(object, name) {
-        "" => errors.required(&at.child(name), ""),
-        value if supported.contains(&value) => {}
-        value => errors.not_supported(&at.child(name), value, supported),
-    }
-}
-
-/// A text that is of a form where it is not empty.
-fn optional(object: &Object, name: &str, check: fn(&str, &Path<'_>, &mut Errors), at: &Path<'_>, errors: &mut Errors) {
-    let value = text(object, name);
-    if !value.is_empty() {
-        check(value, &at.child(name), errors);
-    }
-}
-
-/// All containers with where they stand, in the order in which upstream visits them.
+/// All containers with their lists and positions, in upstream's order.
 fn each_container(spec: &Object) -> impl Iterator<Item = (&'static str, usize, &Map<String, Value>)> {
     ["initContainers", "containers", "ephemeralContainers"]
         .into_iter()
         .flat_map(|list| objects(spec, list).map(move |(position, container)| (list, position, container)))
 }
 
-fn resource_claims<'a>(spec: &'a Object, holder: Holder<'_>, at: &Path<'_>, errors: &mut Errors) -> BTreeSet<&'a str> {
+fn resource_claims<'a>(
+    spec: &'a Object,
+    owner: SpecOwner<'_>,
+    at: &Path<'_>,
+    errors: &mut Errors,
+) -> BTreeSet<&'a str> {
     let mut seen = BTreeSet::new();
     for (position, claim) in objects(spec, "resourceClaims") {
-        if holder.is_mirror {
+        if owner.is_mirror {
             errors.forbidden(&Path::root(""), "static pods do not support resource claims");
             continue;
         }
@@ -239,17 +229,17 @@ fn resource_claims<'a>(spec: &'a Object, holder: Holder<'_>, at: &Path<'_>, erro
     seen
 }
 
-/// On the host's network a container's ports are the host's.
-fn host_ports(around: &Surroundings<'_>, at: &Path<'_>, errors: &mut Errors) {
-    if !is_true(around.spec, "hostNetwork") {
+/// Reports host ports that differ from container ports on the host's network.
+fn host_ports(pod: &PodContext<'_>, at: &Path<'_>, errors: &mut Errors) {
+    if !is_true(pod.spec, "hostNetwork") {
         return;
     }
-    for (position, container) in objects(around.spec, "containers") {
+    for (position, container) in objects(pod.spec, "containers") {
         let at = at.index(position);
         let at = at.child("ports");
         for (position, port) in objects(container, "ports") {
             let host = number(port, "hostPort").unwrap_or(0);
-            if (around.holder.is_pod || host != 0) && host != number(port, "containerPort").unwrap_or(0) {
+            if (pod.owner.is_pod || host != 0) && host != number(port, "containerPort").unwrap_or(0) {
                 let at = at.index(position);
                 let why = "must match `containerPort` when `hostNetwork` is true";
                 errors.invalid_value(&at.child("hostPort"), host, why);
@@ -260,7 +250,7 @@ fn host_ports(around: &Surroundings<'_>, at: &Path<'_>, errors: &mut Errors) {
 
 /// Name servers of a pod.
 const NAMESERVERS_MAX: usize = 3;
-/// Domains in which a pod looks for a name, and their bytes with the spaces between them.
+/// Search domains of a pod, and their bytes including separators.
 const SEARCHES_MAX: usize = 32;
 const SEARCHES_BYTES_MAX: usize = 2048;
 
@@ -280,7 +270,7 @@ fn dns_config(spec: &Object, at: &Path<'_>, errors: &mut Errors) {
     let at_list = at.child("nameservers");
     if items(config, "nameservers").len() > NAMESERVERS_MAX {
         let why = format_args!("must not have more than {NAMESERVERS_MAX} nameservers");
-        errors.invalid_value(&at_list, super::shown_list(config, "nameservers"), why);
+        errors.invalid_value(&at_list, shown_list(config, "nameservers"), why);
     }
     for (position, server) in texts(config, "nameservers").enumerate() {
         formats::legacy_ip(server, &at_list.index(position), errors);
@@ -288,14 +278,14 @@ fn dns_config(spec: &Object, at: &Path<'_>, errors: &mut Errors) {
     let at_list = at.child("searches");
     if items(config, "searches").len() > SEARCHES_MAX {
         let why = format_args!("must not have more than {SEARCHES_MAX} search paths");
-        errors.invalid_value(&at_list, super::shown_list(config, "searches"), why);
+        errors.invalid_value(&at_list, shown_list(config, "searches"), why);
     }
     let bytes: usize = texts(config, "searches").map(|search| search.len() + 1).sum();
     if bytes > SEARCHES_BYTES_MAX + 1 {
         let why = format_args!(
             "must not have more than {SEARCHES_BYTES_MAX} characters (including spaces) in the search list"
         );
-        errors.invalid_value(&at_list, super::shown_list(config, "searches"), why);
+        errors.invalid_value(&at_list, shown_list(config, "searches"), why);
     }
     for (position, search) in texts(config, "searches").enumerate().filter(|(_, search)| *search != ".") {
         let search = search.strip_suffix('.').unwrap_or(search);
@@ -309,7 +299,7 @@ fn dns_config(spec: &Object, at: &Path<'_>, errors: &mut Errors) {
     }
 }
 
-/// `IsDNS1123SubdomainWithUnderscore`.
+/// The problems of a subdomain that may have underscores (`IsDNS1123SubdomainWithUnderscore`).
 fn underscored_subdomain_problems(value: &str) -> Vec<String> {
     let word = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit();
     let is_label = |label: &str| {
@@ -339,7 +329,7 @@ fn scheduling_gates(spec: &Object, at: &Path<'_>, errors: &mut Errors) {
     }
 }
 
-/// Bytes of a name that a pod has in place of its own.
+/// Bytes of `hostnameOverride`.
 const HOSTNAME_BYTES_MAX: usize = 64;
 
 fn hostname_override(spec: &Object, at: &Path<'_>, errors: &mut Errors) {

@@ -1,4 +1,4 @@
-//! What containers and pods ask for (`validateResourceRequirements`).
+//! Validates resource requests and limits of containers and pods (`validateResourceRequirements`).
 
 use std::cmp::Ordering;
 use std::collections::{BTreeSet, HashMap, HashSet};
@@ -7,33 +7,33 @@ use listwatch_meta::FieldError;
 use listwatch_schema::Path;
 use serde_json::Value;
 
-use super::Surroundings;
-use crate::validate::quotas::{amount_of, container_resource_name, is_huge_page, is_native, resource_name};
+use super::PodContext;
+use crate::formats::{self, amount, compare, label};
+use crate::resource_names::{amount_of, container_resource_name, is_huge_page, is_native, resource_name};
+use crate::{Errors, Object, child, given, items, objects, text};
 use listwatch_meta::go;
-use listwatch_validation::formats::{self, amount, compare, label};
-use listwatch_validation::{Errors, Object, child, given, items, objects, text};
 
-/// Bytes of the names of claims that an error lists, and errors of an object from which on none does.
+/// Bytes of claim names that one error lists, and errors of an object from which on errors list none.
 const CLAIMS_SHOWN_BYTES_MAX: usize = 4096;
 const LISTING_ERRORS_MAX: usize = 64;
 
-/// Can more of a resource be promised than there is?
+/// Whether a resource can be overcommitted (`IsOvercommitAllowed`).
 fn is_overcommitted(name: &str) -> bool {
     is_native(name) && !is_huge_page(name)
 }
 
-/// Resources of which a pod may have some as a whole.
+/// Whether a resource can be requested for the pod as a whole.
 fn is_pod_level(name: &str) -> bool {
     matches!(name, "cpu" | "memory") || is_huge_page(name)
 }
 
-/// `ValidateContainerResourceRequirements`.
-pub(crate) fn container_resources(resources: &Object, claims: &BTreeSet<&str>, at: &Path<'_>, errors: &mut Errors) {
+/// Validates the `resources` of a container (`ValidateContainerResourceRequirements`).
+pub fn container_resources(resources: &Object, claims: &BTreeSet<&str>, at: &Path<'_>, errors: &mut Errors) {
     requirements(resources, container_resource_name, claims, at, errors);
 }
 
-/// What a pod takes besides what its containers ask for.
-pub(crate) fn overhead(overhead: &Object, at: &Path<'_>, errors: &mut Errors) {
+/// Validates the overhead of a pod.
+pub(super) fn overhead(overhead: &Object, at: &Path<'_>, errors: &mut Errors) {
     limits(overhead, container_resource_name, &at.child("limits"), errors);
     let huge_alone = overhead.keys().any(|name| is_huge_page(name)) && !overhead.keys().any(|name| is_computed(name));
     if huge_alone {
@@ -54,7 +54,7 @@ fn limits(limits: &Object, check: fn(&str, &Path<'_>, &mut Errors), at: &Path<'_
     }
 }
 
-/// Huge pages come in multiples of their size.
+/// Reports an amount of huge pages that is no multiple of the page size.
 fn huge_pages(name: &str, wanted: &str, at: &Path<'_>, errors: &mut Errors) {
     let Some(size) = name.strip_prefix("hugepages-") else { return };
     let bytes =
@@ -111,7 +111,7 @@ fn requirements(
     claim_names(resources, claims, &at.child("claims"), errors);
 }
 
-/// The claims of a container are claims of the pod, each mentioned once.
+/// Reports claims of a container that are unknown to the pod or repeated.
 fn claim_names(resources: &Object, known: &BTreeSet<&str>, at: &Path<'_>, errors: &mut Errors) {
     let mut seen: HashSet<(&str, &str)> = HashSet::new();
     let mut with_requests: HashMap<&str, usize> = HashMap::new();
@@ -158,17 +158,17 @@ fn claim_names(resources: &Object, known: &BTreeSet<&str>, at: &Path<'_>, errors
     }
 }
 
-/// `validatePodResources`.
-pub(crate) fn pod_resources(around: &Surroundings<'_>, at: &Path<'_>, errors: &mut Errors) {
-    let Some(Value::Object(resources)) = given(around.spec, "resources") else { return };
-    if around.os == Some("windows") {
+/// Validates the `resources` of a pod (`validatePodResources`).
+pub(super) fn pod_resources(pod: &PodContext<'_>, at: &Path<'_>, errors: &mut Errors) {
+    let Some(Value::Object(resources)) = given(pod.spec, "resources") else { return };
+    if pod.os == Some("windows") {
         return errors.forbidden(at, "may not be set for a windows pod");
     }
     if !items(resources, "claims").is_empty() {
         errors.forbidden(&at.child("claims"), "claims may not be set for Resources at pod-level");
     }
-    requirements(resources, pod_resource_name, &around.claims, at, errors);
-    consistency(around.spec, resources, at, errors);
+    requirements(resources, pod_resource_name, &pod.claims, at, errors);
+    consistency(pod.spec, resources, at, errors);
 }
 
 fn pod_resource_name(name: &str, at: &Path<'_>, errors: &mut Errors) {
@@ -177,14 +177,16 @@ fn pod_resource_name(name: &str, at: &Path<'_>, errors: &mut Errors) {
     }
 }
 
-/// An amount in billionths; what is too large to be counted counts for nothing.
+/// An amount in billionths; 0 if it does not fit into 128 bits.
 fn nanos(value: &Value) -> i128 {
     listwatch_meta::quantity::nanos(amount(value)).ok().flatten().unwrap_or(0)
 }
 
-/// What all containers of a pod ask for together: the larger of what those that stay ask for, and of what each
-/// that ends asks for beside those that were started before it.
-fn together<'a>(spec: &'a Object, kind: &str) -> HashMap<&'a str, i128> {
+/// The amounts that a pod needs for all of its containers (`AggregateContainerRequests`).
+///
+/// This is the maximum over time: each init container runs beside the sidecars that were started before it, and
+/// the containers run beside all sidecars.
+fn aggregate<'a>(spec: &'a Object, kind: &str) -> HashMap<&'a str, i128> {
     fn add<'a>(sums: &mut HashMap<&'a str, i128>, amounts: &'a Object) {
         for (name, value) in amounts {
             let sum = sums.entry(name.as_str()).or_default();
@@ -218,8 +220,8 @@ fn together<'a>(spec: &'a Object, kind: &str) -> HashMap<&'a str, i128> {
     staying
 }
 
-/// How the first container that asks for a resource spells its amount: that is the form of the sum.
-fn spellings<'a>(spec: &'a Object, kind: &str) -> HashMap<&'a str, &'a str> {
+/// The first container's spelling of each amount, which decides the format of the sum.
+fn first_spellings<'a>(spec: &'a Object, kind: &str) -> HashMap<&'a str, &'a str> {
     let mut first = HashMap::new();
     for list in ["containers", "initContainers"] {
         for (_, container) in objects(spec, list) {
@@ -231,8 +233,8 @@ fn spellings<'a>(spec: &'a Object, kind: &str) -> HashMap<&'a str, &'a str> {
     first
 }
 
-/// A sum, spelled in the form of an amount.
-fn shown(nanos: i128, like: &str) -> String {
+/// Formats a sum like an amount.
+fn format_like(nanos: i128, like: &str) -> String {
     let text = if nanos % 1_000_000_000 == 0 {
         (nanos / 1_000_000_000).to_string()
     } else {
@@ -242,20 +244,20 @@ fn shown(nanos: i128, like: &str) -> String {
     listwatch_meta::quantity::sum(nothing, &text).unwrap_or(text)
 }
 
-/// What a pod that says what it takes as a whole takes besides: as much as its containers do, else as much as
-/// it may take at most (`defaultHugePagePodLimits` and `defaultPodRequests`).
-pub(crate) fn level_pod(spec: &mut Object) {
+/// Completes the `resources` of a pod that has some: requests default to the containers' sum, then to the limits
+/// (`defaultHugePagePodLimits` and `defaultPodRequests`).
+pub fn default_pod_level_resources(spec: &mut Object) {
     let Some(Value::Object(resources)) = given(spec, "resources") else { return };
     let (mut limits, mut requests) = (child(resources, "limits").clone(), child(resources, "requests").clone());
     if limits.is_empty() && requests.is_empty() {
         return;
     }
     let add = |amounts: &mut Object, kind: &str, wanted: fn(&str) -> bool, but: &Object| {
-        let (sums, spelled) = (together(spec, kind), spellings(spec, kind));
+        let (sums, spelled) = (aggregate(spec, kind), first_spellings(spec, kind));
         let mut names: Vec<&&str> = sums.keys().filter(|name| wanted(name) && !but.contains_key(**name)).collect();
         names.sort_unstable();
         for name in names {
-            amounts.entry(*name).or_insert_with(|| shown(sums[name], spelled[name]).into());
+            amounts.entry(*name).or_insert_with(|| format_like(sums[name], spelled[name]).into());
         }
     };
     add(&mut limits, "limits", is_huge_page, &requests);
@@ -273,7 +275,7 @@ pub(crate) fn level_pod(spec: &mut Object) {
     }
 }
 
-/// `validatePodResourceConsistency`.
+/// Compares the resources of a pod with those of its containers (`validatePodResourceConsistency`).
 fn consistency(spec: &Object, resources: &Object, at: &Path<'_>, errors: &mut Errors) {
     for (kind, hint) in [("requests", "requests"), ("limits", "limits")] {
         let of_pod = child(resources, kind);
@@ -281,13 +283,13 @@ fn consistency(spec: &Object, resources: &Object, at: &Path<'_>, errors: &mut Er
             continue;
         }
         let at = at.child(kind);
-        let (sums, spelled) = (together(spec, kind), spellings(spec, kind));
+        let (sums, spelled) = (aggregate(spec, kind), first_spellings(spec, kind));
         let mut names: Vec<&&str> = sums.keys().collect();
         names.sort_unstable();
         for name in names {
             let Some(own) = of_pod.get(*name).filter(|_| kind == "requests" || is_huge_page(name)) else { continue };
             if sums[name] > nanos(own) {
-                let sum = shown(sums[name], spelled[name]);
+                let sum = format_like(sums[name], spelled[name]);
                 let why = format_args!("must be greater than or equal to aggregate container {hint} of {sum}");
                 errors.invalid(&at.key(name), amount(own), why);
             }
@@ -308,8 +310,8 @@ fn consistency(spec: &Object, resources: &Object, at: &Path<'_>, errors: &mut Er
     }
 }
 
-/// `validateResizePolicy`.
-pub(crate) fn resize_policy(container: &Object, spec: &Object, at: &Path<'_>, errors: &mut Errors) {
+/// Validates the `resizePolicy` of a container (`validateResizePolicy`).
+pub(super) fn resize_policy(container: &Object, spec: &Object, at: &Path<'_>, errors: &mut Errors) {
     let mut seen = HashSet::new();
     for (position, policy) in objects(container, "resizePolicy") {
         let (resource, restart) = (text(policy, "resourceName"), text(policy, "restartPolicy"));

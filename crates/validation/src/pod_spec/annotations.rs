@@ -1,15 +1,18 @@
-//! Annotations of pods that mean something (`ValidatePodSpecificAnnotations`), and whether those of seccomp
-//! and AppArmor say what the fields say.
+//! Validates the annotations of pods that Kubernetes defines.
+//!
+//! Rules: `ValidatePodSpecificAnnotations` and `validateSeccompAnnotationsAndFields` in
+//! `pkg/apis/core/validation`.
 
 use listwatch_schema::Path;
 use serde_json::Value;
 
-use super::{each_container, placement, security};
+use super::{each_container, placement};
+use crate::field_rules::descending_path;
+use crate::{Errors, Object, child, given, text};
 use listwatch_meta::go;
-use listwatch_validation::{Errors, Object, child, given, text};
 
-/// The annotation of a pod that its node runs on its own account and only shows here.
-pub(crate) const MIRROR: &str = "kubernetes.io/config.mirror";
+/// The annotation of a mirror pod, which represents a static pod.
+pub const MIRROR_ANNOTATION: &str = "kubernetes.io/config.mirror";
 const TOLERATIONS: &str = "scheduler.alpha.kubernetes.io/tolerations";
 const DELETION_COST: &str = "controller.kubernetes.io/pod-deletion-cost";
 const SECCOMP_OF_POD: &str = "seccomp.security.alpha.kubernetes.io/pod";
@@ -17,11 +20,11 @@ const SECCOMP_OF_CONTAINER: &str = "container.seccomp.security.alpha.kubernetes.
 const APPARMOR_OF_CONTAINER: &str = "container.apparmor.security.beta.kubernetes.io/";
 
 /// Validates the annotations of a pod or a template.
-pub(crate) fn validate(metadata: &Object, spec: &Object, at: &Path<'_>, errors: &mut Errors) {
+pub(super) fn validate(metadata: &Object, spec: &Object, at: &Path<'_>, errors: &mut Errors) {
     let Some(Value::Object(notes)) = metadata.get("annotations") else { return };
-    if notes.contains_key(MIRROR) && text(spec, "nodeName").is_empty() {
+    if notes.contains_key(MIRROR_ANNOTATION) && text(spec, "nodeName").is_empty() {
         let why = "must set spec.nodeName if mirror pod annotation is set";
-        errors.invalid(&at.key(MIRROR), text(notes, MIRROR), why);
+        errors.invalid(&at.key(MIRROR_ANNOTATION), text(notes, MIRROR_ANNOTATION), why);
     }
     let listed = text(notes, TOLERATIONS);
     if !listed.is_empty() {
@@ -59,13 +62,13 @@ fn seccomp_profile(profile: &str, at: &Path<'_>, errors: &mut Errors) {
         return;
     }
     match profile.strip_prefix("localhost/") {
-        Some(path) => security::descending_path(path, at, errors),
+        Some(path) => descending_path(path, at, errors),
         None => errors.invalid(at, profile, "must be a valid seccomp profile"),
     }
 }
 
-/// Validates that annotations and fields do not contradict each other.
-pub(crate) fn agree(metadata: &Object, spec: &Object, at: &Path<'_>, errors: &mut Errors) {
+/// Reports annotations of seccomp and AppArmor that contradict the fields.
+pub(super) fn match_fields(metadata: &Object, spec: &Object, at: &Path<'_>, errors: &mut Errors) {
     let Some(Value::Object(notes)) = metadata.get("annotations") else { return };
     let note = |prefix: &str, container: &str| notes.get(&format!("{prefix}{container}")).and_then(Value::as_str);
     let profile = |holder: &'_ Object, name: &str| {
@@ -73,7 +76,14 @@ pub(crate) fn agree(metadata: &Object, spec: &Object, at: &Path<'_>, errors: &mu
     };
     if let (Some(profile), Some(note)) = (profile(spec, "seccompProfile"), note(SECCOMP_OF_POD, "")) {
         let at = at.child("securityContext");
-        agrees(&profile, note, &["runtime/default", "docker/default"], "seccomp", &at.child("seccompProfile"), errors);
+        match_profile(
+            &profile,
+            note,
+            &["runtime/default", "docker/default"],
+            "seccomp",
+            &at.child("seccompProfile"),
+            errors,
+        );
     }
     for (list, position, container) in each_container(spec) {
         let Some(profile) = profile(container, "seccompProfile") else { continue };
@@ -81,7 +91,7 @@ pub(crate) fn agree(metadata: &Object, spec: &Object, at: &Path<'_>, errors: &mu
         let (at, known) = (at.child(list), ["runtime/default", "docker/default"]);
         let at = at.index(position);
         let at = at.child("securityContext");
-        agrees(&profile, note, &known, "seccomp", &at.child("seccompProfile"), errors);
+        match_profile(&profile, note, &known, "seccomp", &at.child("seccompProfile"), errors);
     }
     if text(child(spec, "os"), "name") == "windows" {
         return;
@@ -93,11 +103,11 @@ pub(crate) fn agree(metadata: &Object, spec: &Object, at: &Path<'_>, errors: &mu
         let at = at.child(list);
         let at = at.index(position);
         let at = at.child("securityContext");
-        agrees(&profile, note, &["runtime/default"], "apparmor", &at.child("appArmorProfile"), errors);
+        match_profile(&profile, note, &["runtime/default"], "apparmor", &at.child("appArmorProfile"), errors);
     }
 }
 
-fn agrees(profile: &Object, note: &str, defaults: &[&str], what: &str, at: &Path<'_>, errors: &mut Errors) {
+fn match_profile(profile: &Object, note: &str, defaults: &[&str], what: &str, at: &Path<'_>, errors: &mut Errors) {
     let fits = match text(profile, "type") {
         "Unconfined" => note == "unconfined",
         "RuntimeDefault" => defaults.contains(&note),

@@ -1,0 +1,102 @@
+//! Rules for one field: required choices, immutable fields, numbers that are not negative, percentages, paths.
+//!
+//! Rules: `pkg/apis/apps/validation` and `apimachinery/pkg/api/validation` of Kubernetes v1.36.
+
+use serde_json::Value;
+
+use listwatch_schema::Path;
+
+use crate::formats::{IMMUTABLE, NOT_NEGATIVE};
+use crate::{Errors, Object, child, is_same, number, text};
+
+/// Reports each of these members that is negative.
+pub fn not_negative(object: &Object, names: &[&str], at: &Path<'_>, errors: &mut Errors) {
+    for name in names {
+        if let Some(number) = number(object, name).filter(|number| *number < 0) {
+            errors.invalid_value(&at.child(name), number, NOT_NEGATIVE);
+        }
+    }
+}
+
+/// Reports a changed member (`ValidateImmutableField`). `holder` names the object around it, `""` the root.
+pub fn immutable(new: &Object, old: &Object, holder: &str, name: &str, errors: &mut Errors) {
+    let of = |object| if holder.is_empty() { object } else { child(object, holder) }.get(name);
+    if !is_same(of(new), of(old)) {
+        let at = Path::root(holder);
+        errors.invalid_value(&at.child(name), of(new).unwrap_or(&Value::Null), IMMUTABLE);
+    }
+}
+
+const PERCENT: &str = "a valid percent string must be a numeric string followed by an ending '%' (e.g. '1%',  or '93%', regex used for validation is '[0-9]+%')";
+
+/// The number in a percentage such as `25%`.
+fn percent(value: Option<&Value>) -> Option<u64> {
+    let digits = value?.as_str()?.strip_suffix('%')?;
+    let is_number = !digits.is_empty() && digits.bytes().all(|byte| byte.is_ascii_digit());
+    is_number.then(|| digits.parse().unwrap_or(u64::MAX))
+}
+
+/// Whether a number or percentage is zero. A text that is no percentage counts as its number.
+pub fn is_zero(value: Option<&Value>) -> bool {
+    match (percent(value), value) {
+        (Some(percent), _) => percent == 0,
+        (None, Some(Value::String(text))) => text.parse::<i32>().unwrap_or(0) == 0,
+        (None, value) => value.and_then(Value::as_i64).unwrap_or(0) == 0,
+    }
+}
+
+/// Reports a value that is neither a percentage nor a number of at least zero (`ValidatePositiveIntOrPercent`).
+pub fn int_or_percent(object: &Object, name: &str, at: &Path<'_>, errors: &mut Errors) {
+    match object.get(name) {
+        Some(Value::String(text)) if percent(object.get(name)).is_none() => {
+            errors.invalid(&at.child(name), text, PERCENT);
+        }
+        Some(Value::String(_)) => {}
+        _ => not_negative(object, &[name], at, errors),
+    }
+}
+
+/// Reports a percentage above 100 (`IsNotMoreThan100Percent`).
+pub fn at_most_100_percent(object: &Object, name: &str, at: &Path<'_>, errors: &mut Errors) {
+    if percent(object.get(name)).is_some_and(|percent| percent > 100) {
+        errors.invalid(&at.child(name), text(object, name), "must not be greater than 100%");
+    }
+}
+
+/// Reports a text that is absent or not one of the supported values.
+pub fn required_one_of(object: &Object, name: &str, supported: &[&str], at: &Path<'_>, errors: &mut Errors) {
+    match text(object, name) {
+        "" => errors.required(&at.child(name), ""),
+        value if supported.contains(&value) => {}
+        value => errors.not_supported(&at.child(name), value, supported),
+    }
+}
+
+/// Checks the form of a text that may be absent.
+pub fn optional(
+    object: &Object,
+    name: &str,
+    check: fn(&str, &Path<'_>, &mut Errors),
+    at: &Path<'_>,
+    errors: &mut Errors,
+) {
+    let value = text(object, name);
+    if !value.is_empty() {
+        check(value, &at.child(name), errors);
+    }
+}
+
+/// Reports a path with `..` (`validatePathNoBacksteps`).
+pub(crate) fn no_backsteps(path: &str, at: &Path<'_>, errors: &mut Errors) {
+    if path.split('/').any(|part| part == "..") {
+        errors.invalid(at, path, "must not contain '..'");
+    }
+}
+
+/// Reports a path that is absolute or has `..` (`validateLocalDescendingPath`).
+pub(crate) fn descending_path(path: &str, at: &Path<'_>, errors: &mut Errors) {
+    if path.starts_with('/') {
+        errors.invalid(at, path, "must be a relative path");
+    }
+    no_backsteps(path, at, errors);
+}
