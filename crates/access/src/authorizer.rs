@@ -7,6 +7,7 @@ use std::sync::Arc;
 use listwatch_meta::UserInfo;
 
 use crate::maybe_future::MaybeFuture;
+use crate::rules::UserRules;
 
 /// The facts that an authorizer decides on. An absent text is empty.
 #[derive(Clone, Copy, Debug)]
@@ -108,6 +109,11 @@ impl Authorization {
 pub trait Authorizer: Send + Sync {
     /// Decides. An answer without I/O is [`MaybeFuture::ready`].
     fn authorize<'a>(&'a self, attributes: &'a Attributes<'a>) -> MaybeFuture<'a, Authorization>;
+
+    /// The rules of a user in a namespace, for `kubectl auth can-i --list`. By default they are unknown.
+    fn rules<'a>(&'a self, _user: &'a UserInfo, _namespace: &'a str) -> MaybeFuture<'a, UserRules> {
+        MaybeFuture::ready(UserRules::unknown())
+    }
 }
 
 /// Authorizers that are asked in order, until one allows or denies (`union.New`). Reasons of those without
@@ -150,6 +156,15 @@ impl AuthorizerChain {
             }
         }
         Authorization { decision: Decision::NoOpinion, reason: reasons.into() }
+    }
+
+    /// The rules of all authorizers.
+    pub async fn rules(&self, user: &UserInfo, namespace: &str) -> UserRules {
+        let mut rules = UserRules::default();
+        for authorizer in &self.0 {
+            rules.extend(authorizer.rules(user, namespace).await);
+        }
+        rules
     }
 }
 

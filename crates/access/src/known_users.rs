@@ -6,6 +6,7 @@ use listwatch_meta::user::SYSTEM_MASTERS;
 
 use crate::authorizer::{Attributes, Authorization, Authorizer};
 use crate::maybe_future::MaybeFuture;
+use crate::rules::{NonResourceRule, ResourceRule, UserRules};
 
 /// Whether the server knows a user: members of `system:masters`, the administrator by name, and service
 /// accounts.
@@ -25,15 +26,48 @@ impl Authorizer for KnownUserAuthorizer {
         let allowed = is_known_user(attributes.user) || is_granted_to_everyone(attributes);
         MaybeFuture::ready(if allowed { Authorization::allow("") } else { Authorization::no_opinion() })
     }
+
+    fn rules<'a>(&'a self, user: &'a UserInfo, _namespace: &'a str) -> MaybeFuture<'a, UserRules> {
+        let (resource_rules, non_resource_rules) = match is_known_user(user) {
+            true => (vec![ResourceRule::new(&["*"], &["*"], &["*"])], vec![NonResourceRule::new(&["*"], &["*"])]),
+            false => (
+                vec![
+                    ResourceRule::new(&["create"], &["authorization.k8s.io"], ACCESS_REVIEWS),
+                    ResourceRule::new(&["create"], &["authentication.k8s.io"], USER_REVIEWS),
+                ],
+                vec![NonResourceRule::new(&["get"], DISCOVERY)],
+            ),
+        };
+        MaybeFuture::ready(UserRules { resource_rules, non_resource_rules, incomplete: false })
+    }
 }
+
+/// Reviews of a user's own access.
+const ACCESS_REVIEWS: &[&str] = &["selfsubjectaccessreviews", "selfsubjectrulesreviews"];
+/// Reviews of a user's own identity.
+const USER_REVIEWS: &[&str] = &["selfsubjectreviews"];
+/// The paths of `system:discovery`.
+const DISCOVERY: &[&str] = &[
+    "/api",
+    "/api/*",
+    "/apis",
+    "/apis/*",
+    "/healthz",
+    "/livez",
+    "/openapi",
+    "/openapi/*",
+    "/readyz",
+    "/version",
+    "/version/",
+];
 
 fn is_granted_to_everyone(attributes: &Attributes<'_>) -> bool {
     if !attributes.is_resource_request {
         return attributes.path.trim_matches('/') != "metrics";
     }
     let reviews = match attributes.api_group {
-        "authentication.k8s.io" => &["selfsubjectreviews"][..],
-        "authorization.k8s.io" => &["selfsubjectaccessreviews", "selfsubjectrulesreviews"],
+        "authentication.k8s.io" => USER_REVIEWS,
+        "authorization.k8s.io" => ACCESS_REVIEWS,
         _ => &[],
     };
     attributes.verb == "create" && attributes.subresource.is_empty() && reviews.contains(&attributes.resource)
@@ -73,5 +107,17 @@ mod tests {
             let allowed = KnownUserAuthorizer.authorize(&Attributes::path(user, "get", path)).await.is_allowed();
             assert_eq!(allowed, expected, "{} {path}", user.username);
         }
+    }
+
+    #[tokio::test]
+    async fn rules_of_an_unknown_user_are_those_of_discovery_and_own_reviews() {
+        let bob = UserInfo { username: "bob".to_owned(), ..UserInfo::default() };
+        let rules = KnownUserAuthorizer.rules(&bob, "default").await;
+        let resources: Vec<&str> =
+            rules.resource_rules.iter().flat_map(|rule| &rule.resources).map(|text| &**text).collect();
+        assert_eq!(resources, ["selfsubjectaccessreviews", "selfsubjectrulesreviews", "selfsubjectreviews"]);
+        assert!(!rules.incomplete && rules.non_resource_rules.len() == 1);
+        let all = KnownUserAuthorizer.rules(UserInfo::admin(), "default").await;
+        assert_eq!(all.resource_rules, [ResourceRule::new(&["*"], &["*"], &["*"])]);
     }
 }

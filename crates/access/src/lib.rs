@@ -51,6 +51,7 @@ mod authorizer;
 mod impersonation;
 mod known_users;
 mod maybe_future;
+mod rules;
 mod service_account;
 
 pub use crate::admin::{AdminToken, EveryoneIsAdmin};
@@ -59,6 +60,7 @@ pub use crate::authorizer::{Attributes, Authorization, Authorizer, AuthorizerCha
 pub use crate::impersonation::{Impersonation, UserNameMissing};
 pub use crate::known_users::{KnownUserAuthorizer, is_known_user};
 pub use crate::maybe_future::MaybeFuture;
+pub use crate::rules::{NonResourceRule, ResourceRule, UserRules};
 pub use crate::service_account::{
     BoundObjectReference, Claims, ISSUER, KubernetesClaims, SIGNING_KEY_BYTES, ServiceAccountObjects,
     ServiceAccountTokenAuthenticator, SigningKey, service_account_groups, service_account_username,

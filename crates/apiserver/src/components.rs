@@ -1,7 +1,8 @@
-//! `componentstatuses`: how a control plane's parts are, made up when it is asked for, and stored nowhere
-//! (`pkg/registry/core/componentstatus`). Deprecated since v1.19, and `kubectl get cs` still asks.
+//! `componentstatuses`: the health of a control plane's components, computed at each read and not stored
+//! (`pkg/registry/core/componentstatus`). Deprecated since v1.19; `kubectl get cs` still reads it.
 //!
-//! A kube-apiserver asks its neighbours on the machine. This server has none, and says so of each.
+//! A kube-apiserver probes the components on its machine. This server has none of them and reports each
+//! as unhealthy.
 
 use bytes::Bytes;
 use http::Response;
@@ -12,20 +13,19 @@ use serde_json::{Value, json};
 use crate::Shared;
 use crate::body::Body;
 use crate::preferences::ResponsePreferences;
-use crate::request::ResourceRoute;
+use crate::routing::ResourceRoute;
 use crate::view::{ListView, ObjectView};
 
-/// Parts of a control plane that this server has none of.
-const NEIGHBOURS: [&str; 2] = ["controller-manager", "scheduler"];
+/// Components of a control plane that this server does not have.
+const ABSENT_COMPONENTS: [&str; 2] = ["controller-manager", "scheduler"];
 
-/// The store, under the name that the first one has in a cluster.
+/// The store, under the name of a cluster's first etcd member.
 const STORE: &str = "etcd-0";
 
 /// Answers a read of the components.
 ///
 /// # Errors
-/// 405 for a watch; 400 and 422 for a list that cannot be meant; 500 for a component that there is not,
-/// as kube-apiserver has it.
+/// 405 for a watch; 400 and 422 for an invalid list; 500 for an unknown component, as in kube-apiserver.
 pub(crate) async fn answer(
     shared: &Shared,
     route: &ResourceRoute<'_>,
@@ -34,7 +34,8 @@ pub(crate) async fn answer(
 ) -> Result<Response<Body>, Status> {
     let resource = &route.resource;
     let problem = shared.backend.storage().health().await.err().map(|fault| fault.to_string());
-    let mut found: Vec<(&str, Value)> = NEIGHBOURS.map(|name| (name, component(name, Err(&absent(name))))).into();
+    let mut found: Vec<(&str, Value)> =
+        ABSENT_COMPONENTS.map(|name| (name, component(name, Err(&absent(name))))).into();
     found.push((STORE, component(STORE, problem.as_ref().map_or(Ok(()), |why| Err(why)))));
     found.sort_by_key(|(name, _)| *name);
     let bytes = |component: &Value| Bytes::from(component.to_string());
@@ -97,7 +98,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn components_are_told_of_and_not_kept() {
+    async fn component_statuses_are_listed_read_and_shown_as_a_table() {
         const PATH: &str = "/api/v1/componentstatuses";
         const TABLE: &str = "application/json;as=Table;v=v1;g=meta.k8s.io";
         let server = ApiServer::builder().build().await.unwrap();
@@ -128,7 +129,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_component_has_protobuf() {
+    async fn component_status_is_served_as_protobuf() {
         let server = ApiServer::builder().build().await.unwrap();
         for path in ["/api/v1/componentstatuses", "/api/v1/componentstatuses/etcd-0"] {
             let request = Request::get(path).header("accept", "application/vnd.kubernetes.protobuf");

@@ -1,9 +1,8 @@
-//! Requests that a kube-apiserver passes on: to the kubelet of a pod's node, to a pod, a node, or what
-//! is behind a service.
+//! Requests that a kube-apiserver forwards to a kubelet, a pod, a node or the endpoints of a service.
 //!
-//! Behind this server is nobody to whom they could be passed. They are answered as by a kube-apiserver
-//! that reaches nobody: what can be found out from the objects is said in its words
-//! (`pkg/registry/core/{pod,node,service}`), and only what is left is refused.
+//! This server has no connection to any of them. It answers as a kube-apiserver whose connections fail:
+//! it checks the objects on the way with upstream's texts (`pkg/registry/core/{pod,node,service}`), and
+//! then reports that the connection failed.
 
 use std::net::IpAddr;
 
@@ -15,13 +14,13 @@ use serde_json::Value;
 use crate::Shared;
 use crate::body::Body;
 use crate::registry::Subresource;
-use crate::request::ResourceRoute;
+use crate::routing::ResourceRoute;
 
-/// Answers a request that would be passed on.
+/// Answers a request that a kube-apiserver would forward.
 ///
 /// # Errors
-/// 400 for a name or container that cannot be meant, 404 when an object on the way is not there, 500 and
-/// 503 where only a connection is missing.
+/// 400 for an invalid name or container, 404 when an object on the way does not exist, 500 and 503 where
+/// only the connection is missing.
 pub(crate) async fn answer(
     shared: &Shared,
     route: &ResourceRoute<'_>,
@@ -38,16 +37,16 @@ pub(crate) async fn answer(
                 container(&pod, query.get("container").unwrap_or_default())?;
             }
             match (text(&pod["spec"]["nodeName"]), subresource) {
-                // What does not run has written nothing.
+                // A pod that does not run has no log.
                 ("", Subresource::Log) => {
-                    let mut nothing = Response::new(Body::empty());
-                    *nothing.status_mut() = StatusCode::NO_CONTENT;
-                    Ok(nothing)
+                    let mut empty = Response::new(Body::empty());
+                    *empty.status_mut() = StatusCode::NO_CONTENT;
+                    Ok(empty)
                 }
                 ("", _) => Err(Status::bad_request(format!("pod {id} does not have a host assigned"))),
                 (node, _) => {
                     reader.node(node).await?;
-                    Err(Status::unknown(format!("error dialing backend: {NO_WAY} the kubelet of node {node}")))
+                    Err(Status::unknown(format!("error dialing backend: {NO_CONNECTION} the kubelet of node {node}")))
                 }
             }
         }
@@ -55,10 +54,10 @@ pub(crate) async fn answer(
     }
 }
 
-/// What nobody can be reached with.
-const NO_WAY: &str = "this server has no way to";
+/// The beginning of texts about missing connections.
+const NO_CONNECTION: &str = "this server has no way to";
 
-/// Objects on the way, as they are stored.
+/// Reads the stored objects on the way.
 struct Reader<'a> {
     shared: &'a Shared,
     namespace: Option<&'a str>,
@@ -74,7 +73,7 @@ impl Reader<'_> {
         serde_json::from_slice(&found.value).map_err(Status::internal)
     }
 
-    /// The node, if it says where it is.
+    /// Checks that the node has an address.
     async fn node(&self, name: &str) -> Result<(), Status> {
         let node = self.object("nodes", name).await?;
         match node["status"]["addresses"].as_array() {
@@ -83,10 +82,10 @@ impl Reader<'_> {
         }
     }
 
-    /// Why what an id names (`name`, `name:port`, `scheme:name:port`) is not reached.
+    /// The failure to reach the target of an id (`name`, `name:port`, `scheme:name:port`).
     ///
     /// # Errors
-    /// When it is not found out.
+    /// The failure of a check before the connection.
     async fn proxy(&self, plural: &str, id: &str) -> Result<Status, Status> {
         let kind = plural.trim_end_matches('s');
         let parts: Vec<&str> = id.split(':').collect();
@@ -119,7 +118,7 @@ impl Reader<'_> {
                 return Ok(Status::unavailable(why));
             }
         }
-        Ok(Status::unavailable(format!("error trying to reach service: {NO_WAY} {kind} {name}")))
+        Ok(Status::unavailable(format!("error trying to reach service: {NO_CONNECTION} {kind} {name}")))
     }
 }
 
@@ -127,7 +126,7 @@ fn text(value: &Value) -> &str {
     value.as_str().unwrap_or_default()
 }
 
-/// Is this an address that a request may be passed on to (`net.IP.IsGlobalUnicast`)?
+/// Whether requests may be forwarded to an address (`net.IP.IsGlobalUnicast`).
 fn is_global(address: &str) -> bool {
     address.parse::<IpAddr>().is_ok_and(|address| match address {
         IpAddr::V4(four) => {
@@ -143,10 +142,10 @@ fn is_global(address: &str) -> bool {
     })
 }
 
-/// The container that is meant: the one that is named, or the only one.
+/// Checks that the named container exists, or that the pod has only one.
 ///
 /// # Errors
-/// 400 when none is, or the pod has no such container.
+/// 400.
 fn container(pod: &Value, named: &str) -> Result<(), Status> {
     let names = |list: &str| -> Vec<&str> {
         pod["spec"][list].as_array().into_iter().flatten().map(|container| text(&container["name"])).collect()
@@ -188,7 +187,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn nobody_is_reached_and_the_answer_says_how_far_it_went() {
+    async fn forwarded_request_fails_at_the_first_check_or_the_connection() {
         let server = ApiServer::builder().build().await.unwrap();
         let pod = |name: &str, node: &str, containers: &[&str]| {
             let containers: Vec<Value> = containers.iter().map(|name| json!({"name": name, "image": "i"})).collect();
@@ -245,7 +244,7 @@ mod tests {
         check("GET pods/placed/attach", 500, dialing).await;
         check("GET pods/placed/proxy", 503, &format!("{reaching} pod placed")).await;
         check("HEAD /api/v1/nodes/n/proxy", 503, "").await;
-        // Each takes its own methods alone.
+        // Each subresource has its own methods.
         let method = "the server does not allow this method on the requested resource";
         check("POST pods/placed/log", 405, method).await;
         check("PUT pods/placed/exec", 405, method).await;

@@ -1,5 +1,5 @@
-//! Discovery, OpenAPI, version and index: which document a path and its headers ask for
-//! ([`document()`]). The documents themselves are made by [`crate::discovery`] and [`crate::openapi`].
+//! Discovery, OpenAPI, version and index: selects the document of a route ([`document()`]).
+//! [`crate::discovery`] and [`crate::openapi`] build the documents.
 
 use bytes::Bytes;
 use listwatch_meta::Status;
@@ -10,7 +10,7 @@ use time::macros::format_description;
 use crate::discovery::{self, AGGREGATED_CONTENT_TYPE, Discovery, VersionInfo};
 use crate::openapi;
 use crate::registry::Registry;
-use crate::request::Route;
+use crate::routing::Route;
 
 /// A document and its headers.
 #[derive(Debug, Default)]
@@ -36,11 +36,11 @@ impl Document {
     }
 }
 
-/// How long a document that names its own hash may be kept, in seconds.
+/// The time for which clients may cache a document that was requested by its hash, in seconds.
 const IMMUTABLE_SECONDS: i64 = 365 * 24 * 3600;
 
 impl Document {
-    /// The request named the hash of these bytes: they never change.
+    /// Marks the document as immutable: the request named the hash of its bytes.
     fn immutable(mut self) -> Self {
         let expires = OffsetDateTime::now_utc() + time::Duration::seconds(IMMUTABLE_SECONDS);
         // RFC 9110 IMF-fixdate.
@@ -103,7 +103,7 @@ pub(crate) fn document(
     }
 }
 
-/// The aggregated form when the client asks for it first, else the legacy one.
+/// The aggregated form where the client prefers it, else the legacy form.
 fn aggregated_or(
     accept: Option<&str>,
     aggregated: &discovery::Document,
@@ -130,8 +130,8 @@ enum Form {
     Legacy,
 }
 
-/// The first form of discovery that the `Accept` header takes. The removed `v2beta1` form is passed
-/// over, so a client that offers plain JSON behind it gets the legacy document.
+/// The first form of discovery that the `Accept` header takes. The removed `v2beta1` form is skipped, so
+/// that a client that offers plain JSON behind it receives the legacy document.
 fn discovery_form(accept: Option<&str>) -> Option<Form> {
     let accept = accept.map(str::trim).filter(|accept| !accept.is_empty());
     let Some(accept) = accept else {
@@ -152,7 +152,7 @@ fn discovery_form(accept: Option<&str>) -> Option<Form> {
     })
 }
 
-/// `/`: the paths that answer.
+/// `/`: the served paths.
 fn index(registry: &Registry) -> Bytes {
     let mut paths: Vec<String> =
         ["/api", "/apis", "/healthz", "/livez", "/metrics", "/openapi/v2", "/openapi/v3", "/readyz", "/version"]

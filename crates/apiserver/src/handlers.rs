@@ -36,9 +36,9 @@ use crate::metrics::{self, Labels};
 use crate::preferences::{ResponsePreferences, header};
 use crate::read;
 use crate::registry::Registry;
-use crate::request::{NoRoute, ResourceRoute, Route, Verb, route};
 use crate::request_info::RequestInfo;
 use crate::respond;
+use crate::routing::{NoRoute, ResourceRoute, Route, Verb, route};
 use crate::upload::Upload;
 use crate::view::ObjectView;
 use crate::websocket;
@@ -143,7 +143,7 @@ impl<'a> Request<'a> {
     }
 
     async fn watch(&self, route: &ResourceRoute<'_>) -> Result<Response<Body>, Rejection> {
-        if websocket::is_asked(self.parts) {
+        if websocket::is_upgrade_request(self.parts) {
             return Box::pin(self.watch_over_websocket(route)).await;
         }
         read::check_namespace(route)?;

@@ -79,9 +79,9 @@ mod preferences;
 mod pretty;
 mod read;
 pub mod registry;
-mod request;
 mod request_info;
 mod respond;
+mod routing;
 mod seats;
 mod server;
 mod service;
@@ -499,7 +499,7 @@ impl Shared {
         let caches: Vec<_> = self.backend.running_cachers().into_iter().map(|(_, cacher)| cacher.stats()).collect();
         let store = self.backend.storage().stats().await.ok();
         let (reads_in_flight, writes_in_flight) = self.flow_control.in_flight();
-        let found = metrics::Found {
+        let found = metrics::Snapshot {
             registry: &self.backend.registry(),
             reads_in_flight,
             writes_in_flight,

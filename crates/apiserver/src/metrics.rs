@@ -1,7 +1,7 @@
-//! `/metrics`: the server in figures, in Prometheus' text format.
+//! `/metrics` in Prometheus' text format.
 //!
-//! Where kube-apiserver has a figure of the same meaning it goes by the same name and labels, so that
-//! dashboards and alerts work; what only this server has begins with `listwatch_`.
+//! A metric that kube-apiserver has keeps its name and labels, so that dashboards and alerts work. The
+//! names of other metrics begin with `listwatch_`.
 
 use std::borrow::Borrow;
 use std::collections::HashMap;
@@ -15,23 +15,23 @@ use listwatch_storage::StoreStats;
 use parking_lot::Mutex;
 
 use crate::registry::{Registry, Resource};
-use crate::request::{ResourceRoute, Verb};
+use crate::routing::{ResourceRoute, Verb};
 use crate::write::WriteVerb;
 
 /// The media type of the text format.
 pub(crate) const CONTENT_TYPE: &str = "text/plain; version=0.0.4; charset=utf-8";
 
-/// Upper bounds of the classes of durations, in seconds: those of kube-apiserver.
+/// Upper bounds of the duration buckets, in seconds, as in kube-apiserver.
 const BUCKETS: [f64; 23] = [
     0.005, 0.025, 0.05, 0.1, 0.2, 0.4, 0.6, 0.8, 1.0, 1.25, 1.5, 2.0, 3.0, 4.0, 5.0, 6.0, 8.0, 10.0, 15.0, 20.0, 30.0,
     45.0, 60.0,
 ];
 
-/// Resource versions are shown without the digits that a double cannot hold.
+/// Resource versions are reported modulo this number: a double has no room for more digits.
 const VERSION_MODULO: u64 = 1_000_000_000_000_000;
 
-/// What one request is counted by. It holds the resource, and so its definition, for the time of the
-/// request; a [`Series`] holds names alone.
+/// The labels of one request. They keep the resource, and so its definition, alive while the request
+/// runs; a [`Series`] has names only.
 #[derive(Debug)]
 pub(crate) struct Labels {
     resource: Arc<Resource>,
@@ -80,8 +80,8 @@ impl Labels {
     }
 }
 
-/// What the requests of one series have in common. There are as many series as served resources, verbs
-/// and scopes: a client cannot make more of them.
+/// The labels of a series of requests. Their number is bounded by served resources, verbs and scopes; a
+/// client cannot create more.
 #[derive(Debug)]
 struct Series {
     group: Box<str>,
@@ -94,7 +94,7 @@ struct Series {
 }
 
 impl Series {
-    /// Is its resource still served?
+    /// Whether the resource is still served.
     fn is_served(&self, registry: &Registry) -> bool {
         let Series { group, version, plural, .. } = self;
         registry.find(group, version, plural).or_else(|| registry.find_unstored(group, version, plural)).is_some()
@@ -111,35 +111,35 @@ impl Series {
     }
 }
 
-/// [`Labels`] and [`Series`] as one key of a map, so that a request looks its series up without owning
-/// the names.
-trait Keyed {
+/// The key that [`Labels`] and [`Series`] share, so that a request finds its series without a copy of the
+/// names.
+trait SeriesKey {
     fn key(&self) -> (&str, &str, &str, &str, Option<&str>, &str, bool);
 }
 
-impl Keyed for Labels {
+impl SeriesKey for Labels {
     fn key(&self) -> (&str, &str, &str, &str, Option<&str>, &str, bool) {
         let Resource { group, version, plural, .. } = &*self.resource;
         (group, version, plural, self.verb, self.subresource, self.scope, self.dry_run)
     }
 }
 
-impl Keyed for Series {
+impl SeriesKey for Series {
     fn key(&self) -> (&str, &str, &str, &str, Option<&str>, &str, bool) {
         let Series { group, version, plural, .. } = self;
         (group, version, plural, self.verb, self.subresource, self.scope, self.dry_run)
     }
 }
 
-impl PartialEq for dyn Keyed + '_ {
+impl PartialEq for dyn SeriesKey + '_ {
     fn eq(&self, other: &Self) -> bool {
         self.key() == other.key()
     }
 }
 
-impl Eq for dyn Keyed + '_ {}
+impl Eq for dyn SeriesKey + '_ {}
 
-impl Hash for dyn Keyed + '_ {
+impl Hash for dyn SeriesKey + '_ {
     fn hash<H: Hasher>(&self, state: &mut H) {
         self.key().hash(state);
     }
@@ -159,24 +159,24 @@ impl Hash for Series {
     }
 }
 
-impl<'a> Borrow<dyn Keyed + 'a> for Series {
-    fn borrow(&self) -> &(dyn Keyed + 'a) {
+impl<'a> Borrow<dyn SeriesKey + 'a> for Series {
+    fn borrow(&self) -> &(dyn SeriesKey + 'a) {
         self
     }
 }
 
-/// Requests with the same labels.
+/// The counts of one series.
 #[derive(Debug, Default)]
-struct Served {
+struct Counts {
     /// By response code.
     codes: Vec<(u16, u64)>,
-    /// How many were at most as long as each of [`BUCKETS`], and not as the one before.
+    /// Requests per bucket of [`BUCKETS`]; each request is in one bucket.
     buckets: [u64; BUCKETS.len()],
     count: u64,
     seconds: f64,
 }
 
-impl Served {
+impl Counts {
     fn add(&mut self, code: u16, took: Duration) {
         match self.codes.iter_mut().find(|(known, _)| *known == code) {
             Some((_, count)) => *count += 1,
@@ -191,19 +191,19 @@ impl Served {
     }
 }
 
-/// What is counted while the server runs; the rest is looked up when it is asked for.
+/// The metrics that are counted while the server runs. [`Snapshot`] has the others.
 #[derive(Debug, Default)]
 pub(crate) struct Metrics(Mutex<Requests>);
 
 #[derive(Debug, Default)]
 struct Requests {
-    served: HashMap<Series, Served>,
-    /// The registry whose resources all series are of.
+    served: HashMap<Series, Counts>,
+    /// The registry that serves the resources of all series.
     registry: Weak<Registry>,
 }
 
 impl Requests {
-    /// Forgets the series of resources that are served no more.
+    /// Removes the series of resources that are no longer served.
     fn follow(&mut self, registry: &Arc<Registry>) {
         if self.registry.as_ptr() != Arc::as_ptr(registry) {
             self.registry = Arc::downgrade(registry);
@@ -213,11 +213,11 @@ impl Requests {
 }
 
 impl Metrics {
-    /// A request was answered, up to its headers, after `took`; `registry` is what is served now.
+    /// Counts a request whose response headers are ready after `took`. `registry` has the served resources.
     pub(crate) fn answered(&self, labels: &Labels, code: u16, took: Duration, registry: &Arc<Registry>) {
         let mut requests = self.0.lock();
         requests.follow(registry);
-        let key: &dyn Keyed = labels;
+        let key: &dyn SeriesKey = labels;
         if let Some(served) = requests.served.get_mut(key) {
             return served.add(code, took);
         }
@@ -228,21 +228,21 @@ impl Metrics {
     }
 }
 
-/// What is looked up when it is asked for.
-pub(crate) struct Found<'a> {
-    /// What is served now.
+/// The metrics that are read for each response.
+pub(crate) struct Snapshot<'a> {
+    /// The served resources.
     pub(crate) registry: &'a Arc<Registry>,
     pub(crate) reads_in_flight: usize,
     pub(crate) writes_in_flight: usize,
     pub(crate) caches: &'a [CacherStats],
-    /// The bytes that all caches may take, and how many resources go without one because of it.
+    /// The byte limit of all caches, and the number of resources without a cache because of it.
     pub(crate) cache_budget: Option<(usize, usize)>,
-    /// `None` when the store does not answer.
+    /// `None` when the store does not respond.
     pub(crate) store: Option<&'a StoreStats>,
 }
 
-/// The whole text.
-pub(crate) fn text(metrics: &Metrics, found: &Found<'_>) -> String {
+/// The response body.
+pub(crate) fn text(metrics: &Metrics, found: &Snapshot<'_>) -> String {
     let mut out = Text::default();
     requests(&mut out, metrics, found.registry);
     out.family(
@@ -266,7 +266,7 @@ pub(crate) fn text(metrics: &Metrics, found: &Found<'_>) -> String {
 fn requests(out: &mut Text, metrics: &Metrics, registry: &Arc<Registry>) {
     let mut requests = metrics.0.lock();
     requests.follow(registry);
-    let mut served: Vec<(String, &Served)> =
+    let mut served: Vec<(String, &Counts)> =
         requests.served.iter().map(|(labels, served)| (labels.text(), served)).collect();
     served.sort_unstable_by(|a, b| a.0.cmp(&b.0));
     out.family("apiserver_request_total", "counter", "Requests for resources that were answered.");
@@ -292,7 +292,7 @@ fn requests(out: &mut Text, metrics: &Metrics, registry: &Arc<Registry>) {
     }
 }
 
-/// Name, type, meaning, and where the figure is.
+/// Name, type, help text, and the value of a cache.
 type CacheFamily = (&'static str, &'static str, &'static str, fn(&CacherStats) -> f64);
 
 const CACHE_FAMILIES: &[CacheFamily] = &[
@@ -432,7 +432,7 @@ fn store(out: &mut Text, store: Option<&StoreStats>) {
     }
 }
 
-/// The text format: a family's head, then its samples.
+/// Writes the text format: the head of a family, then its samples.
 #[derive(Default)]
 struct Text {
     out: String,
@@ -468,8 +468,8 @@ mod tests {
 
     use super::*;
     use crate::registry::Registry;
-    use crate::request::{Route, route};
     use crate::request_info::RequestInfo;
+    use crate::routing::{Route, route};
 
     fn labels(method: &Method, target: &str) -> Labels {
         labels_in(&Registry::builtin(), method, target)
@@ -483,7 +483,7 @@ mod tests {
     }
 
     #[test]
-    fn requests_are_counted_under_kube_apiservers_labels() {
+    fn requests_are_counted_with_kube_apiservers_labels() {
         let (metrics, registry) = (Metrics::default(), Arc::new(Registry::builtin()));
         for (method, target, code, millis) in [
             (Method::GET, "/api/v1/pods", 200, 1),
@@ -496,7 +496,7 @@ mod tests {
             metrics.answered(&labels(&method, target), code, Duration::from_millis(millis), &registry);
         }
         let caches = [CacherStats { name: "deployments.apps".to_owned(), objects: 7, ..CacherStats::default() }];
-        let found = Found {
+        let found = Snapshot {
             registry: &registry,
             reads_in_flight: 1,
             writes_in_flight: 2,
@@ -531,7 +531,7 @@ mod tests {
     }
 
     #[test]
-    fn series_of_a_removed_resource_are_forgotten_and_hold_no_definition() {
+    fn series_of_a_removed_resource_are_removed_and_keep_no_definition_alive() {
         let (metrics, with) = (Metrics::default(), Arc::new(Registry::builtin()));
         let pods = |path: &str| labels_in(&with, &Method::GET, path);
         let (late, holders) = (pods("/api/v1/pods"), Arc::strong_count(with.find("", "v1", "pods").unwrap()));
@@ -539,7 +539,7 @@ mod tests {
         metrics.answered(&pods("/api/v1/nodes"), 200, Duration::ZERO, &with);
         assert_eq!(Arc::strong_count(with.find("", "v1", "pods").unwrap()), holders, "the series holds the resource");
         let shown = |registry: &Arc<Registry>| {
-            let found = Found {
+            let found = Snapshot {
                 registry,
                 reads_in_flight: 0,
                 writes_in_flight: 0,
@@ -553,19 +553,19 @@ mod tests {
         assert_eq!(shown(&with), [true, true]);
         let without = Arc::new(Registry::new(vec![Arc::clone(with.find("", "v1", "nodes").unwrap())]));
         assert_eq!(shown(&without), [false, true]);
-        // A request that began before the resource was removed makes no series again.
+        // A request that began before the resource was removed does not create the series again.
         metrics.answered(&late, 200, Duration::ZERO, &without);
         assert_eq!(shown(&without), [false, true]);
     }
 
     #[test]
-    fn the_text_is_what_prometheus_reads() {
+    fn each_family_and_sample_is_written_once() {
         let (metrics, registry) = (Metrics::default(), Arc::new(Registry::builtin()));
         metrics.answered(&labels(&Method::GET, "/api/v1/pods"), 200, Duration::ZERO, &registry);
         let caches = ["pods", "nodes"].map(|name| CacherStats { name: name.to_owned(), ..CacherStats::default() });
         let text = text(
             &metrics,
-            &Found {
+            &Snapshot {
                 registry: &registry,
                 reads_in_flight: 0,
                 writes_in_flight: 0,
@@ -578,13 +578,13 @@ mod tests {
         for line in text.lines() {
             if let Some(head) = line.strip_prefix("# TYPE ") {
                 family = head.split(' ').next().unwrap();
-                assert!(families.insert(family), "a family stands twice: {family}");
+                assert!(families.insert(family), "a family is written twice: {family}");
             } else if !line.starts_with('#') {
                 let (name, value) = line.rsplit_once(' ').unwrap();
                 let bare = name.split('{').next().unwrap();
-                assert!(bare.starts_with(family), "{line} stands below {family}");
+                assert!(bare.starts_with(family), "{line} is not of {family}");
                 assert!(value.parse::<f64>().is_ok(), "{line}");
-                assert!(seen.insert(name), "a sample stands twice: {name}");
+                assert!(seen.insert(name), "a sample is written twice: {name}");
             }
         }
     }

@@ -1,5 +1,5 @@
-//! Reads: get, list and watch of one resource. From what the client asked to what the cache is
-//! asked, and from its answer to a response.
+//! Reads: get, list and watch of one resource, from the options of a request to a read of the cache and
+//! a response.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -16,14 +16,13 @@ use crate::Shared;
 use crate::body::Body;
 use crate::preferences::ResponsePreferences;
 use crate::registry::Subresource;
-use crate::request::{ResourceRoute, Verb};
 use crate::respond;
+use crate::routing::{ResourceRoute, Verb};
 use crate::view::{ListView, ObjectView, WatchView};
 use crate::watch::WatchStream;
 use crate::write;
 
-/// The longest a watch may last, whatever the client asks: a bound for arithmetic, far beyond any
-/// use.
+/// The longest time of a watch, far beyond any use; it bounds the arithmetic.
 const WATCH_TIMEOUT_SECONDS_MAX: u64 = 365 * 24 * 3600;
 
 /// GET of one object or subresource.
@@ -37,7 +36,7 @@ pub(crate) async fn get(
     let name = route.name.unwrap_or_default();
     let subresource = route.subresource.and_then(|name| resource.subresource(name));
     let view = match subresource {
-        // A Scale is no object of the resource: it has no columns.
+        // A Scale has no columns: it is another kind.
         Some(Subresource::Scale { .. }) => ObjectView::plain(preferences)?,
         _ => ObjectView::negotiate(preferences, resource)?,
     };
@@ -60,18 +59,18 @@ pub(crate) async fn list(
     preferences: &ResponsePreferences,
 ) -> Result<Response<Body>, Status> {
     let resource = &route.resource;
-    let view = in_time(ListView::negotiate(preferences, resource))?;
+    let view = early_error(ListView::negotiate(preferences, resource))?;
     let request = list_options(query)?.0.list(&resource.shape)?;
     let cacher = shared.backend.cacher(resource);
     let list = cacher.list(&scope(route)?, &request).await.map_err(|error| error.status(resource.gr()))?;
     if !list.undecodable.is_empty() {
-        // A list that leaves something out is a lie that makes controllers delete things.
+        // Controllers would delete the dependents of an object that a list leaves out.
         return Err(ReadError::Undecodable { keys: list.undecodable }.status(resource.gr()));
     }
     view?.list(resource, list, request.shard.as_ref()).await
 }
 
-/// GET of a collection that asks for changes: the answer to it.
+/// A watch, as a response.
 pub(crate) async fn watch(
     shared: &Shared,
     route: &ResourceRoute<'_>,
@@ -83,7 +82,7 @@ pub(crate) async fn watch(
     Ok(respond::ok(content_type, Body::watch(stream)))
 }
 
-/// GET of a collection that asks for changes: what is sent, whichever way.
+/// A watch, as a stream for any transport.
 pub(crate) async fn watch_stream(
     shared: &Shared,
     route: &ResourceRoute<'_>,
@@ -91,7 +90,7 @@ pub(crate) async fn watch_stream(
     preferences: &ResponsePreferences,
 ) -> Result<WatchStream, Status> {
     let resource = &route.resource;
-    let view = in_time(WatchView::negotiate(preferences, resource))?;
+    let view = early_error(WatchView::negotiate(preferences, resource))?;
     let (options, _) = list_options(query)?;
     let request = match route.name {
         Some(name) => options.watch_object(name, &resource.shape, route.info.has_watch_prefix)?,
@@ -102,32 +101,32 @@ pub(crate) async fn watch_stream(
     let cacher = shared.backend.cacher(resource);
     let watcher = cacher.watch(&scope, &request, deadline).await.map_err(|error| error.status(resource.gr()))?;
     let farewell = Arc::clone(&shared.farewell);
-    // Only a WatchList whose client is told where the state ends; other watches are never compressed.
+    // Only a WatchList with an end mark is compressed.
     let gzip = preferences.gzip() && matches!(request.from, WatchFrom::InitialEvents { mark_end: true, .. });
     Ok(WatchStream::new(watcher, Arc::clone(resource), view?, farewell, gzip))
 }
 
-/// Keeps a refusal of the client's view for later, if it is one that kube-apiserver tells only when
-/// options and read were well.
-fn in_time<V>(view: Result<V, Status>) -> Result<Result<V, Status>, Status> {
+/// Returns the error of a view at once, or inside, where kube-apiserver reports it only after options and
+/// read succeeded.
+fn early_error<V>(view: Result<V, Status>) -> Result<Result<V, Status>, Status> {
     match view {
-        Err(refusal) if !is_late_refusal(&refusal) => Err(refusal),
+        Err(status) if !is_late_refusal(&status) => Err(status),
         view => Ok(view),
     }
 }
 
-/// How long a watch lasts: what the client asked, or a random time between the server's minimum
-/// and twice that, so that watches begun together do not end together.
+/// The time of a watch: the client's, or a random time between the server's minimum and twice that, so
+/// that watches that begin together do not end together.
 fn timeout(asked: Option<i64>, minimum: Duration) -> Duration {
     match asked {
-        // Zero means "not given" and was filtered out; a negative time is over at once.
+        // Zero means "not given" and is filtered out before; a negative time ends the watch at once.
         Some(seconds) => Duration::from_secs(u64::try_from(seconds).unwrap_or(0).min(WATCH_TIMEOUT_SECONDS_MAX)),
         None => minimum.mul_f64(1.0 + rand::rng().random::<f64>()),
     }
 }
 
-/// Refuses the namespaces `.` and `..` for a whole collection, as upstream's `storage.PrepareKey` does;
-/// the error is no API error there, and so a 500 without a reason.
+/// Rejects the namespaces `.` and `..` for a collection, as upstream's `storage.PrepareKey` does. The error
+/// is not an API error there, and so a 500 without a reason.
 pub(crate) fn check_namespace(route: &ResourceRoute<'_>) -> Result<(), Status> {
     let of_collection = matches!(route.verb, Verb::Collection | Verb::Write(write::WriteVerb::DeleteCollection));
     match route.namespace {
@@ -142,7 +141,7 @@ pub(crate) fn check_namespace(route: &ResourceRoute<'_>) -> Result<(), Status> {
 fn scope(route: &ResourceRoute<'_>) -> Result<Scope, Status> {
     Ok(match (route.name, route.namespace) {
         (Some(name), namespace) => {
-            // A name that cannot be in a key names nothing.
+            // A name that cannot be in a key is an error.
             route.resource.key(namespace, name)?;
             Scope::Object { namespace: namespace.map(str::to_owned), name: name.to_owned() }
         }
@@ -156,7 +155,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_watch_lasts_as_long_as_asked_or_between_the_minimum_and_twice_that() {
+    fn watch_without_timeout_ends_between_the_minimum_and_twice_that() {
         let minimum = Duration::from_secs(1800);
         assert_eq!(timeout(Some(7), minimum), Duration::from_secs(7));
         assert_eq!(timeout(Some(-7), minimum), Duration::ZERO);

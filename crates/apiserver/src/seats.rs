@@ -1,8 +1,8 @@
-//! Seats: how many requests are served at once. A seat is taken when the work on a request begins
-//! and given back when the last byte of its answer has left.
+//! Seats: the limit on requests in flight. A request takes a seat when its work begins and frees it when
+//! the last byte of its response is sent.
 //!
 //! ```text
-//!  take ─▶ working ── answer goes to a connection ─▶ sending ── last byte left, or dropped ─▶ free
+//!  take ─▶ working ── response goes to a connection ─▶ sending ── last byte left, or dropped ─▶ free
 //!                                                      │ past its deadline (`sweep`)
 //!                                                      │ slow while another request needs a seat (`take`)
 //!                                                      └─▶ cut: the seat is free at once, the stream is reset
@@ -19,17 +19,17 @@ use std::time::Duration;
 use parking_lot::Mutex;
 use tokio::time::Instant;
 
-/// For this long an answer keeps its seat however slowly its client reads.
+/// For this long an response keeps its seat however slowly its client reads.
 pub(crate) const SENDING_GRACE: Duration = Duration::from_secs(1);
-/// Bytes per second, on average since the answer began. A slower answer loses its seat when another
+/// Bytes per second, on average since the response began. A slower response loses its seat when another
 /// request finds none: it is broken off, and its client sees a reset stream or a closed connection.
 pub(crate) const SENDING_BYTES_PER_SECOND_MIN: u64 = 64 * 1024;
-/// How often answers past their deadline are looked for: they are cut up to this much late.
+/// How often responses past their deadline are looked for: they are cut up to this much late.
 pub(crate) const SWEEP_INTERVAL: Duration = Duration::from_secs(1);
 
-/// Breaks off an answer.
+/// Breaks off an response.
 pub(crate) trait Cut: Send + Sync {
-    /// Drops the answer soon. Called at most once.
+    /// Drops the response soon. Called at most once.
     fn cut(&self);
 }
 
@@ -46,20 +46,20 @@ struct Table {
     next: u64,
 }
 
-/// An answer on its way to a client.
+/// An response on its way to a client.
 struct Sending {
     since: Instant,
     deadline: Instant,
     /// Bytes handed to the connection.
     bytes: AtomicU64,
-    /// Weak: a connection keeps the seats of its answers, and may be gone before them.
+    /// Weak: a connection keeps the seats of its responses, and may be gone before them.
     cut: Weak<dyn Cut>,
 }
 
 impl Sending {
     fn cut(&self) {
-        if let Some(answer) = self.cut.upgrade() {
-            answer.cut();
+        if let Some(response) = self.cut.upgrade() {
+            response.cut();
         }
     }
 
@@ -84,7 +84,7 @@ impl Seats {
         Arc::new(Seats { max, table: Mutex::default() })
     }
 
-    /// A seat: a free one, or that of the slowest answer.
+    /// A seat: a free one, or that of the slowest response.
     pub(crate) fn take(self: &Arc<Self>, now: impl FnOnce() -> Instant) -> Option<Seat> {
         let mut table = self.table.lock();
         if table.taken < self.max {
@@ -97,7 +97,7 @@ impl Seats {
         Some(Seat { seats: Arc::clone(self), sending: None })
     }
 
-    /// Cuts the slowest answer, if one is slow, for the sake of the memory behind it.
+    /// Cuts the slowest response, if one is slow, for the sake of the memory behind it.
     pub(crate) fn reclaim(&self, now: Instant) {
         let mut table = self.table.lock();
         if let Some(slowest) = table.slowest(now) {
@@ -107,7 +107,7 @@ impl Seats {
         }
     }
 
-    /// Cuts the answers whose time is over.
+    /// Cuts the responses whose time is over.
     pub(crate) fn sweep(&self, now: Instant) {
         let mut table = self.table.lock();
         let late: Vec<Arc<Sending>> =
@@ -130,7 +130,7 @@ pub(crate) struct Seat {
 }
 
 impl Seat {
-    /// The answer goes to a connection, which has until `deadline` to take it.
+    /// The response goes to a connection, which has until `deadline` to take it.
     pub(crate) fn send(&mut self, now: Instant, deadline: Instant, cut: Weak<dyn Cut>) {
         let sending = Arc::new(Sending { since: now, deadline, bytes: AtomicU64::new(0), cut });
         let mut table = self.seats.table.lock();
@@ -152,7 +152,7 @@ impl Seat {
 impl Drop for Seat {
     fn drop(&mut self) {
         let mut table = self.seats.table.lock();
-        // An answer that was cut has given its seat away already.
+        // An response that was cut has given its seat away already.
         let own = self.sending.as_ref().is_none_or(|(id, _)| table.sending.remove(id).is_some());
         table.taken -= usize::from(own);
     }
@@ -171,40 +171,40 @@ mod tests {
     use super::*;
 
     #[derive(Default)]
-    struct Answer(AtomicBool);
+    struct Response(AtomicBool);
 
-    impl Cut for Answer {
+    impl Cut for Response {
         fn cut(&self) {
             assert!(!self.0.swap(true, Relaxed), "cut twice");
         }
     }
 
-    impl Answer {
+    impl Response {
         fn is_cut(&self) -> bool {
             self.0.load(Relaxed)
         }
     }
 
-    fn sending(seats: &Arc<Seats>, now: Instant, seconds: u64) -> (Seat, Arc<Answer>) {
-        let (mut seat, answer) = (seats.take(|| now).expect("a free seat"), Arc::new(Answer::default()));
-        let cut: Weak<Answer> = Arc::downgrade(&answer);
+    fn sending(seats: &Arc<Seats>, now: Instant, seconds: u64) -> (Seat, Arc<Response>) {
+        let (mut seat, response) = (seats.take(|| now).expect("a free seat"), Arc::new(Response::default()));
+        let cut: Weak<Response> = Arc::downgrade(&response);
         seat.send(now, now + Duration::from_secs(seconds), cut);
-        (seat, answer)
+        (seat, response)
     }
 
     #[test]
-    fn take_without_free_seat_cuts_the_slowest_answer() {
+    fn take_without_free_seat_cuts_the_slowest_response() {
         let (seats, start) = (Seats::new(3), Instant::now());
         let (fast, unread, slow) = (sending(&seats, start, 60), sending(&seats, start, 60), sending(&seats, start, 60));
         fast.0.sent(10 << 20);
         slow.0.sent(1);
-        assert!(seats.take(|| start + SENDING_GRACE / 2).is_none(), "no answer is slow yet");
+        assert!(seats.take(|| start + SENDING_GRACE / 2).is_none(), "no response is slow yet");
         let later = start + SENDING_GRACE;
-        let _first = seats.take(|| later).expect("the seat of the unread answer");
+        let _first = seats.take(|| later).expect("the seat of the unread response");
         assert!(unread.1.is_cut() && !slow.1.is_cut());
-        let _second = seats.take(|| later).expect("the seat of the slow answer");
+        let _second = seats.take(|| later).expect("the seat of the slow response");
         assert!(slow.1.is_cut() && !fast.1.is_cut());
-        assert!(seats.take(|| later).is_none(), "a fast answer and two requests at work keep their seats");
+        assert!(seats.take(|| later).is_none(), "a fast response and two requests at work keep their seats");
         drop((unread, slow));
         assert_eq!(seats.taken(), 3, "a seat that was given away is not given back again");
         drop(fast);
@@ -212,7 +212,7 @@ mod tests {
     }
 
     #[test]
-    fn sweep_cuts_answers_past_their_deadline() {
+    fn sweep_cuts_responses_past_their_deadline() {
         let (seats, start) = (Seats::new(2), Instant::now());
         let (short, long) = (sending(&seats, start, 1), sending(&seats, start, 60));
         short.0.sent(10 << 20);

@@ -32,15 +32,15 @@ use crate::watch::WatchStream;
 
 /// Watches over WebSocket at once; further ones are a 429.
 pub(crate) const WEBSOCKETS_MAX: usize = 10_000;
-/// How long a message may take to be taken.
+/// The time in which a client has to take one message.
 const WRITE_TIMEOUT: Duration = Duration::from_secs(120);
-/// Bytes of what the client says that are read at once.
+/// Bytes that one read takes from the client.
 const READ_BUFFER_BYTES: usize = 1024;
-/// The code of a normal end.
+/// The close code of a normal end.
 const NORMAL: u16 = 1000;
 
-/// Does this request ask for a WebSocket?
-pub(crate) fn is_asked(parts: &Parts) -> bool {
+/// Whether a request asks for an upgrade to WebSocket.
+pub(crate) fn is_upgrade_request(parts: &Parts) -> bool {
     let one = |name: &HeaderName| parts.headers.get(name).and_then(|value| value.to_str().ok());
     parts.version <= Version::HTTP_11 && websocket::is_upgrade(one(&UPGRADE), one(&CONNECTION))
 }
@@ -54,7 +54,7 @@ fn protocols(headers: &HeaderMap) -> String {
 /// The bearer token among the subprotocols: browsers cannot send it as a header.
 ///
 /// # Errors
-/// [`BearerError`] when something stands there that is none.
+/// [`BearerError`] for a malformed token.
 pub(crate) fn bearer(headers: &HeaderMap) -> Result<Option<String>, BearerError> {
     Ok(websocket::bearer_token(&protocols(headers))?.map(|(token, _)| token))
 }
@@ -101,8 +101,8 @@ fn refusal(refused: Refused) -> Response<Body> {
     response
 }
 
-/// Serves a watch on the connection once it is a WebSocket; `_place` is given back at the end.
-pub(crate) async fn run(upgrade: OnUpgrade, stream: WatchStream, encoding: Encoding, _place: OwnedSemaphorePermit) {
+/// Serves a watch on a connection that becomes a WebSocket, and frees `_slot` at the end.
+pub(crate) async fn run(upgrade: OnUpgrade, stream: WatchStream, encoding: Encoding, _slot: OwnedSemaphorePermit) {
     let io = match upgrade.await {
         Ok(upgraded) => TokioIo::new(upgraded),
         Err(error) => return debug!(%error, "no WebSocket came of an upgrade"),

@@ -18,6 +18,7 @@
 //! ```
 #![forbid(unsafe_code)]
 
+pub use listwatch_access as access;
 pub use listwatch_apiserver as apiserver;
 pub use listwatch_apply as apply;
 pub use listwatch_cacher as cacher;

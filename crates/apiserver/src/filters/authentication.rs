@@ -31,7 +31,8 @@ pub(crate) async fn authenticate(
     now: i64,
 ) -> Result<Sender, Status> {
     let headers = &parts.headers;
-    let of_websocket = if websocket::is_asked(parts) { websocket::bearer(headers).ok().flatten() } else { None };
+    let of_websocket =
+        if websocket::is_upgrade_request(parts) { websocket::bearer(headers).ok().flatten() } else { None };
     let mut tokens = [bearer(headers), of_websocket.as_deref()].into_iter().flatten();
     // A request without a token has one try, too: other credentials may be in its headers.
     let mut token = tokens.next();

@@ -56,14 +56,14 @@ use crate::upload::Upload;
 #[derive(Debug)]
 pub(crate) enum Rejection {
     /// A failure as an object.
-    Status(Status),
+    Status(Box<Status>),
     /// All seats are taken: plain text, as in kube-apiserver.
     TooManyRequests,
 }
 
 impl From<Status> for Rejection {
     fn from(status: Status) -> Self {
-        Rejection::Status(status)
+        Rejection::Status(Box::new(status))
     }
 }
 

@@ -9,8 +9,8 @@ use listwatch_cacher::Limits;
 use listwatch_storage::MemoryStorage;
 
 use super::*;
-use crate::request::{Route, Verb, route};
 use crate::request_info::RequestInfo;
+use crate::routing::{Route, Verb, route};
 
 /// Longer than any job waits before it is tried again.
 const REST: Duration = Duration::from_secs(120);

@@ -3,7 +3,7 @@
 //!
 //! The authenticators and authorizers of the server answer them, as they decide on requests.
 
-use listwatch_access::{Attributes, Authentication, AuthenticationRequest, Authorization, Decision, is_known_user};
+use listwatch_access::{Attributes, Authentication, AuthenticationRequest, Authorization, Decision, UserRules};
 use listwatch_meta::{FieldError, Status};
 use serde_json::{Map, Value, json};
 
@@ -35,29 +35,38 @@ pub(crate) async fn review(
     let metadata = std::mem::take(metadata_mut(&mut object));
     *metadata_mut(&mut object) = meta::canonical(metadata);
     let clock = Clock::default();
-    let token = match resource.kind.as_str() {
+    let spec = object.get("spec");
+    let evaluation = match resource.kind.as_str() {
         "TokenReview" => {
-            let spec = object.get("spec");
             let audiences = spec.and_then(|spec| spec.get("audiences")).and_then(Value::as_array);
             let audiences = audiences.into_iter().flatten().filter_map(|name| Some(name.as_str()?.to_owned()));
             let (token, audiences) = (text(spec, "token"), audiences.collect::<Vec<String>>());
             let now = clock.time().unix_timestamp();
             let request = AuthenticationRequest::of_token(Some(token), now).with_audiences(&audiences);
-            access.authenticators.authenticate(&request).await
+            Evaluation::Token(access.authenticators.authenticate(&request).await)
         }
-        _ => Authentication::NotRecognized,
-    };
-    let authorization = match resource.kind.as_str() {
-        "SelfSubjectAccessReview" => authorize(access, user, object.get("spec")).await,
+        "SelfSubjectAccessReview" => Evaluation::Access(authorize(access, user, spec).await),
         "SubjectAccessReview" | "LocalSubjectAccessReview" => {
-            let spec = object.get("spec");
-            authorize(access, &subject(spec), spec).await
+            Evaluation::Access(authorize(access, &subject(spec), spec).await)
         }
-        _ => Authorization::no_opinion(),
+        "SelfSubjectRulesReview" => Evaluation::Rules(access.authorizers.rules(user, text(spec, "namespace")).await),
+        _ => Evaluation::User,
     };
-    answer(&resource.kind, user, token, &authorization, &mut object, &clock.now())?;
+    answer(&resource.kind, user, evaluation, &mut object, &clock.now())?;
     let body = serde_json::to_vec(&object).map_err(Status::internal)?;
     Ok(WriteResponse { code: 201, body: WriteBody::Json(body.into()), warnings: decoded.warnings })
+}
+
+/// The answer to a review, before it is written into the object.
+enum Evaluation {
+    /// The user who sent the review.
+    User,
+    /// The result for the token of a TokenReview.
+    Token(Authentication),
+    /// The decision on the subject of an access review.
+    Access(Authorization),
+    /// The rules of the user who sent the review.
+    Rules(UserRules),
 }
 
 /// Whether a user may do what the spec of an access review describes.
@@ -77,24 +86,22 @@ async fn authorize(access: &Access, user: &User, spec: Option<&Value>) -> Author
     access.authorizers.authorize(&attributes).await
 }
 
-/// Puts the status into the review. `token` is the result for the token of a TokenReview, `authorization`
-/// that for the subject of an access review.
+/// Checks the review and puts the status into it.
 fn answer(
     kind: &str,
     user: &User,
-    token: Authentication,
-    authorization: &Authorization,
+    evaluation: Evaluation,
     object: &mut Map<String, Value>,
     now: &str,
 ) -> Result<(), Status> {
-    let status = match kind {
-        "SelfSubjectReview" => {
+    let status = match evaluation {
+        Evaluation::User => {
             // The answer is the user who sent the review; nothing of the body counts.
             object.insert("metadata".to_owned(), json!({"creationTimestamp": now}));
             object.shift_remove("spec");
             json!({"userInfo": user})
         }
-        "TokenReview" => {
+        Evaluation::Token(token) => {
             if text(object.get("spec"), "token").is_empty() {
                 return Err(Status::bad_request("token is required for TokenReview in authentication"));
             }
@@ -110,14 +117,14 @@ fn answer(
                 }
             }
         }
-        "SelfSubjectRulesReview" => {
+        Evaluation::Rules(rules) => {
             if text(object.get("spec"), "namespace").is_empty() {
                 return Err(Status::bad_request("no namespace on request"));
             }
             object.insert("spec".to_owned(), json!({}));
-            rules(user)
+            json!(rules)
         }
-        _ => {
+        Evaluation::Access(authorization) => {
             check_attributes(kind, object)?;
             let mut status = json!({"allowed": authorization.is_allowed()});
             if authorization.decision == Decision::Deny {
@@ -150,26 +157,6 @@ fn subject(spec: Option<&Value>) -> User {
         groups: groups.filter_map(|group| Some(group.as_str()?.to_owned())).collect(),
         extra: std::collections::BTreeMap::new(),
     }
-}
-
-/// The rules of a user: everything for known users; `system:basic-user` and `system:discovery` for others.
-fn rules(user: &User) -> Value {
-    let (resources, paths) = match is_known_user(user) {
-        true => (
-            json!([{"verbs": ["*"], "apiGroups": ["*"], "resources": ["*"]}]),
-            json!([{"verbs": ["*"], "nonResourceURLs": ["*"]}]),
-        ),
-        false => (
-            json!([
-                {"verbs": ["create"], "apiGroups": ["authorization.k8s.io"],
-                    "resources": ["selfsubjectaccessreviews", "selfsubjectrulesreviews"]},
-                {"verbs": ["create"], "apiGroups": ["authentication.k8s.io"], "resources": ["selfsubjectreviews"]},
-            ]),
-            json!([{"verbs": ["get"], "nonResourceURLs": ["/api", "/api/*", "/apis", "/apis/*", "/healthz",
-                "/livez", "/openapi", "/openapi/*", "/readyz", "/version", "/version/"]}]),
-        ),
-    };
-    json!({"resourceRules": resources, "nonResourceRules": paths, "incomplete": false})
 }
 
 /// An access review has one kind of attributes and a subject (`pkg/apis/authorization/validation`).
@@ -234,9 +221,13 @@ mod tests {
         let user = if kind == "SelfSubjectAccessReview" { User::admin() } else { &named };
         let authorizers = AuthorizerChain::new().with(KnownUserAuthorizer);
         let access = Access { authenticators: AuthenticatorChain::new(), authorizers };
-        let authorization = authorize(&access, user, object.get("spec")).now_or_never().unwrap();
-        let found =
-            answer(kind, User::admin(), token, &authorization, &mut object, "NOW").map(|()| Value::Object(object));
+        let evaluation = match kind {
+            "SelfSubjectReview" => Evaluation::User,
+            "TokenReview" => Evaluation::Token(token),
+            "SelfSubjectRulesReview" => Evaluation::Rules(UserRules::default()),
+            _ => Evaluation::Access(authorize(&access, user, object.get("spec")).now_or_never().unwrap()),
+        };
+        let found = answer(kind, User::admin(), evaluation, &mut object, "NOW").map(|()| Value::Object(object));
         assert_eq!(found.map_err(|status| status.message), expected.map_err(str::to_owned));
     }
 

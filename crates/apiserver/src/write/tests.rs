@@ -22,8 +22,8 @@ use listwatch_storage::{ListQuery, MemoryStorage, Storage};
 
 use super::*;
 use crate::registry::Registry;
-use crate::request::{Route, Verb, route};
 use crate::request_info::RequestInfo;
+use crate::routing::{Route, Verb, route};
 
 const NOW: &str = "2024-01-01T00:00:00Z";
 const UID: &str = "00000000-0000-0000-0000-000000000000";

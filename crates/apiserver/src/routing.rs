@@ -43,7 +43,7 @@ pub(crate) enum Route<'a> {
     OpenApiV3(String),
 }
 
-/// An object or a collection, and what to do with it.
+/// An object or a collection, and the operation on it.
 #[derive(Debug, Clone)]
 pub(crate) struct ResourceRoute<'a> {
     pub(crate) resource: Arc<Resource>,
@@ -74,14 +74,14 @@ pub(crate) enum Verb {
     Write(WriteVerb),
 }
 
-/// Why a path leads nowhere.
+/// Why a request has no handler.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) enum NoRoute {
     /// Outside every API group: `404 page not found` as plain text.
     PageNotFound,
     /// Inside an API group: a Status.
     Status(Box<Status>),
-    /// The path cannot be taken apart at all; 500 as plain text.
+    /// The path has no [`RequestInfo`]: a 500 as plain text.
     Unparsable(String),
 }
 
@@ -94,7 +94,7 @@ impl From<Status> for NoRoute {
 /// Finds the handler of a request.
 ///
 /// # Errors
-/// [`NoRoute`] with what the client is told.
+/// [`NoRoute`] with the response to the client.
 pub(crate) fn route<'a>(registry: &Registry, method: &Method, info: &'a RequestInfo<'a>) -> Result<Route<'a>, NoRoute> {
     if info.problem == Some(PathProblem::Malformed) {
         return Err(NoRoute::PageNotFound);
@@ -176,7 +176,7 @@ fn resource_route<'a>(registry: &Registry, method: &Method, info: &'a RequestInf
         let custom = registry.resources().iter().any(|r| r.custom && r.group == group);
         if custom { NoRoute::PageNotFound } else { not_found() }
     })?;
-    // What the handler of custom resources does not know, nobody behind it knows either.
+    // Behind the handler of custom resources there is no other handler.
     let not_found = || if resource.custom { NoRoute::PageNotFound } else { not_found() };
     let given = |text: &'a str| (!text.is_empty()).then_some(text);
     let (name, subresource) = (given(&info.path_name), given(&info.subresource));
@@ -197,7 +197,7 @@ fn resource_route<'a>(registry: &Registry, method: &Method, info: &'a RequestInf
             _ => return Err(not_found()),
         },
     };
-    // Only reads go across namespaces.
+    // Only reads span namespaces.
     if resource.custom && resource.namespaced && namespace.is_none() && !is_read(method) {
         return Err(NoRoute::PageNotFound);
     }
@@ -275,7 +275,7 @@ fn verb(
     legacy_watch: bool,
 ) -> Result<Verb, NoRoute> {
     let not_allowed = || {
-        // The handler of custom resources takes any method, and says which verb it does not know.
+        // The handler of custom resources takes any method, and rejects the verb.
         let status = match resource.custom && !legacy_watch {
             true => Status::verb_not_supported(verb_name(method), resource.gr()),
             false => Status::method_not_allowed(),
@@ -289,13 +289,13 @@ fn verb(
     if let Some(subresource) = subresource {
         return verb_of_subresource(method, resource, subresource).map_or_else(not_allowed, Ok);
     }
-    // Writes to a collection need to know the namespace.
+    // Writes to a collection need a namespace.
     let collection_is_writable = name.is_none() && (namespace.is_some() || !resource.namespaced);
     match (method.as_str(), name) {
         ("GET" | "HEAD", Some(_)) if get => Ok(Verb::Get),
         ("GET" | "HEAD", None) if get => Ok(Verb::Collection),
         ("POST", None) if collection_is_writable => Ok(Verb::Write(WriteVerb::Create)),
-        // Nor does it look at the name in the path: the one in the body counts.
+        // That handler ignores the name in the path; the name in the body counts.
         ("POST", Some(_)) if resource.custom => Ok(Verb::Write(WriteVerb::Create)),
         ("PUT", Some(_)) => Ok(Verb::Write(WriteVerb::Update)),
         ("PATCH", Some(_)) => Ok(Verb::Write(WriteVerb::Patch)),
@@ -307,7 +307,7 @@ fn verb(
     }
 }
 
-/// The verb of a method on something named; empty for a method that has none.
+/// The verb of a method on a named object; empty for a method without a verb.
 fn verb_name(method: &Method) -> &'static str {
     match method.as_str() {
         "GET" | "HEAD" => "get",
@@ -319,7 +319,7 @@ fn verb_name(method: &Method) -> &'static str {
     }
 }
 
-/// What a method asks of a subresource; nothing, where that does not have it.
+/// The operation of a method on a subresource; `None` where the subresource does not have the verb.
 fn verb_of_subresource(method: &Method, resource: &Resource, subresource: &Subresource) -> Option<Verb> {
     let passes_all = subresource.takes_path();
     let (name, verb) = match method.as_str() {
