@@ -76,7 +76,7 @@ const HTTP: &[&str] = &[
 const FILE_LINES_MAX: usize = 900;
 
 /// Longer files, with their length when they were listed. A number here may only shrink.
-const LONG_FILES: &[(&str, usize)] = &[("crates/kinds/src/validate/volumes.rs", 903)];
+const LONG_FILES: &[(&str, usize)] = &[];
 
 /// Sources that a command generates. They have no limit.
 const GENERATED: &[&str] = &["crates/k8s-types/src/table.rs"];
@@ -85,7 +85,7 @@ const GENERATED: &[&str] = &["crates/k8s-types/src/table.rs"];
 const CRATE_LINES_MAX: usize = 15_000;
 
 /// Larger crates, with their size when they were listed. A number here may only shrink.
-const LARGE_CRATES: &[(&str, usize)] = &[("apiserver", 27_000), ("kinds", 17_000)];
+const LARGE_CRATES: &[(&str, usize)] = &[("apiserver", 27_000)];
 
 /// Applies every wall to the tree: path from the root, and text.
 pub(super) fn check(files: &[(String, String)]) -> Vec<String> {
