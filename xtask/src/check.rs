@@ -54,6 +54,9 @@ pub(crate) fn source(steps: &mut Steps) {
 /// limit for each test, in `.config/nextest.toml`.
 const PROGRAM_LIMIT_SECONDS: u32 = 900;
 
+/// Tests that run beyond one per core: those of etcd processes wait most of their time.
+const WAITING_THREADS: usize = 2;
+
 /// What runs the tests: nextest where it can be had, else `cargo test`; and the etcd that they start.
 struct Runner {
     nextest: Option<PathBuf>,
@@ -76,7 +79,11 @@ impl Runner {
     /// The command that runs tests.
     fn tests(&self) -> Run {
         match &self.nextest {
-            Some(nextest) => self.with_etcd(Run::new(nextest).args(["nextest", "run", "--no-fail-fast"])),
+            Some(nextest) => {
+                let threads = std::thread::available_parallelism().map_or(1, usize::from) + WAITING_THREADS;
+                let run = Run::new(nextest).args(["nextest", "run", "--no-fail-fast", "--test-threads"]);
+                self.with_etcd(run.arg(threads.to_string()))
+            }
             None => self.with_etcd(cargo_test().arg("--no-fail-fast")),
         }
     }
