@@ -1,4 +1,4 @@
-//! Cutting JSON values out of a stream of byte chunks, whatever the chunk boundaries.
+//! Splits a stream of byte chunks into JSON values at any chunk boundaries.
 //!
 //! ```text
 //!   chunks      …"a":1}\n{"b":  │  [1,2]}\n{"c":3}…
@@ -6,9 +6,9 @@
 //!               slice     joined copy   slice
 //! ```
 //!
-//! A value that lies inside one chunk is handed out as a slice of it; only a value that straddles
-//! chunks is copied, once. The scanner counts brackets outside strings and looks at nothing else:
-//! what is inside a value is its reader's business.
+//! A value inside one chunk is a slice of it; only a value across chunks is copied, once. The
+//! scanner counts brackets outside strings and ignores everything else; the reader of a value
+//! parses it.
 
 use std::collections::VecDeque;
 
@@ -16,25 +16,25 @@ use bytes::{Buf, Bytes, BytesMut};
 
 use crate::frame::FrameError;
 
-/// Chunks, a place in them, and the value that is being cut, if any.
+/// The received chunks, and the value that is being split off.
 #[derive(Debug)]
-pub(crate) struct Cutter {
-    /// What was fed and not yet consumed.
+pub(crate) struct ValueSplitter {
+    /// The received but unconsumed chunks.
     chunks: VecDeque<Bytes>,
-    /// The beginning of a value that straddles chunks.
+    /// The beginning of a value across chunks.
     partial: BytesMut,
     scan: ValueScan,
-    /// Position of the next unconsumed byte in the whole stream, for errors.
+    /// The position of the next unconsumed byte in the stream, for errors.
     offset: u64,
-    /// Largest value in bytes.
+    /// The largest value in bytes.
     limit: usize,
-    /// A stream that failed stays failed.
+    /// The error of a failed stream, which is final.
     failed: Option<FrameError>,
 }
 
-impl Cutter {
+impl ValueSplitter {
     pub(crate) fn new(limit: usize) -> Self {
-        Cutter {
+        ValueSplitter {
             chunks: VecDeque::new(),
             partial: BytesMut::new(),
             scan: ValueScan::default(),
@@ -50,8 +50,8 @@ impl Cutter {
         }
     }
 
-    /// The next byte that is no white space; `None` when more bytes are needed. Only between
-    /// values.
+    /// The next byte that is not whitespace; `None` when more bytes are needed. To be called
+    /// between values.
     pub(crate) fn peek(&mut self) -> Option<u8> {
         loop {
             let chunk = self.chunks.front_mut()?;
@@ -65,7 +65,7 @@ impl Cutter {
         }
     }
 
-    /// Moves past the byte that [`Cutter::peek`] showed.
+    /// Skips the byte returned by [`ValueSplitter::peek`].
     pub(crate) fn skip(&mut self) {
         if let Some(chunk) = self.chunks.front_mut() {
             chunk.advance(1);
@@ -76,17 +76,17 @@ impl Cutter {
         }
     }
 
-    /// Is a value half cut?
+    /// Whether a value was begun.
     pub(crate) fn in_value(&self) -> bool {
         self.scan.started
     }
 
-    /// Cuts a whole value off the chunk at hand: `find` looks at the chunk's rest and says where the
-    /// value ends, with what it found on the way. `None` when `find` does not see a whole value
-    /// within the limit there; [`Cutter::value`] then decides. Only between values.
+    /// Splits a whole value off the current chunk. `find` examines the rest of the chunk and
+    /// returns the end of the value with a result. `None` when `find` does not see a whole value
+    /// within the limit; then [`ValueSplitter::value`] decides. To be called between values.
     ///
-    /// This is the way of nearly every value: it is looked at once, by whoever wants to know what
-    /// is in it, and not once more for its end.
+    /// Nearly every value takes this path, so that its bytes are examined only once, by the code
+    /// that needs its contents.
     pub(crate) fn whole<T>(&mut self, find: impl FnOnce(&[u8]) -> Option<(usize, T)>) -> Option<(Bytes, T)> {
         let chunk = self.chunks.front_mut().filter(|_| self.failed.is_none())?;
         let (end, found) = find(chunk).filter(|(end, _)| *end <= self.limit)?;
@@ -98,7 +98,7 @@ impl Cutter {
         Some((value, found))
     }
 
-    /// Goes on with the value at the current place; `None` when more bytes are needed.
+    /// Continues with the current value; `None` when more bytes are needed.
     pub(crate) fn value(&mut self) -> Result<Option<Bytes>, FrameError> {
         if let Some(error) = &self.failed {
             return Err(error.clone());
@@ -110,7 +110,7 @@ impl Cutter {
 
     fn scan_value(&mut self) -> Result<Option<Bytes>, FrameError> {
         while let Some(chunk) = self.chunks.front_mut() {
-            // Looking no further than the limit makes the verdict independent of the chunking.
+            // The scan stops at the limit, so that the result does not depend on the chunks.
             let room = self.limit - self.partial.len();
             let window = &chunk[..chunk.len().min(room)];
             match self.scan.run(window) {
@@ -128,7 +128,7 @@ impl Cutter {
                     return Ok(Some(self.partial.split().freeze()));
                 }
                 Ok(None) if chunk.len() > room => {
-                    // A number that fills the room exactly may end right behind it.
+                    // A number of exactly the limit's size may end right behind it.
                     if self.scan.is_scalar() && !is_scalar(chunk[room]) {
                         self.partial.extend_from_slice(&chunk.split_to(room));
                         self.offset += room as u64;
@@ -152,7 +152,7 @@ impl Cutter {
         Err(FrameError::Malformed { at: self.offset })
     }
 
-    /// Bytes that were fed and not yet handed out.
+    /// Bytes that were received and not returned yet.
     pub(crate) fn buffered(&self) -> usize {
         self.partial.len() + self.chunks.iter().map(Bytes::len).sum::<usize>()
     }
@@ -162,11 +162,11 @@ fn is_scalar(byte: u8) -> bool {
     matches!(byte, b'-' | b'+' | b'.' | b'0'..=b'9' | b'a'..=b'z' | b'E')
 }
 
-/// Where the end of one JSON value is, found piece by piece.
+/// Finds the end of one JSON value incrementally.
 #[derive(Clone, Copy, Debug, Default)]
 struct ValueScan {
     started: bool,
-    /// Open brackets.
+    /// The number of open brackets.
     depth: u32,
     in_string: bool,
     /// The last byte was a backslash inside a string.
@@ -178,8 +178,8 @@ impl ValueScan {
         self.started && self.depth == 0 && !self.in_string
     }
 
-    /// Reads on; `Some(end)` when the value ends before `bytes[end]`. The error is the position
-    /// of a byte that can begin no value or closes what was not opened.
+    /// Scans further bytes; `Some(end)` when the value ends before `bytes[end]`. The error is the
+    /// position of a byte that begins no value or closes an unopened bracket.
     fn run(&mut self, bytes: &[u8]) -> Result<Option<usize>, usize> {
         let mut at = 0;
         if !self.started {

@@ -1,8 +1,8 @@
 //! The envelope of a watch event: `{"type":"ADDED","object":{…}}`.
 //!
-//! The object stays bytes on both sides. The server writes the envelope around bytes it already
-//! has (ADDED, MODIFIED and DELETED frames are made with the object, in `listwatch_meta::Object`);
-//! the client finds the object in the frame and slices it out.
+//! The object stays bytes on both sides. The server writes the envelope around existing bytes
+//! (`listwatch_meta::Object` builds ADDED, MODIFIED and DELETED frames together with the object).
+//! The client finds the object in the frame and slices it.
 
 use std::sync::LazyLock;
 
@@ -13,19 +13,19 @@ use listwatch_meta::{Change, ResourceVersion, Revision, Status};
 use crate::frame::{FrameError, JsonFrames};
 use crate::metadata::MetadataSpans;
 
-/// The annotation on the one bookmark that ends the initial events of a WatchList.
+/// The annotation of the bookmark that ends the initial events of a WatchList.
 pub const INITIAL_EVENTS_END: &str = "k8s.io/initial-events-end";
 
 /// The `type` of a watch event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum EventKind {
-    /// The object came into being or into view.
+    /// The object was created or began to match.
     Added,
     /// The object changed.
     Modified,
-    /// The object is gone or out of view.
+    /// The object was deleted or ceased to match.
     Deleted,
-    /// Nothing changed up to the object's resource version.
+    /// Everything up to the object's resource version was sent.
     Bookmark,
     /// The object is a `Status`; the stream ends behind it.
     Error,
@@ -36,7 +36,7 @@ impl EventKind {
     pub const ALL: [EventKind; 5] =
         [EventKind::Added, EventKind::Modified, EventKind::Deleted, EventKind::Bookmark, EventKind::Error];
 
-    /// The word on the wire.
+    /// The type's name on the wire.
     pub const fn as_str(self) -> &'static str {
         match self {
             EventKind::Added => "ADDED",
@@ -69,29 +69,29 @@ impl From<Change> for EventKind {
     }
 }
 
-/// One watch event; the object is not parsed.
+/// One watch event with an unparsed object.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct WatchEvent {
-    /// What happened.
+    /// The event's type.
     pub kind: EventKind,
     /// The object's JSON.
     pub object: Bytes,
 }
 
-/// Why a frame is no watch event. The peer is at fault; the stream's order is lost, so it should
-/// be dropped, except for [`EventError::UnknownType`].
+/// The error of a frame that is not a watch event. The peer is at fault. Drop the stream, because
+/// its order is lost, except after [`EventError::UnknownType`].
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum EventError {
-    /// The frame is no JSON object.
+    /// The frame is not a JSON object.
     #[error("malformed watch event at byte {at} of its frame")]
     Malformed {
-        /// Position in the frame.
+        /// The position in the frame.
         at: usize,
     },
-    /// The frame has no `object`, or it is no JSON object.
+    /// The frame has no `object`, or it is not a JSON object.
     #[error("a watch event carries no object")]
     NoObject,
-    /// A `type` this client does not know; it may be passed over.
+    /// The `type` is unknown; the event may be skipped.
     #[error("a watch event of the unknown type {found}")]
     UnknownType {
         /// The raw value of `type`.
@@ -106,7 +106,7 @@ static ENVELOPE: LazyLock<PathSet> = LazyLock::new(|| {
     paths
 });
 
-/// Spans of an envelope: type, object, and the object's metadata.
+/// The spans of an envelope: type, object, and the object's metadata.
 const EVENT_SPANS: usize = 2 + MetadataSpans::LEN;
 
 static ENVELOPE_AND_METADATA: LazyLock<PathSet> = LazyLock::new(|| {
@@ -118,7 +118,8 @@ static ENVELOPE_AND_METADATA: LazyLock<PathSet> = LazyLock::new(|| {
 });
 
 impl WatchEvent {
-    /// Reads a frame as [`crate::frame::JsonFrames`] cuts it. The object is a slice of the frame.
+    /// Parses a frame as split off by [`crate::frame::JsonFrames`]. The object is a slice of the
+    /// frame.
     ///
     /// # Errors
     /// [`EventError`].
@@ -128,7 +129,8 @@ impl WatchEvent {
         WatchEvent::from_spans(frame, spans[0], spans[1])
     }
 
-    /// As [`WatchEvent::decode`], with the object's identity and version read in the same pass.
+    /// As [`WatchEvent::decode`], and also finds the object's identity and version in the same
+    /// pass.
     ///
     /// # Errors
     /// [`EventError`].
@@ -154,7 +156,7 @@ impl WatchEvent {
         Ok(WatchEvent { kind, object: frame.slice(object.start as usize..object.end as usize) })
     }
 
-    /// The event as a JSON frame, with its newline. Copies the object; the frames of stored
+    /// Encodes the event as a JSON frame with its newline. The object is copied; frames of stored
     /// objects come from [`listwatch_meta::Object::frame`] without a copy.
     pub fn encode(&self) -> Bytes {
         encode_frame(self.kind, &self.object)
@@ -172,34 +174,34 @@ fn encode_frame(kind: EventKind, object: &[u8]) -> Bytes {
     frame.freeze()
 }
 
-/// Why a watch stream cannot be read on.
+/// The error of reading a watch stream.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ReadEventError {
-    /// The stream is no sequence of documents any more. Final.
+    /// The stream is not a sequence of documents. Final.
     #[error(transparent)]
     Frame(#[from] FrameError),
-    /// One document is no event. The stream goes on behind it.
+    /// One document is not an event. The stream continues behind it.
     #[error(transparent)]
     Event(#[from] EventError),
 }
 
-/// Reads a JSON watch stream, from bytes to events with their metadata: [`JsonFrames`] and
-/// [`WatchEvent::decode_with_metadata`] in one pass over the bytes.
+/// Reads a JSON watch stream as events with their metadata: [`JsonFrames`] and
+/// [`WatchEvent::decode_with_metadata`] in one pass.
 ///
-/// An event that lies whole in what was fed is looked at once; only one that straddles two chunks
-/// is cut first and decoded then.
+/// An event inside one chunk is examined once; an event across chunks is first split off and then
+/// decoded.
 #[derive(Debug)]
 pub struct JsonEvents {
     frames: JsonFrames,
 }
 
 impl JsonEvents {
-    /// A reader with [`crate::frame::FRAME_LIMIT_BYTES`].
+    /// Creates a reader with [`crate::frame::FRAME_LIMIT_BYTES`].
     pub fn new() -> Self {
         JsonEvents { frames: JsonFrames::new() }
     }
 
-    /// A reader that refuses events above `limit_bytes`.
+    /// Creates a reader that rejects events above `limit_bytes`.
     pub fn with_limit(limit_bytes: usize) -> Self {
         JsonEvents { frames: JsonFrames::with_limit(limit_bytes) }
     }
@@ -226,10 +228,10 @@ impl JsonEvents {
         })
     }
 
-    /// To be called when the stream has ended and every event was taken.
+    /// Ends the stream; to be called after every event was taken.
     ///
     /// # Errors
-    /// [`FrameError::Incomplete`] when an event was cut off.
+    /// [`FrameError::Incomplete`] when the stream ends inside an event.
     pub fn finish(&mut self) -> Result<(), FrameError> {
         self.frames.finish()
     }
@@ -241,7 +243,7 @@ impl Default for JsonEvents {
     }
 }
 
-/// What a bookmark says.
+/// The content of a bookmark.
 #[derive(Clone, Copy, Debug)]
 pub struct Bookmark<'a> {
     /// `apiVersion` of the resource.
@@ -250,15 +252,15 @@ pub struct Bookmark<'a> {
     pub kind: &'a str,
     /// Everything up to and including this revision has been sent.
     pub revision: Revision,
-    /// The one that ends the initial events.
+    /// Whether it ends the initial events.
     pub initial_events_end: bool,
-    /// Members behind `metadata` that Go prints for an empty object of this kind, without a
+    /// The members behind `metadata` that Go prints for an empty object of this kind, without a
     /// leading comma: `"spec":{"containers":null},"status":{}` for a Pod, empty for most kinds.
     pub zero_members: &'a str,
 }
 
 impl Bookmark<'_> {
-    /// The object inside the event.
+    /// The JSON of the bookmark's object.
     pub fn object(&self) -> Bytes {
         let mut object = String::with_capacity(160 + self.zero_members.len());
         object.push_str("{\"kind\":");
@@ -314,7 +316,7 @@ mod tests {
     }
 
     #[test]
-    fn events_are_read_in_any_shape() {
+    fn decode_accepts_members_in_any_order() {
         use EventKind::{Added, Bookmark, Deleted, Error};
         check(r#"{"type":"ADDED","object":{"a":{"b":1}}}"#, Ok((Added, r#"{"a":{"b":1}}"#)));
         check(r#"{"object":{"a":1},"type":"DELETED"}"#, Ok((Deleted, r#"{"a":1}"#)));
@@ -335,7 +337,7 @@ mod tests {
     }
 
     #[test]
-    fn events_print_and_read_back() {
+    fn events_round_trip() {
         for kind in [EventKind::Added, EventKind::Modified, EventKind::Deleted, EventKind::Bookmark, EventKind::Error] {
             let event = WatchEvent { kind, object: Bytes::from_static(br#"{"metadata":{}}"#) };
             let frame = event.encode();
@@ -345,7 +347,7 @@ mod tests {
     }
 
     #[test]
-    fn an_objects_own_frame_is_this_envelope() {
+    fn frame_of_an_object_equals_the_encoded_event() {
         for change in [Change::Added, Change::Modified, Change::Deleted] {
             let mut frame = change.frame_head().to_vec();
             frame.extend_from_slice(b"{}}\n");
@@ -356,7 +358,7 @@ mod tests {
 
     type Read = Vec<Result<(WatchEvent, MetadataSpans), ReadEventError>>;
 
-    /// The obvious way, and what [`JsonEvents`] must agree with.
+    /// The reference implementation for [`JsonEvents`]: split first, then decode.
     fn frame_by_frame(stream: &[u8], limit: usize) -> Read {
         let mut frames = JsonFrames::with_limit(limit);
         frames.feed(Bytes::copy_from_slice(stream));
@@ -398,7 +400,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn one_pass_reads_what_two_passes_read(
+        fn one_pass_reader_agrees_with_two_passes(
             stream in prop::collection::vec(prop_oneof![
                 Just(r#"{"type":"ADDED","object":{"metadata":{"name":"a","resourceVersion":"7"}}}"#),
                 Just(r#"{"object":{"kind":"}"},"type":"DELETED"}"#),

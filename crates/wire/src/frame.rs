@@ -1,62 +1,61 @@
-//! Watch framing: feed bytes as they arrive, take whole frames.
+//! Splits watch streams into frames.
 //!
-//! A JSON watch is one document after the other, delimited by newlines where the server is
-//! kube-apiserver; [`JsonFrames`] finds the ends of the documents themselves, so that a proxy that
-//! re-wraps the stream, or a server that indents it, does no harm. A protobuf watch is framed by
-//! 4-byte big-endian lengths ([`LengthFrames`]); a CBOR watch is a sequence of items that say
-//! themselves where they end ([`CborFrames`]).
+//! A JSON watch is a sequence of documents, which kube-apiserver separates by newlines.
+//! [`JsonFrames`] finds the ends of the documents themselves, so that re-wrapped or indented
+//! streams also work. A protobuf watch has 4-byte big-endian lengths ([`LengthFrames`]). A CBOR
+//! watch is a sequence of self-delimiting items ([`CborFrames`]).
 //!
-//! The same bytes give the same frames wherever they are cut. Frames are slices of what was fed;
-//! only a frame that straddles two chunks is copied.
+//! The same bytes give the same frames wherever they are split. Frames are slices of the chunks;
+//! only a frame across chunks is copied.
 
 use bytes::{Bytes, BytesMut};
 
 use crate::cbor::CborFrames;
-use crate::cut::Cutter;
+use crate::cut::ValueSplitter;
 use crate::media_type::Encoding;
 
-/// Largest frame in bytes unless told otherwise; client-go's limit. A stream with a larger frame
-/// is given up with [`FrameError::TooLarge`].
+/// Default limit of a frame in bytes, as in client-go. A stream with a larger frame fails with
+/// [`FrameError::TooLarge`].
 pub const FRAME_LIMIT_BYTES: usize = 16 * 1024 * 1024;
 
-/// Why a stream of frames cannot be read on. None of them can be mended: drop the connection.
+/// The error of a stream of frames, which is final: drop the connection.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum FrameError {
     /// The stream ended inside a frame: the peer or the network cut it.
     #[error("the stream ended inside a frame, after {buffered_bytes} of its bytes")]
     Incomplete {
-        /// How much of the frame had arrived.
+        /// Received bytes of the frame.
         buffered_bytes: usize,
     },
-    /// The peer sends a frame above the limit. Raise the limit if such objects are expected.
+    /// The peer's frame exceeds the limit. Raise the limit if such objects are expected.
     #[error("a frame is larger than the limit of {limit_bytes} bytes")]
     TooLarge {
-        /// The limit that was in force.
+        /// The limit in bytes.
         limit_bytes: usize,
     },
-    /// The peer sends something that is no frame.
+    /// The peer sent an invalid frame.
     #[error("malformed frame at byte {at} of the stream")]
     Malformed {
-        /// Position in the stream, counted from its beginning.
+        /// The position in the stream.
         at: u64,
     },
 }
 
-/// Cuts JSON documents out of a stream.
+/// Splits a stream into JSON documents.
 #[derive(Debug)]
 pub struct JsonFrames {
-    cutter: Cutter,
+    cutter: ValueSplitter,
 }
 
 impl JsonFrames {
-    /// A decoder with [`FRAME_LIMIT_BYTES`].
+    /// Creates a decoder with [`FRAME_LIMIT_BYTES`].
     pub fn new() -> Self {
         JsonFrames::with_limit(FRAME_LIMIT_BYTES)
     }
 
-    /// A decoder that refuses documents above `limit_bytes`.
+    /// Creates a decoder that rejects documents above `limit_bytes`.
     pub fn with_limit(limit_bytes: usize) -> Self {
-        JsonFrames { cutter: Cutter::new(limit_bytes) }
+        JsonFrames { cutter: ValueSplitter::new(limit_bytes) }
     }
 
     /// Adds bytes of the stream.
@@ -64,17 +63,18 @@ impl JsonFrames {
         self.cutter.feed(chunk);
     }
 
-    /// The next whole document, without white space around it; `None` when more bytes are needed.
+    /// The next complete document, without surrounding whitespace; `None` when more bytes are
+    /// needed.
     ///
     /// # Errors
-    /// [`FrameError::TooLarge`], and [`FrameError::Malformed`] when something else than an object
-    /// stands where a document should begin. The error repeats on every further call.
+    /// [`FrameError::TooLarge`], and [`FrameError::Malformed`] when something other than an object
+    /// begins. Every further call returns the same error.
     pub fn next_frame(&mut self) -> Result<Option<Bytes>, FrameError> {
         Ok(self.next_frame_with(|_| None::<(usize, ())>)?.map(|(frame, _)| frame))
     }
 
-    /// As [`JsonFrames::next_frame`]; `find` gets the first look at a document and says where it
-    /// ends, see [`Cutter::whole`].
+    /// As [`JsonFrames::next_frame`]; `find` examines a document first and returns its end, see
+    /// [`ValueSplitter::whole`].
     pub(crate) fn next_frame_with<T>(
         &mut self,
         find: impl FnOnce(&[u8]) -> Option<(usize, T)>,
@@ -92,10 +92,10 @@ impl JsonFrames {
         Ok(self.cutter.value()?.map(|frame| (frame, None)))
     }
 
-    /// To be called when the stream has ended and every frame was taken.
+    /// Ends the stream; to be called after every frame was taken.
     ///
     /// # Errors
-    /// [`FrameError::Incomplete`] when a document was cut off.
+    /// [`FrameError::Incomplete`] when the stream ends inside a document.
     pub fn finish(&mut self) -> Result<(), FrameError> {
         if !self.cutter.in_value() && self.cutter.peek().is_none() {
             return Ok(());
@@ -103,7 +103,7 @@ impl JsonFrames {
         Err(FrameError::Incomplete { buffered_bytes: self.cutter.buffered() })
     }
 
-    /// Bytes held back because their frame is not whole.
+    /// Bytes of an incomplete frame.
     pub fn buffered_bytes(&self) -> usize {
         self.cutter.buffered()
     }
@@ -115,27 +115,27 @@ impl Default for JsonFrames {
     }
 }
 
-/// Cuts frames with a 4-byte big-endian length in front out of a stream.
+/// Splits a stream into frames with 4-byte big-endian lengths.
 #[derive(Debug)]
 pub struct LengthFrames {
-    /// What has arrived of the frame at hand and behind it.
+    /// The received bytes of the current frame and behind it.
     buffer: BytesMut,
-    /// The chunk that frames are sliced from while `buffer` is empty.
+    /// The chunk of which frames are slices while `buffer` is empty.
     chunk: Bytes,
     offset: u64,
     limit: usize,
 }
 
-/// Bytes of the length in front of a protobuf watch frame.
+/// Bytes of the length of a protobuf watch frame.
 const LENGTH_BYTES: usize = 4;
 
 impl LengthFrames {
-    /// A decoder with [`FRAME_LIMIT_BYTES`].
+    /// Creates a decoder with [`FRAME_LIMIT_BYTES`].
     pub fn new() -> Self {
         LengthFrames::with_limit(FRAME_LIMIT_BYTES)
     }
 
-    /// A decoder that refuses frames above `limit_bytes`.
+    /// Creates a decoder that rejects frames above `limit_bytes`.
     pub fn with_limit(limit_bytes: usize) -> Self {
         LengthFrames { buffer: BytesMut::new(), chunk: Bytes::new(), offset: 0, limit: limit_bytes }
     }
@@ -151,11 +151,11 @@ impl LengthFrames {
         }
     }
 
-    /// The next whole frame, without its length; `None` when more bytes are needed.
+    /// The next complete frame without its length; `None` when more bytes are needed.
     ///
     /// # Errors
     /// [`FrameError::TooLarge`], and [`FrameError::Malformed`] for a length of zero, which no
-    /// server sends. The error repeats on every further call.
+    /// server sends. Every further call returns the same error.
     pub fn next_frame(&mut self) -> Result<Option<Bytes>, FrameError> {
         let buffered: &[u8] = if self.chunk.is_empty() { &self.buffer } else { &self.chunk };
         let Some(length) = buffered.first_chunk::<LENGTH_BYTES>() else { return Ok(None) };
@@ -178,10 +178,10 @@ impl LengthFrames {
         Ok(Some(frame.split_off(LENGTH_BYTES)))
     }
 
-    /// To be called when the stream has ended and every frame was taken.
+    /// Ends the stream; to be called after every frame was taken.
     ///
     /// # Errors
-    /// [`FrameError::Incomplete`] when a frame was cut off.
+    /// [`FrameError::Incomplete`] when the stream ends inside a frame.
     pub fn finish(&mut self) -> Result<(), FrameError> {
         match self.buffered_bytes() {
             0 => Ok(()),
@@ -189,7 +189,7 @@ impl LengthFrames {
         }
     }
 
-    /// Bytes held back because their frame is not whole.
+    /// Bytes of an incomplete frame.
     pub fn buffered_bytes(&self) -> usize {
         self.buffer.len() + self.chunk.len()
     }
@@ -201,7 +201,7 @@ impl Default for LengthFrames {
     }
 }
 
-/// The decoder for a watch in some encoding.
+/// The decoder of a watch in any encoding.
 #[derive(Debug)]
 pub enum Frames {
     /// JSON documents.
@@ -213,7 +213,7 @@ pub enum Frames {
 }
 
 impl Frames {
-    /// The decoder for this encoding; `None` for YAML, which has no watch.
+    /// The decoder of this encoding; `None` for YAML, which has no watch.
     pub fn new(encoding: Encoding, limit_bytes: usize) -> Option<Self> {
         match encoding {
             Encoding::Json => Some(Frames::Json(JsonFrames::with_limit(limit_bytes))),
@@ -232,7 +232,7 @@ impl Frames {
         }
     }
 
-    /// The next whole frame; `None` when more bytes are needed.
+    /// The next complete frame; `None` when more bytes are needed.
     ///
     /// # Errors
     /// See [`JsonFrames::next_frame`], [`LengthFrames::next_frame`] and [`CborFrames::next_frame`].
@@ -244,10 +244,10 @@ impl Frames {
         }
     }
 
-    /// To be called when the stream has ended and every frame was taken.
+    /// Ends the stream; to be called after every frame was taken.
     ///
     /// # Errors
-    /// [`FrameError::Incomplete`] when a frame was cut off.
+    /// [`FrameError::Incomplete`] when the stream ends inside a frame.
     pub fn finish(&mut self) -> Result<(), FrameError> {
         match self {
             Frames::Json(frames) => frames.finish(),
@@ -264,7 +264,7 @@ mod tests {
 
     use super::*;
 
-    /// Puts a length in front of a payload: the encoding half of [`LengthFrames`].
+    /// Adds a length to a payload: the inverse of [`LengthFrames`].
     fn length_frame(payload: &[u8]) -> Bytes {
         let mut frame = BytesMut::with_capacity(LENGTH_BYTES + payload.len());
         frame.put_u32(u32::try_from(payload.len()).expect("a frame is smaller than 4 GiB"));
@@ -272,7 +272,7 @@ mod tests {
         frame.freeze()
     }
 
-    /// Everything a decoder says about a stream that arrives in these pieces.
+    /// The output of a decoder for a stream in these pieces.
     fn read(mut frames: Frames, pieces: &[&[u8]]) -> (Vec<Bytes>, Result<(), FrameError>) {
         let mut found = Vec::new();
         for piece in pieces {
@@ -301,7 +301,7 @@ mod tests {
     }
 
     #[test]
-    fn documents_are_found_by_their_ends() {
+    fn json_frames_end_with_their_documents() {
         fn check(stream: &str, expected: &[&str], end: Result<(), FrameError>) {
             let (found, found_end) = read(json(64), &[stream.as_bytes()]);
             assert_eq!(found, expected, "{stream}");
@@ -322,7 +322,7 @@ mod tests {
     }
 
     #[test]
-    fn a_whole_document_is_a_slice_of_what_was_fed() {
+    fn document_inside_one_chunk_is_a_slice_of_it() {
         let chunk = Bytes::from_static(b"{\"a\":1}\n{\"b\":2}\n");
         let mut frames = JsonFrames::new();
         frames.feed(chunk.clone());
@@ -333,7 +333,7 @@ mod tests {
     }
 
     #[test]
-    fn lengths_are_obeyed() {
+    fn length_frames_have_their_prefixed_length() {
         fn check(stream: &[u8], expected: &[&[u8]], end: Result<(), FrameError>) {
             let (found, found_end) = read(lengths(4), &[stream]);
             assert_eq!(found, expected, "{stream:?}");
@@ -352,7 +352,7 @@ mod tests {
     }
 
     #[test]
-    fn items_say_where_they_end() {
+    fn cbor_frames_end_with_their_items() {
         fn check(stream: &[u8], expected: &[&[u8]], end: Result<(), FrameError>) {
             let (found, found_end) = read(cbor(16), &[stream]);
             assert_eq!(found, expected, "{stream:x?}");
@@ -389,7 +389,7 @@ mod tests {
         places.windows(2).map(|pair| &stream[pair[0]..pair[1]]).collect()
     }
 
-    fn splits_do_not_matter(new: fn(usize) -> Frames, limit: usize, stream: &[u8], cuts: &[prop::sample::Index]) {
+    fn check_any_split(new: fn(usize) -> Frames, limit: usize, stream: &[u8], cuts: &[prop::sample::Index]) {
         let whole = read(new(limit), &[stream]);
         let split = read(new(limit), &cut_at(stream, cuts));
         assert_eq!(whole, split, "the same bytes, split elsewhere, gave other frames");
@@ -402,11 +402,11 @@ mod tests {
             cuts in prop::collection::vec(any::<prop::sample::Index>(), 0..12),
             limit in 1_usize..40,
         ) {
-            splits_do_not_matter(json, limit, stream.as_bytes(), &cuts);
+            check_any_split(json, limit, stream.as_bytes(), &cuts);
         }
 
         #[test]
-        fn valid_documents_come_back_whole(
+        fn valid_documents_round_trip(
             documents in prop::collection::vec("[a-z{}\\[\\]\"\\\\ ,:]{0,20}", 0..8),
             separator in prop_oneof![Just(""), Just("\n"), Just(" \r\n ")],
             cuts in prop::collection::vec(any::<prop::sample::Index>(), 0..12),
@@ -423,7 +423,7 @@ mod tests {
             stream in prop::collection::vec(prop_oneof![Just(0_u8), 0_u8..4, any::<u8>()], 0..60),
             cuts in prop::collection::vec(any::<prop::sample::Index>(), 0..12),
         ) {
-            splits_do_not_matter(lengths, 3, &stream, &cuts);
+            check_any_split(lengths, 3, &stream, &cuts);
         }
 
         #[test]
@@ -435,11 +435,11 @@ mod tests {
             cuts in prop::collection::vec(any::<prop::sample::Index>(), 0..12),
             limit in 1_usize..30,
         ) {
-            splits_do_not_matter(cbor, limit, &stream, &cuts);
+            check_any_split(cbor, limit, &stream, &cuts);
         }
 
         #[test]
-        fn payloads_come_back(payloads in prop::collection::vec(prop::collection::vec(any::<u8>(), 1..20), 0..6)) {
+        fn length_framed_payloads_round_trip(payloads in prop::collection::vec(prop::collection::vec(any::<u8>(), 1..20), 0..6)) {
             let stream: Vec<u8> = payloads.iter().flat_map(|payload| length_frame(payload)).collect();
             let (found, end) = read(lengths(1024), &[&stream]);
             prop_assert_eq!(found, payloads);

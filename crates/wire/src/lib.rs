@@ -1,4 +1,5 @@
-//! Kubernetes list-watch on the wire: bytes to messages and back, for both ends, without a socket.
+//! Kubernetes' list and watch protocol for clients and servers: bytes to messages and back, without
+//! I/O.
 //!
 //! ```text
 //!   client                                                     server
@@ -16,11 +17,11 @@
 //!   websocket::Decoder        ◀── one message per event ────────── websocket::{Upgrade, Kind::head}
 //! ```
 //!
-//! Everything here is a pure function or a plain state machine: decoders are fed bytes and hand
-//! out frames, encoders hand out bytes. Objects are never parsed; they pass as [`bytes::Bytes`].
+//! Everything here is a pure function or a state machine: decoders take bytes and return frames,
+//! encoders return bytes. Objects are never parsed; they are passed as [`bytes::Bytes`].
 //!
 //! # Example
-//! A watch stream that arrives in awkward pieces:
+//! A watch stream split at arbitrary positions:
 //! ```
 //! use bytes::Bytes;
 //! use listwatch_wire::{EventKind, JsonEvents};

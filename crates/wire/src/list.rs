@@ -1,4 +1,4 @@
-//! List bodies: written around items that are already encoded, and read without parsing them.
+//! List bodies: written around encoded items, and read without parsing the items.
 //!
 //! ```text
 //!  built-in   {"kind":"PodList","apiVersion":"v1","metadata":{"resourceVersion":"7"},"items":[ i , i , i ]}\n
@@ -7,24 +7,24 @@
 //! ```
 //!
 //! Go prints a typed list in the order of its fields and an unstructured one with sorted keys
-//! (apimachinery `serializer/json/collections.go`). [`ListBody`] hands out chunks of about
-//! [`CHUNK_BYTES`]: small items are copied together, because a write per item would cost more than
-//! the copy; large items leave as their own shared bytes. Either way a response in flight holds
-//! one chunk, not the list. [`ListDecoder`] is the other direction.
+//! (apimachinery `serializer/json/collections.go`). [`ListBody`] returns chunks of about
+//! [`CHUNK_BYTES`]. Small items are copied together, because a write per item would cost more than
+//! the copy; large items are sent as their own shared bytes. So a response in flight holds one
+//! chunk instead of the list. [`ListDecoder`] reads list bodies.
 
 use bytes::{BufMut, Bytes, BytesMut};
 use listwatch_meta::Object;
 
-use crate::cut::Cutter;
+use crate::cut::ValueSplitter;
 use crate::event::push_json_string;
 use crate::frame::{FRAME_LIMIT_BYTES, FrameError};
 use crate::metadata::MetadataSpans;
 
-/// Size of the chunks of a list body in bytes. A chunk is sent when the next small item would not
-/// fit any more.
+/// Size of the chunks of a list body in bytes. A chunk is complete when the next small item does
+/// not fit.
 pub const CHUNK_BYTES: usize = 64 * 1024;
 
-/// Items of at least this many bytes are not copied into a chunk but sent as they are.
+/// Items of at least this size in bytes are sent without a copy.
 pub const SHARED_ITEM_BYTES: usize = 8 * 1024;
 
 /// The metadata of a list and its type.
@@ -34,18 +34,17 @@ pub struct ListMeta {
     pub api_version: String,
     /// `kind` of the list, e.g. `PodList`.
     pub kind: String,
-    /// `metadata.resourceVersion`: the state the list shows.
+    /// `metadata.resourceVersion`: the version of the list.
     pub resource_version: String,
-    /// `metadata.continue`: where the next page begins; empty on the last one.
+    /// `metadata.continue`: the token of the next page; empty on the last one.
     pub continue_token: String,
-    /// `metadata.remainingItemCount`, where the server knows it.
+    /// `metadata.remainingItemCount`, if known.
     pub remaining_item_count: Option<i64>,
-    /// `metadata.shardInfo.selector`: which shards of the collection the list shows; empty where it
-    /// shows all of it.
+    /// `metadata.shardInfo.selector`: the shards of the list; empty for the whole collection.
     pub shard_selector: String,
 }
 
-/// In which order Go prints the members.
+/// The order in which Go prints the members.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ListStyle {
     /// Built-in resources: kind, apiVersion, metadata, items.
@@ -55,7 +54,7 @@ pub enum ListStyle {
 }
 
 impl ListMeta {
-    /// What stands before the first item.
+    /// The bytes before the first item.
     pub fn head(&self, style: ListStyle) -> Bytes {
         let mut head = String::with_capacity(160 + self.continue_token.len());
         match style {
@@ -77,7 +76,7 @@ impl ListMeta {
         head.into()
     }
 
-    /// What stands behind the last item, with the newline that ends every body.
+    /// The bytes behind the last item, with the newline that ends every body.
     pub fn tail(&self, style: ListStyle) -> Bytes {
         match style {
             ListStyle::Typed => Bytes::from_static(b"]}\n"),
@@ -92,7 +91,7 @@ impl ListMeta {
         }
     }
 
-    /// `metadata` alone.
+    /// The JSON of `metadata`.
     pub(crate) fn metadata_json(&self, style: ListStyle) -> String {
         let mut json = String::new();
         self.push_metadata(&mut json, style);
@@ -109,7 +108,7 @@ impl ListMeta {
         let version = text("resourceVersion", &self.resource_version);
         let token = match style {
             ListStyle::Typed => text("continue", &self.continue_token),
-            // The setter of `UnstructuredList` keeps an empty token, which is a member of a map there.
+            // The setter of `UnstructuredList` keeps an empty token as a member.
             ListStyle::Unstructured => Some(member("continue", &self.continue_token)),
         };
         let remaining = self.remaining_item_count.map(|count| format!("\"remainingItemCount\":{count}"));
@@ -124,7 +123,7 @@ impl ListMeta {
     }
 }
 
-/// How objects of a built-in type begin, as they are stored.
+/// The first bytes of stored objects of a built-in type.
 fn type_meta(kind: &str, api_version: &str) -> Vec<u8> {
     let mut head = String::from("{\"kind\":");
     push_json_string(&mut head, kind);
@@ -134,11 +133,11 @@ fn type_meta(kind: &str, api_version: &str) -> Vec<u8> {
     head.into_bytes()
 }
 
-/// Where the items of a list come from. Every iterator of objects is one; a source that can show its
-/// objects where they lie saves two touches of a counter for each.
+/// A source of a list's items. Every iterator of objects implements it; a source that returns
+/// objects by reference saves two reference count updates per object.
 pub trait ListSource {
-    /// Shows the next items, one after the other, until `take` has enough (it returns false) or
-    /// there are no more. What was shown is gone; returns whether there may be more.
+    /// Passes the next items to `take` until it returns false or no items remain. Passed items are
+    /// consumed. Returns whether more may follow.
     fn show(&mut self, take: &mut dyn FnMut(&Object) -> bool) -> bool;
 }
 
@@ -148,24 +147,25 @@ impl<I: Iterator<Item = Object>> ListSource for I {
     }
 }
 
-/// A list body, chunk by chunk: an iterator of bytes over objects.
+/// A list body in chunks: an iterator of bytes over objects.
 ///
-/// Holds at most one chunk of [`CHUNK_BYTES`] and one item; objects are taken from `items` only
-/// as chunks are asked for, so a client that stops reading stops the work.
+/// It holds at most one chunk of [`CHUNK_BYTES`] and one item. Objects are taken from `items` only
+/// as chunks are requested, so the work stops when a client stops reading.
 #[derive(Debug)]
 pub struct ListBody<I> {
     items: I,
-    /// Bytes that go out first: the head, or a large item behind its separator.
+    /// The next bytes: the head, or a large item behind its separator.
     next: Option<Bytes>,
     tail: Option<Bytes>,
     first: bool,
     chunk_bytes: usize,
-    /// What every item of a typed list begins with and Go leaves out: the list names the type.
+    /// The type at the beginning of every item of a typed list, which Go omits because the list
+    /// names it.
     type_meta: Vec<u8>,
 }
 
 impl<I: ListSource> ListBody<I> {
-    /// The body of a list with these items.
+    /// Creates the body of a list with these items.
     pub fn new(meta: &ListMeta, style: ListStyle, items: I) -> Self {
         ListBody::with_chunk_bytes(meta, style, items, CHUNK_BYTES)
     }
@@ -187,7 +187,7 @@ impl<I: ListSource> Iterator for ListBody<I> {
     fn next(&mut self) -> Option<Bytes> {
         self.tail.as_ref()?;
         let mut chunk = match self.next.take() {
-            // A large item goes out by itself, shared.
+            // A large item is sent by itself without a copy.
             Some(large) if large.len() >= SHARED_ITEM_BYTES && !self.first => return Some(large),
             Some(small) => {
                 let mut chunk = BytesMut::with_capacity(self.chunk_bytes.max(small.len()));
@@ -202,7 +202,7 @@ impl<I: ListSource> Iterator for ListBody<I> {
                 chunk.put_u8(b',');
             }
             let mut json = item.json_slice();
-            // An item that begins otherwise was written by somebody else; it stays as it is.
+            // An item with another beginning was written by another program and stays unchanged.
             let cut = if !type_meta.is_empty() && json.starts_with(type_meta) { type_meta.len() } else { 0 };
             if cut > 0 {
                 chunk.put_u8(b'{');
@@ -222,15 +222,16 @@ impl<I: ListSource> Iterator for ListBody<I> {
     }
 }
 
-/// The member that is read item by item; every other one is read whole, within the limit of an item.
+/// The member that is read item by item; every other member is read whole, within the limit of an
+/// item.
 const ITEMS: &[u8] = b"\"items\"";
 
-/// Reads a list body chunk by chunk and hands out raw items as they become whole.
+/// Reads a list body in chunks and returns raw items as they are complete.
 ///
-/// Items are slices of what was fed; only one that straddles two chunks is copied.
+/// Items are slices of the chunks; only an item across chunks is copied.
 #[derive(Debug)]
 pub struct ListDecoder {
-    cutter: Cutter,
+    cutter: ValueSplitter,
     state: State,
     key: Bytes,
     meta: ListMeta,
@@ -241,7 +242,7 @@ enum State {
     Start,
     /// Behind `{` or `,` of the list.
     Key {
-        /// A closing brace may stand here.
+        /// Whether a closing brace may follow.
         may_end: bool,
     },
     Colon,
@@ -256,15 +257,15 @@ enum State {
 }
 
 impl ListDecoder {
-    /// A decoder that refuses items above [`FRAME_LIMIT_BYTES`].
+    /// Creates a decoder that rejects items above [`FRAME_LIMIT_BYTES`].
     pub fn new() -> Self {
         ListDecoder::with_limit(FRAME_LIMIT_BYTES)
     }
 
-    /// A decoder that refuses items above `limit_bytes`.
+    /// Creates a decoder that rejects items above `limit_bytes`.
     pub fn with_limit(limit_bytes: usize) -> Self {
         ListDecoder {
-            cutter: Cutter::new(limit_bytes),
+            cutter: ValueSplitter::new(limit_bytes),
             state: State::Start,
             key: Bytes::new(),
             meta: ListMeta::default(),
@@ -276,17 +277,17 @@ impl ListDecoder {
         self.cutter.feed(chunk);
     }
 
-    /// The next whole item; `None` when more bytes are needed or the list is over.
+    /// The next complete item; `None` when more bytes are needed or the list has ended.
     ///
     /// # Errors
-    /// [`FrameError::TooLarge`], and [`FrameError::Malformed`] when the body is no list. The error
-    /// repeats on every further call.
+    /// [`FrameError::TooLarge`], and [`FrameError::Malformed`] when the body is not a list. Every
+    /// further call returns the same error.
     pub fn next_item(&mut self) -> Result<Option<Bytes>, FrameError> {
         Ok(self.step(|_| None::<(usize, ())>)?.map(|(item, _)| item))
     }
 
-    /// As [`ListDecoder::next_item`], with the item's metadata, found in the same pass. An item
-    /// that is no well-formed object has none.
+    /// As [`ListDecoder::next_item`], with the item's metadata from the same pass. An invalid
+    /// object has none.
     ///
     /// # Errors
     /// As [`ListDecoder::next_item`].
@@ -299,7 +300,7 @@ impl ListDecoder {
 
     fn step<T>(&mut self, find: fn(&[u8]) -> Option<(usize, T)>) -> Result<Option<(Bytes, Option<T>)>, FrameError> {
         loop {
-            // A value that was begun goes on before anything else is looked at.
+            // A begun value is completed first.
             if !self.cutter.in_value() {
                 let Some(byte) = self.cutter.peek() else { return Ok(None) };
                 let next = match (self.state, byte) {
@@ -367,17 +368,17 @@ impl ListDecoder {
         Ok(())
     }
 
-    /// What is known of the list so far: everything before the items of a built-in resource,
-    /// everything only at the end for a custom one.
+    /// The known metadata of the list: complete before the items of a built-in resource, but only
+    /// at the end for a custom one.
     pub fn meta(&self) -> &ListMeta {
         &self.meta
     }
 
-    /// To be called when the body has ended and every item was taken.
+    /// Ends the body; to be called after every item was taken.
     ///
     /// # Errors
-    /// [`FrameError::Incomplete`] when the list was cut off, [`FrameError::Malformed`] when
-    /// something stands behind it.
+    /// [`FrameError::Incomplete`] when the list is truncated, [`FrameError::Malformed`] when data
+    /// follows it.
     pub fn finish(mut self) -> Result<ListMeta, FrameError> {
         if self.state != State::Done {
             return Err(FrameError::Incomplete { buffered_bytes: self.cutter.buffered() });
@@ -395,7 +396,7 @@ impl Default for ListDecoder {
     }
 }
 
-/// Splits a whole list body. The items are slices of it.
+/// Splits a whole list body into items, which are slices of it.
 ///
 /// # Errors
 /// See [`ListDecoder`].
@@ -439,7 +440,7 @@ mod tests {
     }
 
     #[test]
-    fn bodies_are_what_kube_apiserver_sends() {
+    fn list_bodies_equal_those_of_kube_apiserver() {
         fn check(meta: &ListMeta, style: ListStyle, objects: &[Object], expected: &str) {
             assert_eq!(body(meta, style, objects, CHUNK_BYTES).concat(), expected.as_bytes(), "{style:?}");
         }
@@ -490,7 +491,7 @@ mod tests {
     }
 
     #[test]
-    fn bodies_of_other_servers_are_read() {
+    fn lists_of_other_servers_are_decoded() {
         fn check(body: &str, expected: Result<(&str, &[&str]), FrameError>) {
             let found = split_list(&Bytes::copy_from_slice(body.as_bytes()));
             let found = found.map(|(meta, items)| (meta.resource_version, items));
@@ -516,7 +517,7 @@ mod tests {
         check("", Err(FrameError::Incomplete { buffered_bytes: 0 }));
     }
 
-    /// Reads with and without metadata; both must see the same list.
+    /// Reads with and without metadata; both must return the same list.
     fn read_pieces(pieces: &[&[u8]]) -> (Vec<Bytes>, Result<ListMeta, FrameError>) {
         let plain = read_by(pieces, ListDecoder::next_item);
         let with_metadata = read_by(pieces, |decoder| {
@@ -552,7 +553,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn written_lists_read_back_however_they_are_cut(
+        fn written_lists_decode_from_any_chunks(
             paddings in prop::collection::vec(0_usize..120, 0..12),
             typed in any::<bool>(),
             chunk_bytes in 64_usize..400,
@@ -570,7 +571,7 @@ mod tests {
         }
 
         #[test]
-        fn any_body_is_answered_and_splits_do_not_matter(
+        fn any_body_decodes_the_same_from_any_chunks(
             body in "(\\{|\\}|\\[|\\]|\"items\"|\"metadata\"|:|,|\"a\"|1|null| ){0,24}",
             cuts in prop::collection::vec(any::<prop::sample::Index>(), 0..8),
         ) {

@@ -1,12 +1,12 @@
-//! Media types: what a client accepts ([`negotiate`]), what it sends ([`negotiate_body`],
-//! [`negotiate_patch`]), and the texts of the refusals.
+//! Media types: negotiation of responses ([`negotiate`]), request bodies ([`negotiate_body`]) and
+//! patches ([`negotiate_patch`]), with kube-apiserver's error texts.
 //!
-//! A built-in resource is negotiated twice, because kube-apiserver's router checks the bare types
-//! before its handler weighs them: `Accept: application/*` is refused for pods and means JSON for
-//! a custom resource. The handler sorts the clauses by `q`, and the first one that fits any
-//! serializer wins; there is no second thought for a watch, so a client that prefers YAML and would
-//! take JSON is refused, not served (apiserver `endpoints/handlers/negotiation`). `q=0` does not
-//! exclude, it only comes last; a `q` that is no number is zero (`goautoneg`).
+//! A built-in resource is negotiated twice, because kube-apiserver's router checks the plain types
+//! before its handler weighs them: `Accept: application/*` is rejected for pods and means JSON for
+//! a custom resource. The handler sorts the clauses by `q`, and the first one that matches any
+//! serializer is chosen. There is no fallback for a watch: a client that prefers YAML and accepts
+//! JSON is rejected (apiserver `endpoints/handlers/negotiation`). `q=0` does not exclude a type, it
+//! only comes last; a `q` that is not a number is zero (`goautoneg`).
 //!
 //! | | JSON | YAML | protobuf | CBOR |
 //! |---|---|---|---|---|
@@ -30,16 +30,16 @@ pub const CBOR: &str = "application/cbor";
 /// The media type of a sequence of CBOR items: a CBOR watch.
 pub const CBOR_SEQUENCE: &str = "application/cbor-seq";
 
-/// How a message is encoded.
+/// The encoding of a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Encoding {
     /// One document; a watch is one document per line.
     Json,
-    /// Bodies only; a watch has no YAML.
+    /// For bodies only; a watch has no YAML.
     Yaml,
     /// Kubernetes' `k8s\0` envelope; a watch is framed by 4-byte lengths.
     Protobuf,
-    /// Self-described items; a watch is their sequence.
+    /// Self-described items; a watch is a sequence of them.
     Cbor,
 }
 
@@ -57,7 +57,7 @@ impl Encoding {
         }
     }
 
-    /// The `Content-Type` of a watch response; `None` where the encoding cannot stream.
+    /// The `Content-Type` of a watch response; `None` if the encoding cannot be streamed.
     pub const fn stream_media_type(self) -> Option<&'static str> {
         match self {
             Encoding::Json => Some(JSON),
@@ -67,7 +67,7 @@ impl Encoding {
         }
     }
 
-    /// What refusals call the encoding of a watch.
+    /// The name of a watch's encoding in errors.
     const fn accepted_stream_type(self) -> Option<&'static str> {
         match self {
             Encoding::Json => Some("application/json;stream=watch"),
@@ -76,31 +76,31 @@ impl Encoding {
     }
 }
 
-/// What the response is.
+/// The kind of response.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Purpose {
-    /// One object: get, and what a write answers.
+    /// One object: the response to a get or a write.
     Object,
-    /// A collection.
+    /// A list.
     List,
     /// A stream of events.
     Watch,
 }
 
-/// What an endpoint can answer with. JSON and YAML always.
+/// The representations that an endpoint supports, besides JSON and YAML.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Served {
-    /// Protobuf: built-in resources whose messages are known.
+    /// Protobuf, for built-in resources with known messages.
     pub protobuf: bool,
-    /// Protobuf of the metadata alone, which custom resources have too.
+    /// Protobuf of the metadata alone, also for custom resources.
     pub protobuf_partial: bool,
-    /// CBOR, behind a gate.
+    /// CBOR, behind a feature gate.
     pub cbor: bool,
     /// `as=Table`.
     pub table: bool,
     /// `as=PartialObjectMetadata` and `as=PartialObjectMetadataList`.
     pub partial: bool,
-    /// A built-in resource: the router's check comes first.
+    /// Whether the resource is built in: the router's check comes first.
     pub builtin: bool,
 }
 
@@ -110,12 +110,12 @@ impl Served {
         Served { protobuf: false, protobuf_partial: false, cbor: false, table: true, partial: true, builtin: true };
     /// JSON and YAML of a custom resource, with every view, and protobuf of its metadata.
     pub const CUSTOM_JSON: Served = Served { builtin: false, protobuf_partial: true, ..Served::BUILTIN_JSON };
-    /// A built-in resource in everything but CBOR.
+    /// A built-in resource with everything except CBOR.
     pub const BUILTIN: Served = Served { protobuf: true, protobuf_partial: true, ..Served::BUILTIN_JSON };
-    /// A `Status`, which is no object of a resource: no views, and no router in front.
+    /// A `Status`, which is not an object of a resource: no views, and no router's check.
     pub const STATUS: Served = Served { table: false, partial: false, builtin: false, ..Served::BUILTIN };
 
-    /// The encodings of some answer, in the order a server prefers them.
+    /// The encodings of a response, in the server's order of preference.
     fn encodings(&self) -> impl Iterator<Item = Encoding> + use<> {
         let (protobuf, cbor) = (self.protobuf || self.protobuf_partial, self.cbor);
         Encoding::ALL.into_iter().filter(move |encoding| match encoding {
@@ -134,19 +134,19 @@ impl Served {
     }
 }
 
-/// Which rendering of the object the client asked for.
+/// The requested rendering of an object.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum View {
     /// The object itself.
     Full,
     /// `meta.k8s.io` `Table`.
     Table {
-        /// In version `v1beta1` instead of `v1`.
+        /// Whether the version is `v1beta1` instead of `v1`.
         v1beta1: bool,
     },
     /// `meta.k8s.io` `PartialObjectMetadata`, for a list `PartialObjectMetadataList`.
     PartialMetadata {
-        /// In version `v1beta1` instead of `v1`.
+        /// Whether the version is `v1beta1` instead of `v1`.
         v1beta1: bool,
     },
 }
@@ -162,19 +162,19 @@ impl View {
     }
 }
 
-/// What client and server agreed on.
+/// The result of a negotiation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Negotiated {
-    /// The encoding of the answer.
+    /// The encoding of the response.
     pub encoding: Encoding,
-    /// The rendering of the objects in it.
+    /// The rendering of the objects.
     pub view: View,
-    /// The clause carried `pretty=1`; see [`wants_pretty`].
+    /// Whether the clause contained `pretty=1`; see [`wants_pretty`].
     pub pretty: bool,
 }
 
 impl Negotiated {
-    /// Plain JSON: what a client gets that names nothing.
+    /// Plain JSON, the default of a client without preferences.
     pub const JSON: Negotiated = Negotiated { encoding: Encoding::Json, view: View::Full, pretty: false };
 
     /// The `Content-Type` of the response.
@@ -189,7 +189,7 @@ impl Negotiated {
 /// Chooses encoding and view of a response from the `Accept` header.
 ///
 /// # Errors
-/// 406 in kube-apiserver's words when nothing fits.
+/// 406 with kube-apiserver's message when nothing matches.
 pub fn negotiate(accept: Option<&str>, purpose: Purpose, served: &Served) -> Result<Negotiated, Status> {
     let accept = accept.unwrap_or_default();
     if accept.is_empty() {
@@ -219,16 +219,15 @@ fn only_accepted(types: &str) -> Status {
 const ONLY_ACCEPTED: &str = "only the following media types are accepted: ";
 const YOU_REQUESTED: &str = "you requested PartialObjectMetadata";
 
-/// Is this a refusal that kube-apiserver comes upon only when it has something to encode, after
-/// everything that may be wrong with the options and after the read itself? So it is with a view
-/// that does not fit what was read, and with an encoding that has no stream. All other refusals
-/// of [`negotiate`] come before anybody looks at the options.
+/// Whether kube-apiserver returns this error only when it encodes the response, after validating
+/// the options and reading. That holds for a view that does not fit the response, and for an
+/// encoding without a stream. All other errors of [`negotiate`] precede the validation of options.
 pub fn is_late_refusal(status: &Status) -> bool {
     let stream = status.message.strip_prefix(ONLY_ACCEPTED).is_some_and(|types| types.contains("stream=watch"));
     status.code == 406 && (stream || status.message.starts_with(YOU_REQUESTED))
 }
 
-/// The router's check: some element, without its parameters, is `*/*` or a produced type.
+/// The router's check: an element, without its parameters, is `*/*` or a produced type.
 fn route(accept: &str, purpose: Purpose, served: &Served) -> Result<(), Status> {
     let routed = accept.split(',').any(|element| {
         let bare = element.split(';').next().unwrap_or_default().trim();
@@ -241,7 +240,7 @@ fn route(accept: &str, purpose: Purpose, served: &Served) -> Result<(), Status> 
     if purpose != Purpose::Object {
         produced = format!("{produced}, {}", served.stream_types());
     }
-    // The generic error of the router always carries details, if only empty ones.
+    // The router's generic error always has details, even if empty.
     Err(not_acceptable(format!("406: Not Acceptable\n\nAvailable representations: {produced}"))
         .with_details(StatusDetails::default()))
 }
@@ -250,9 +249,8 @@ fn not_acceptable(message: String) -> Status {
     Status::failure(406, reason::NOT_ACCEPTABLE, message)
 }
 
-/// Whether JSON is indented: `?pretty` if it says something, else the `Accept` clause's
-/// `pretty=1`, else a client that shows its answers to a human (curl, wget, a browser).
-/// Never applies to a watch.
+/// Whether JSON is indented: by `?pretty` if given, else by the `Accept` clause's `pretty=1`, else
+/// for clients that show responses to humans (curl, wget, a browser). Never applies to a watch.
 pub fn wants_pretty(query_pretty: Option<&str>, negotiated: &Negotiated, user_agent: Option<&str>) -> bool {
     if negotiated.encoding != Encoding::Json {
         return false;
@@ -267,10 +265,10 @@ pub fn wants_pretty(query_pretty: Option<&str>, negotiated: &Negotiated, user_ag
     ["curl", "Wget", "Mozilla/5.0"].iter().any(|prefix| agent.starts_with(prefix))
 }
 
-/// The encoding of a request body from its `Content-Type`; JSON when there is none.
+/// The encoding of a request body by its `Content-Type`; JSON if absent.
 ///
 /// # Errors
-/// 415 in kube-apiserver's words.
+/// 415 with kube-apiserver's message.
 pub fn negotiate_body(content_type: Option<&str>, served: &Served) -> Result<Encoding, Status> {
     let content_type = content_type.unwrap_or_default();
     if content_type.is_empty() {
@@ -284,14 +282,14 @@ pub fn negotiate_body(content_type: Option<&str>, served: &Served) -> Result<Enc
         .ok_or_else(|| unsupported_media_type(&taken.types()))
 }
 
-/// How a PATCH body changes the object.
+/// The type of a PATCH body.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum PatchType {
     /// RFC 6902.
     Json,
     /// RFC 7386.
     Merge,
-    /// Kubernetes' own, which knows the keys of lists; built-in resources only.
+    /// Kubernetes' own type, which uses the merge keys of lists; for built-in resources only.
     StrategicMerge,
     /// Server-side apply; the body is YAML or JSON.
     Apply,
@@ -309,8 +307,8 @@ impl PatchType {
     }
 }
 
-/// The type of a patch from its `Content-Type`. Which types a resource takes: all four where it is
-/// built in, all but the strategic one where it is custom.
+/// The type of a patch by its `Content-Type`. A built-in resource supports all four types, a custom
+/// one all except the strategic merge patch.
 ///
 /// # Errors
 /// 415: the router's bare text for a built-in resource, the list of types for a custom one.
@@ -333,7 +331,7 @@ fn unsupported_media_type(types: &str) -> Status {
     Status::failure(415, reason::UNSUPPORTED_MEDIA_TYPE, message)
 }
 
-/// Whether every parameter has a name and a value, without which Go reads no media type at all.
+/// Whether every parameter has a name and a value; otherwise Go parses no media type at all.
 fn has_whole_params(content_type: &str) -> bool {
     let token = |text: &str| {
         !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_graphic() && !b"()<>@,;:\\\"/[]?=".contains(&byte))
@@ -363,7 +361,7 @@ struct Clause<'a> {
 
 impl<'a> Clause<'a> {
     fn param(&self, name: &str) -> Option<&'a str> {
-        // A parameter that stands twice: the last one counts, as in a Go map.
+        // The last of duplicate parameters counts, as in a Go map.
         self.params.iter().rev().find(|(key, _)| *key == name).map(|(_, value)| *value)
     }
 
@@ -373,7 +371,7 @@ impl<'a> Clause<'a> {
             || (self.kind == kind && (self.subtype == subtype || self.subtype == "*"))
     }
 
-    /// The view that the clause asks for, where this endpoint has it in this encoding; `None` makes the
+    /// The view requested by the clause, if the endpoint has it in this encoding; `None` makes the
     /// clause fail (`acceptMediaTypeOptions`).
     fn view(&self, encoding: Encoding, served: &Served) -> Option<View> {
         let wanted = |name| self.param(name).filter(|value| !value.is_empty());
@@ -405,7 +403,7 @@ impl<'a> Clause<'a> {
         }
     }
 
-    /// A list cannot be shown as one object's metadata, nor the other way round.
+    /// Rejects a list as one object's metadata, and vice versa.
     fn check_pairing(&self, purpose: Purpose) -> Result<(), Status> {
         let is_list = purpose == Purpose::List;
         match self.param("as") {
@@ -420,14 +418,14 @@ impl<'a> Clause<'a> {
     }
 }
 
-/// Up to so many clauses are sorted as Go sorts them.
+/// Number of clauses up to which they are sorted as in Go.
 const CLAUSES_AS_IN_GO: usize = 12;
 
 /// The clauses, best first.
 ///
-/// Go's comparison is no order: a clause with a type goes before a wildcard even if its `q` is lower, and
-/// behind it because its `q` is lower. What comes out depends on how it is sorted, and that is by
-/// insertion for as many clauses as anybody sends. With more, the `q` decides first.
+/// Go's comparison is not an order: a specific type precedes a wildcard even if its `q` is lower,
+/// and follows it because its `q` is lower. So the result depends on the sorting algorithm, which
+/// is insertion sort for any realistic number of clauses. With more clauses, `q` decides first.
 fn parse_accept(accept: &str) -> Vec<Clause<'_>> {
     let mut clauses: Vec<Clause<'_>> = accept.split(',').filter_map(parse_clause).collect();
     let wildcards = |clause: &Clause<'_>| (clause.kind == "*", clause.subtype == "*");
@@ -494,7 +492,7 @@ mod tests {
     }
 
     #[test]
-    fn the_first_clause_that_fits_wins() {
+    fn first_matching_clause_is_chosen() {
         use Encoding::{Json, Protobuf, Yaml};
         use Purpose::{List, Object};
         check("", List, BUILTIN, Ok((Json, View::Full)));
@@ -511,7 +509,7 @@ mod tests {
     }
 
     #[test]
-    fn views_are_chosen_by_as_v_and_g() {
+    fn view_is_chosen_by_as_v_and_g() {
         use Purpose::{List, Object, Watch};
         let table = Ok((Encoding::Json, View::Table { v1beta1: false }));
         let kubectl = format!("{TABLE},application/json;as=Table;v=v1beta1;g=meta.k8s.io,application/json");
@@ -545,7 +543,7 @@ mod tests {
     }
 
     #[test]
-    fn the_quality_counts_as_go_counts_it() {
+    fn quality_is_weighed_as_in_go() {
         use Encoding::{Json, Yaml};
         use Purpose::List;
         let check = |accept, expected| check(accept, List, CUSTOM, Ok((expected, View::Full)));
@@ -554,7 +552,7 @@ mod tests {
         check("application/yaml;q=0", Yaml);
         check("application/json;q=banana, application/yaml;q=0.1", Yaml);
         check("application/json;q= 1, application/yaml;q=0.1", Yaml);
-        // Go's order depends on who stands where.
+        // Go's order depends on the positions.
         check("application/yaml;q=0.5, */*;q=0.9", Json);
         check("*/*;q=0.9, application/yaml;q=0.5", Yaml);
         check("application/yaml/x, application/json", Json);
@@ -564,7 +562,7 @@ mod tests {
     }
 
     #[test]
-    fn each_encoding_is_served_where_it_exists() {
+    fn encoding_is_negotiated_only_if_served() {
         use Encoding::{Cbor, Protobuf};
         use Purpose::{List, Object, Watch};
         let accepted = format!("only the following media types are accepted: {TYPES}");
@@ -595,7 +593,7 @@ mod tests {
     }
 
     #[test]
-    fn refusals_name_what_is_served() {
+    fn not_acceptable_error_lists_the_served_types() {
         use Purpose::{List, Object, Watch};
         let routed = format!("406: Not Acceptable\n\nAvailable representations: {TYPES}, {STREAMS}");
         check("text/plain", List, BUILTIN, Err(&routed));
@@ -614,7 +612,7 @@ mod tests {
     }
 
     #[test]
-    fn pretty_is_for_people() {
+    fn pretty_applies_to_browsers_and_on_request() {
         fn check(query: Option<&str>, accept: &str, agent: &str, expected: bool) {
             let negotiated = negotiate(Some(accept), Purpose::List, &CUSTOM).unwrap();
             assert_eq!(wants_pretty(query, &negotiated, Some(agent)), expected, "{query:?} {accept} {agent}");
@@ -631,7 +629,7 @@ mod tests {
     }
 
     #[test]
-    fn bodies_and_patches_are_told_apart() {
+    fn body_and_patch_types_are_negotiated() {
         fn body(content_type: Option<&str>, served: Served, expected: Result<Encoding, &str>) {
             let found = negotiate_body(content_type, &served).map_err(|status| (status.code, status.message));
             assert_eq!(found, expected.map_err(|text| (415, text.to_owned())), "{content_type:?}");
@@ -664,7 +662,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn any_header_is_answered(accept in "[a-z*/;=,.+ q0-9\"]{0,60}|.{0,40}") {
+        fn any_header_is_negotiated_or_rejected(accept in "[a-z*/;=,.+ q0-9\"]{0,60}|.{0,40}") {
             for purpose in [Purpose::Object, Purpose::List, Purpose::Watch] {
                 for served in [BUILTIN, CUSTOM] {
                     if let Err(status) = negotiate(Some(&accept), purpose, &served) {

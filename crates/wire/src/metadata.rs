@@ -1,5 +1,4 @@
-//! What a client reads from every object: its identity and version, found in the bytes without
-//! parsing the rest.
+//! Identity and version of an object, found in its bytes without parsing the rest.
 
 use std::borrow::Cow;
 use std::sync::LazyLock;
@@ -23,7 +22,8 @@ pub struct Metadata<'a> {
     pub uid: Cow<'a, str>,
     /// `metadata.resourceVersion`.
     pub resource_version: Cow<'a, str>,
-    /// The bookmark that ends the initial events of a WatchList. Only the value `"true"` counts.
+    /// True for the bookmark that ends the initial events of a WatchList. Only the value `"true"`
+    /// counts.
     pub initial_events_end: bool,
 }
 
@@ -36,23 +36,24 @@ static PATHS: LazyLock<PathSet> = LazyLock::new(|| {
 });
 
 impl<'a> Metadata<'a> {
-    /// Reads an object in one pass, without allocating unless a value holds an escape.
+    /// Reads an object in one pass. Allocates only for values with escapes.
     ///
     /// # Errors
-    /// [`Malformed`] when the bytes are no JSON object.
+    /// [`Malformed`] when the bytes are not a JSON object.
     pub fn read(object: &'a [u8]) -> Result<Self, Malformed> {
         Ok(MetadataSpans::find(object)?.of(object))
     }
 }
 
-/// Where an object's metadata stands in its bytes: what a reader keeps to look again for free.
+/// The positions of an object's metadata in its bytes. A reader that keeps them can read the
+/// metadata again without a search.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct MetadataSpans([Span; MetadataSpans::LEN]);
 
 impl MetadataSpans {
     pub(crate) const LEN: usize = 7;
 
-    /// Where the members stand, in the order of the spans.
+    /// The paths of the members, in the order of the spans.
     pub(crate) const PATHS: [&'static [&'static str]; MetadataSpans::LEN] = [
         &["apiVersion"],
         &["kind"],
@@ -66,22 +67,22 @@ impl MetadataSpans {
     /// Finds the metadata of an object in one pass.
     ///
     /// # Errors
-    /// [`Malformed`] when the bytes are no JSON object.
+    /// [`Malformed`] when the bytes are not a JSON object.
     pub fn find(object: &[u8]) -> Result<Self, Malformed> {
         let mut spans = [Span::default(); MetadataSpans::LEN];
         scan::find(object, &PATHS, &mut spans)?;
         Ok(MetadataSpans(spans))
     }
 
-    /// Finds the metadata of the object these bytes begin with, and where the object ends; `None`
-    /// when they do not begin with a whole one.
+    /// Finds the metadata of the object at the beginning of these bytes, and its end; `None` when
+    /// the bytes do not begin with a whole object.
     pub(crate) fn find_first(bytes: &[u8]) -> Option<(usize, Self)> {
         let mut spans = [Span::default(); MetadataSpans::LEN];
         let end = scan::find_first(bytes, &PATHS, &mut spans).ok()?;
         Some((end, MetadataSpans(spans)))
     }
 
-    /// The spans of an object that begins at `start` of the document they were found in.
+    /// The spans relative to an object that begins at `start` of its document.
     pub(crate) fn inside(spans: &[Span], start: u32) -> Self {
         let mut inner = [Span::default(); MetadataSpans::LEN];
         for (inner, span) in inner.iter_mut().zip(spans) {
@@ -92,13 +93,13 @@ impl MetadataSpans {
         MetadataSpans(inner)
     }
 
-    /// The spans of the same object with `shift` more bytes in front of everything they point to.
+    /// The spans of the same object after `shift` bytes were inserted in front of them.
     #[must_use]
     pub fn shifted(self, shift: u32) -> Self {
         MetadataSpans(self.0.map(|span| span.shifted(shift)))
     }
 
-    /// The spans with the type at these places, for an object whose type was put in front.
+    /// The spans with the type at these positions, for an object whose type was inserted.
     #[must_use]
     pub fn with_type(mut self, api_version: Span, kind: Span) -> Self {
         self.0[0] = api_version;
@@ -106,7 +107,7 @@ impl MetadataSpans {
         self
     }
 
-    /// The metadata, read from the object the spans were found in.
+    /// Reads the metadata from the object of these spans.
     ///
     /// # Panics
     /// When `object` is shorter than the one the spans belong to.
@@ -123,7 +124,7 @@ impl MetadataSpans {
         }
     }
 
-    /// `metadata.uid` alone; see [`MetadataSpans::of`].
+    /// Reads only `metadata.uid`; see [`MetadataSpans::of`].
     ///
     /// # Panics
     /// As [`MetadataSpans::of`].
@@ -131,7 +132,7 @@ impl MetadataSpans {
         text(self.0[4].of(object))
     }
 
-    /// `metadata.resourceVersion` alone; see [`MetadataSpans::of`].
+    /// Reads only `metadata.resourceVersion`; see [`MetadataSpans::of`].
     ///
     /// # Panics
     /// As [`MetadataSpans::of`].
@@ -156,7 +157,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn identity_and_version_are_found() {
+    fn read_finds_identity_and_version() {
         let object = br#"{"kind":"Pod","apiVersion":"v1","metadata":{"name":"w\u0065b","namespace":"default","uid":"u","resourceVersion":"7","annotations":{"k8s.io/initial-events-end":"true"}},"spec":{"name":"x"}}"#;
         let found = Metadata::read(object).unwrap();
         assert_eq!((&*found.kind, &*found.api_version), ("Pod", "v1"));
@@ -166,7 +167,7 @@ mod tests {
     }
 
     #[test]
-    fn absent_and_odd_values_are_empty() {
+    fn absent_and_non_string_values_are_empty() {
         let found = Metadata::read(br#"{"metadata":{"name":null,"annotations":{"k8s.io/initial-events-end":"yes"}}}"#);
         assert_eq!(found, Ok(Metadata::default()));
         assert!(Metadata::read(b"[]").is_err());

@@ -1,31 +1,30 @@
-//! Query strings, read as kube-apiserver reads them and printed as clients print them.
+//! Parses query strings as kube-apiserver does, and prints them as clients do.
 //!
-//! Three habits of the Go server are part of the protocol, because clients rely on them: a boolean
-//! is false only when it is absent, `false` (any case) or `0`, so `?watch` and `?watch=banana` are
-//! both true; of a key that stands twice the first value counts; and what nobody asked for, or what
-//! cannot be decoded, is passed over in silence (`net/url` `ParseQuery`, apimachinery
-//! `runtime/conversion.go`). Only a number that is no number is an error.
+//! Clients rely on three rules of the Go server (`net/url` `ParseQuery`, apimachinery
+//! `runtime/conversion.go`). A boolean is false only when it is absent, `false` (any case) or `0`,
+//! so `?watch` and `?watch=banana` are both true. The first value of a duplicate key counts.
+//! Unknown and undecodable parameters are ignored; only an invalid number is an error.
 
 use std::borrow::Cow;
 use std::time::Duration;
 
 use listwatch_meta::{ListOptions, ResourceVersion, Status};
 
-/// The decoded pairs of a query string, in the order they were sent.
+/// The decoded pairs of a query string, in their order.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Query<'a> {
     pairs: Vec<(Cow<'a, str>, Cow<'a, str>)>,
 }
 
 impl<'a> Query<'a> {
-    /// The same query, which borrows nothing.
+    /// The same query with owned strings.
     pub fn to_static(&self) -> Query<'static> {
         let owned = |text: &Cow<'_, str>| Cow::Owned(text.clone().into_owned());
         Query { pairs: self.pairs.iter().map(|(key, value)| (owned(key), owned(value))).collect() }
     }
 
-    /// Decodes the part of a URL behind `?`. Never fails: a pair with a broken percent escape or a
-    /// `;` is dropped, as Go drops it. Bytes that are not UTF-8 become U+FFFD.
+    /// Decodes the part of a URL behind `?`. Never fails: a pair with an invalid percent escape or
+    /// a `;` is dropped, as in Go. Invalid UTF-8 becomes U+FFFD.
     pub fn parse(query: &'a str) -> Self {
         let pairs = query
             .split('&')
@@ -38,7 +37,7 @@ impl<'a> Query<'a> {
         Query { pairs }
     }
 
-    /// The first value of a key; `Some("")` when the key stands without a value.
+    /// The first value of a key; `Some("")` for a key without a value.
     pub fn get(&self, key: &str) -> Option<&str> {
         self.pairs.iter().find(|(name, _)| name == key).map(|(_, value)| &**value)
     }
@@ -48,7 +47,8 @@ impl<'a> Query<'a> {
         self.pairs.iter().filter(move |(name, _)| name == key).map(|(_, value)| &**value)
     }
 
-    /// A boolean; `None` when the key is absent. Anything but `false` (any case) and `0` is true.
+    /// A boolean; `None` when the key is absent. Any value except `false` (any case) and `0` is
+    /// true.
     pub fn bool(&self, key: &str) -> Option<bool> {
         self.get(key).map(|value| !(value == "0" || value.eq_ignore_ascii_case("false")))
     }
@@ -56,8 +56,8 @@ impl<'a> Query<'a> {
     /// A 64-bit integer; `None` when the key is absent.
     ///
     /// # Errors
-    /// 400 with Go's `strconv.ParseInt` text when the value is no number (an empty one included)
-    /// or out of range.
+    /// 400 with Go's `strconv.ParseInt` message when the value is not a number (also if empty) or
+    /// out of range.
     pub fn int(&self, key: &str) -> Result<Option<i64>, Status> {
         let Some(text) = self.get(key) else { return Ok(None) };
         text.parse().map(Some).map_err(|error: std::num::ParseIntError| {
@@ -70,27 +70,27 @@ impl<'a> Query<'a> {
         })
     }
 
-    /// A text; empty when the key is absent.
+    /// A string; empty when the key is absent.
     fn text(&self, key: &str) -> String {
         self.get(key).unwrap_or_default().to_owned()
     }
 }
 
-/// What a GET, LIST or WATCH carries besides its [`ListOptions`].
+/// The parameters of a GET, LIST or WATCH besides its [`ListOptions`].
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Extra {
-    /// `pretty`, as sent; [`crate::media_type::wants_pretty`] understands it.
+    /// The `pretty` parameter; [`crate::media_type::wants_pretty`] interprets it.
     pub pretty: Option<String>,
-    /// `timeout`, as sent: a Go duration. Read by [`Extra::timeout`], because a watch ignores it
-    /// even when it is malformed.
+    /// The `timeout` parameter, a Go duration. [`Extra::timeout`] parses it, because a watch
+    /// ignores it even if invalid.
     pub timeout: Option<String>,
-    /// `includeObject`, as sent: what a Table's rows carry (`None`, `Metadata`, `Object`).
+    /// The `includeObject` parameter: the content of a Table's rows (`None`, `Metadata`, `Object`).
     pub include_object: Option<String>,
 }
 
 impl Extra {
-    /// The deadline the client asks for; `None` when it asks for none. Zero and negative
-    /// durations, which mean "the server's own limit", come back as `None` too.
+    /// The requested timeout; `None` if absent. Zero and negative durations, which mean the
+    /// server's own limit, are also `None`.
     ///
     /// # Errors
     /// 400 when `timeout` is not a Go duration.
@@ -103,12 +103,12 @@ impl Extra {
     }
 }
 
-/// The options of a write, as the client sent them: nothing is checked but numbers.
+/// The options of a write as sent; only numbers are validated.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct WriteOptions {
     /// `dryRun`: every value; only `All` is valid.
     pub dry_run: Vec<String>,
-    /// `fieldManager`: who writes.
+    /// `fieldManager`: the writer's name.
     pub field_manager: String,
     /// `fieldValidation`: `Ignore`, `Warn` or `Strict`; empty is the server's default.
     pub field_validation: String,
@@ -126,7 +126,7 @@ impl WriteOptions {
     /// Reads the options of a create, update, patch or delete.
     ///
     /// # Errors
-    /// 400 when `gracePeriodSeconds` is no number.
+    /// 400 when `gracePeriodSeconds` is not a number.
     pub fn from_query(query: &Query<'_>) -> Result<Self, Status> {
         Ok(WriteOptions {
             dry_run: query.all("dryRun").map(str::to_owned).collect(),
@@ -140,21 +140,21 @@ impl WriteOptions {
     }
 }
 
-/// Reads the options of a GET, LIST or WATCH. Combinations are not judged here; that is
-/// [`ListOptions::list`] and [`ListOptions::watch`].
+/// Parses the options of a GET, LIST or WATCH. [`ListOptions::list`] and [`ListOptions::watch`]
+/// validate combinations.
 ///
 /// # Errors
-/// 400 with Go's text when `limit` or `timeoutSeconds` is no number.
+/// 400 with Go's message when `limit` or `timeoutSeconds` is not a number.
 pub fn parse_list_options(query: &str) -> Result<(ListOptions, Extra), Status> {
     list_options(&Query::parse(query))
 }
 
-/// As [`parse_list_options`], from a query that is already decoded.
+/// As [`parse_list_options`], from a decoded query.
 ///
 /// # Errors
-/// 400 with Go's text when `limit` or `timeoutSeconds` is no number.
+/// 400 with Go's message when `limit` or `timeoutSeconds` is not a number.
 pub fn list_options(query: &Query<'_>) -> Result<(ListOptions, Extra), Status> {
-    // Where both numbers are wrong, kube-apiserver complains of this one.
+    // If both numbers are invalid, kube-apiserver reports this one.
     let timeout_seconds = query.int("timeoutSeconds")?;
     let options = ListOptions {
         watch: query.bool("watch").unwrap_or(false),
@@ -177,14 +177,14 @@ pub fn list_options(query: &Query<'_>) -> Result<(ListOptions, Extra), Status> {
     Ok((options, extra))
 }
 
-/// True when the raw query asks for a watch, also when the rest of it cannot be decoded: that
-/// decides which verb is authorized (`NewRequestInfo`).
+/// Whether the raw query requests a watch, even if the rest cannot be decoded. It determines the
+/// verb for authorization (`NewRequestInfo`).
 pub fn is_watch(query: &str) -> bool {
     Query::parse(query).bool("watch").unwrap_or(false)
 }
 
-/// Prints options as a client sends them: only what differs from the default, without a leading
-/// `?`. [`parse_list_options`] of the result gives the options back.
+/// Prints options as a client sends them: only non-default values, without a leading `?`.
+/// [`parse_list_options`] of the result returns the options.
 pub fn print_list_options(options: &ListOptions) -> String {
     let mut query = QueryPrinter::default();
     query.flag("watch", options.watch.then_some(true));
@@ -201,14 +201,14 @@ pub fn print_list_options(options: &ListOptions) -> String {
     query.finish()
 }
 
-/// Builds a query string pair by pair, encoding what needs it.
+/// Builds a query string pair by pair, with percent encoding.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct QueryPrinter {
     query: String,
 }
 
 impl QueryPrinter {
-    /// Adds a pair, whatever the value.
+    /// Adds a pair, also with an empty value.
     pub(crate) fn pair(&mut self, key: &str, value: &str) {
         if !self.query.is_empty() {
             self.query.push('&');
@@ -218,21 +218,21 @@ impl QueryPrinter {
         encode_into(&mut self.query, value);
     }
 
-    /// Adds a text unless it is empty.
+    /// Adds a string unless it is empty.
     pub(crate) fn text(&mut self, key: &str, value: &str) {
         if !value.is_empty() {
             self.pair(key, value);
         }
     }
 
-    /// Adds a boolean if there is one.
+    /// Adds a boolean if present.
     pub(crate) fn flag(&mut self, key: &str, value: Option<bool>) {
         if let Some(value) = value {
             self.pair(key, if value { "true" } else { "false" });
         }
     }
 
-    /// Adds a number if there is one.
+    /// Adds a number if present.
     pub(crate) fn int(&mut self, key: &str, value: Option<i64>) {
         if let Some(value) = value {
             self.pair(key, &value.to_string());
@@ -245,7 +245,7 @@ impl QueryPrinter {
     }
 }
 
-/// Percent-encodes one query component: everything but RFC 3986's unreserved characters.
+/// Percent-encodes one query component: all except RFC 3986's unreserved characters.
 fn encode_into(out: &mut String, text: &str) {
     const HEX: &[u8; 16] = b"0123456789ABCDEF";
     for byte in text.bytes() {
@@ -266,7 +266,7 @@ pub fn encode_path_segment(segment: &str) -> String {
     encoded
 }
 
-/// Decodes one query component; `None` when a percent escape is broken.
+/// Decodes one query component; `None` for an invalid percent escape.
 fn decode(text: &str) -> Option<Cow<'_, str>> {
     if !text.bytes().any(|byte| matches!(byte, b'%' | b'+')) {
         return Some(Cow::Borrowed(text));
@@ -290,10 +290,10 @@ fn decode(text: &str) -> Option<Cow<'_, str>> {
     }))
 }
 
-/// A Go duration (`1h2m3.5s`, `-100ms`, `0`) in nanoseconds.
+/// Parses a Go duration (`1h2m3.5s`, `-100ms`, `0`) to nanoseconds.
 ///
 /// # Errors
-/// Go's `time.ParseDuration` text.
+/// The message of Go's `time.ParseDuration`.
 pub fn parse_go_duration(text: &str) -> Result<i64, InvalidDuration> {
     let invalid = |why: String| InvalidDuration { why };
     let malformed = || invalid(format!("time: invalid duration {text:?}"));
@@ -333,7 +333,7 @@ pub fn parse_go_duration(text: &str) -> Result<i64, InvalidDuration> {
         };
         let whole: u64 = if whole.is_empty() { 0 } else { whole.parse().map_err(|_| malformed())? };
         let part = whole.checked_mul(scale).ok_or_else(malformed)?;
-        // Digits beyond a nanosecond of the largest unit do not matter.
+        // Digits beyond a nanosecond of the largest unit are ignored.
         let mut divisor = scale;
         let mut parts = part;
         for digit in fraction.bytes().take(18) {
@@ -347,7 +347,7 @@ pub fn parse_go_duration(text: &str) -> Result<i64, InvalidDuration> {
     Ok(if negative { -total } else { total })
 }
 
-/// A text that is no Go duration; the message is Go's.
+/// The error for a text that is not a Go duration, with Go's message.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{why}")]
 pub struct InvalidDuration {
@@ -380,7 +380,7 @@ mod tests {
     }
 
     #[test]
-    fn numbers_fail_in_gos_words() {
+    fn invalid_number_fails_with_gos_message() {
         fn check(query: &str, expected: Result<Option<i64>, &str>) {
             let found = Query::parse(query).int("limit");
             let found = found.map_err(|status| {
@@ -421,7 +421,7 @@ mod tests {
     }
 
     #[test]
-    fn durations_are_gos() {
+    fn durations_parse_as_in_go() {
         fn check(text: &str, expected: Result<i64, &str>) {
             assert_eq!(parse_go_duration(text).map_err(|error| error.why), expected.map_err(str::to_owned), "{text}");
         }
@@ -441,7 +441,7 @@ mod tests {
     }
 
     #[test]
-    fn a_bad_timeout_is_the_clients_fault_and_a_silly_one_the_servers_limit() {
+    fn invalid_timeout_returns_400_and_nonpositive_one_is_ignored() {
         fn check(text: &str, expected: Result<Option<u64>, &str>) {
             let found = parse_list_options(&format!("timeout={text}")).unwrap().1.timeout();
             let found = found.map(|found| found.map(|timeout| timeout.as_secs())).map_err(|status| status.message);
@@ -455,7 +455,7 @@ mod tests {
     }
 
     #[test]
-    fn write_options_are_read() {
+    fn write_options_are_parsed() {
         let query = Query::parse("dryRun=All&dryRun=x&fieldManager=kubectl&force&gracePeriodSeconds=0");
         let options = WriteOptions::from_query(&query).unwrap();
         assert_eq!(options.dry_run, ["All", "x"]);
@@ -487,13 +487,13 @@ mod tests {
 
     proptest! {
         #[test]
-        fn printed_options_parse_back(options in any_options()) {
+        fn printed_options_parse_to_equal_options(options in any_options()) {
             let printed = print_list_options(&options);
             prop_assert_eq!(parse_list_options(&printed).unwrap().0, options, "{}", printed);
         }
 
         #[test]
-        fn any_text_decodes_or_is_refused(query in "[a-z%&=;+0-9]{0,60}|.{0,60}", duration in ".{0,20}") {
+        fn any_query_is_decoded_or_rejected(query in "[a-z%&=;+0-9]{0,60}|.{0,60}", duration in ".{0,20}") {
             let query = format!("{query}&timeout={duration}");
             if let Ok((_, extra)) = parse_list_options(&query) {
                 let _ = extra.timeout();

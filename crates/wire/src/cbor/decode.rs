@@ -1,4 +1,4 @@
-//! CBOR to JSON, as Go's decoder and encoder together would print it.
+//! Decodes CBOR to JSON, as Go's decoder and JSON encoder together would print it.
 
 use std::fmt::Write as _;
 use std::ops::Range;
@@ -12,43 +12,43 @@ use super::{
 };
 use crate::protobuf::forms;
 
-/// Why a body could not be read. The sender is at fault, and sending it again will not help; a
-/// server answers 400.
+/// The error of an undecodable body. It is the sender's fault and retrying is useless; a server
+/// returns 400.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum DecodeError {
     /// The body ends too early.
     #[error("unexpected EOF at byte {at}")]
     Truncated {
-        /// Position in the body.
+        /// The position in the body.
         at: usize,
     },
-    /// No item begins like this, or a break stands where none may.
+    /// An item is invalid, or a break is misplaced.
     #[error("cbor: malformed item at byte {at}")]
     Malformed {
-        /// Position in the body.
+        /// The position in the body.
         at: usize,
     },
-    /// Something follows the item.
+    /// Data follows the item.
     #[error("cbor: {bytes} bytes of extraneous data starting at index {at}")]
     Trailing {
-        /// Position in the body.
+        /// The position in the body.
         at: usize,
-        /// How much follows.
+        /// The number of bytes that follow.
         bytes: usize,
     },
-    /// A value that has no JSON.
+    /// A value has no JSON representation.
     #[error("cbor: {why} at byte {at}")]
     Invalid {
-        /// Position in the body.
+        /// The position in the body.
         at: usize,
-        /// What is wrong with it.
+        /// The problem.
         why: &'static str,
     },
     /// A map has two members of one name.
     #[error("cbor: found duplicate map key {name} in the map that ends before byte {at}")]
     DuplicateName {
-        /// Position in the body.
+        /// The position in the body.
         at: usize,
         /// The name, quoted.
         name: String,
@@ -56,16 +56,16 @@ pub enum DecodeError {
     /// Containers and tags are nested more deeply than [`DEPTH_MAX`].
     #[error("cbor: nested more than {DEPTH_MAX} levels deep at byte {at}")]
     TooDeep {
-        /// Position in the body.
+        /// The position in the body.
         at: usize,
     },
 }
 
-/// Reads a body; the tag in front may be missing. What comes out is one JSON value without white
-/// space, of at most about twelve times the body's length (two bytes can be a time).
+/// Decodes a body with or without the tag. Returns one JSON value without whitespace, of at most
+/// about twelve times the body's length (two bytes can be a time).
 ///
 /// # Errors
-/// [`DecodeError`]. Broken bytes never panic.
+/// [`DecodeError`]. Invalid bytes never panic.
 pub fn decode(body: &[u8]) -> Result<Vec<u8>, DecodeError> {
     let at = if body.starts_with(SELF_DESCRIBED) { SELF_DESCRIBED.len() } else { 0 };
     let mut decoder = Decoder {
@@ -83,7 +83,7 @@ pub fn decode(body: &[u8]) -> Result<Vec<u8>, DecodeError> {
     }
 }
 
-/// How bytes become text: tags 21 to 23.
+/// The conversion of bytes to text, by tags 21 to 23.
 #[derive(Clone, Copy, Debug)]
 enum Later {
     Base64Url,
@@ -95,23 +95,23 @@ struct Decoder<'a> {
     body: &'a [u8],
     at: usize,
     out: Vec<u8>,
-    /// Containers and tags that are open.
+    /// The number of open containers and tags.
     depth: usize,
     later: Option<Later>,
-    /// A stack: where in `out` the names of the maps are that are open.
+    /// A stack of the positions in `out` of the names of open maps.
     names: Vec<Range<usize>>,
 }
 
-/// A string: a place in the body, or what was put together from chunks.
+/// A string: a slice of the body, or joined chunks.
 enum Text<'a> {
-    Place(&'a [u8]),
+    ValueRange(&'a [u8]),
     Joined(Vec<u8>),
 }
 
 impl AsRef<[u8]> for Text<'_> {
     fn as_ref(&self) -> &[u8] {
         match self {
-            Text::Place(bytes) => bytes,
+            Text::ValueRange(bytes) => bytes,
             Text::Joined(bytes) => bytes,
         }
     }
@@ -174,7 +174,7 @@ impl<'a> Decoder<'a> {
         Ok(())
     }
 
-    /// The next item, unless it is the break that ends something of indefinite length.
+    /// Whether an indefinite length ends here with a break.
     fn ended(&mut self) -> Result<bool, DecodeError> {
         match self.body.get(self.at) {
             None => Err(DecodeError::Truncated { at: self.at }),
@@ -236,7 +236,7 @@ impl<'a> Decoder<'a> {
     /// The content of a string whose head was read.
     fn text(&mut self, head: Head, at: usize) -> Result<Text<'a>, DecodeError> {
         if head.info != INDEFINITE {
-            return Ok(Text::Place(self.string(head, at)?));
+            return Ok(Text::ValueRange(self.string(head, at)?));
         }
         let mut joined = Vec::new();
         while !self.ended()? {
@@ -261,7 +261,7 @@ impl<'a> Decoder<'a> {
         Ok(bytes)
     }
 
-    /// Text, and bytes that are text; bytes below a tag that says so become base64 or hex.
+    /// Writes text, and bytes as text; bytes below a conversion tag become base64 or hex.
     fn push_text(&mut self, major: u8, bytes: &[u8]) {
         match self.later.filter(|_| major == BYTES) {
             None => forms::push_string(&mut self.out, bytes),
@@ -285,7 +285,7 @@ impl<'a> Decoder<'a> {
             21 => Later::Base64Url,
             22 => Later::Base64,
             23 => Later::Base16,
-            // A tag that is not known says nothing about the value.
+            // An unknown tag is ignored.
             _ => return self.value(),
         };
         let outer = self.later.replace(later);
@@ -344,7 +344,7 @@ fn float(head: Head) -> f64 {
     }
 }
 
-/// The value of 16 bits.
+/// The value of a half-precision float.
 pub(super) fn half_value(bits: u16) -> f64 {
     let (exponent, fraction) = (i32::from(bits >> 10 & 31), f64::from(bits & 0x3ff));
     let size = match exponent {
@@ -366,8 +366,8 @@ mod tests {
     }
 
     #[test]
-    fn everything_that_json_can_say_is_read() {
-        // RFC 8949, appendix A.
+    fn values_with_a_json_form_are_decoded() {
+        // Values of RFC 8949, appendix A.
         check(b"\xd9\xd9\xf7\x00", "0");
         check(b"\xd9\xd9\xf7\xd9\xd9\xf7\x00", "0");
         check(b"\x1b\x7f\xff\xff\xff\xff\xff\xff\xff", "9223372036854775807");
@@ -405,7 +405,7 @@ mod tests {
     }
 
     #[test]
-    fn everything_else_is_refused_with_a_place() {
+    fn values_without_a_json_form_fail_with_their_position() {
         fn refused(body: &[u8], expected: DecodeError) {
             assert_eq!(decode(body), Err(expected), "{body:x?}");
         }

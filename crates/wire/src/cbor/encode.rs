@@ -1,45 +1,45 @@
-//! JSON to CBOR in one pass: each value is written as it is met. A container's length is known only
-//! at its end, so its head is put in then; one of up to 23 members costs nothing more, a longer one a
-//! `memmove` of its bytes.
+//! Encodes JSON as CBOR in one pass. The length of a container is known only at its end, so its
+//! head is filled in then. Up to 23 members cost nothing more; a longer container costs a `memmove`
+//! of its bytes.
 
 use super::{ARRAY, BYTES, ENCODE_DEPTH_MAX, MAP, NEGATIVE, SELF_DESCRIBED, UNSIGNED, head_of, push_head};
 
-/// Why something could not be written as CBOR. The JSON is the server's own, so the server is at
-/// fault; it answers 500.
+/// The error of an unencodable value. The JSON is the server's own, so the server is at fault and
+/// returns 500.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum EncodeError {
-    /// It is no JSON.
+    /// The input is not JSON.
     #[error("malformed JSON at byte {at}: {why}")]
     Malformed {
-        /// Position in the JSON.
+        /// The position in the JSON.
         at: usize,
-        /// What is wrong there.
+        /// The problem.
         why: &'static str,
     },
-    /// It is nested more deeply than [`ENCODE_DEPTH_MAX`].
+    /// The JSON is nested more deeply than [`ENCODE_DEPTH_MAX`].
     #[error("JSON nested more than {ENCODE_DEPTH_MAX} levels deep at byte {at}")]
     TooDeep {
-        /// Position in the JSON.
+        /// The position in the JSON.
         at: usize,
     },
-    /// An object of a list cannot be written.
+    /// An object of a list is unencodable.
     #[error("item {index} of a list: {why}")]
     ListItem {
-        /// Its place in the list.
+        /// The object's index in the list.
         index: usize,
-        /// Why it cannot.
+        /// The object's error.
         why: Box<EncodeError>,
     },
-    /// A list had another number of objects when it was sent than when it was begun: the iterator that
-    /// was given for them does not repeat itself. What was sent so far is of no use.
+    /// The list's iterator returned another number of objects for sending than for counting. The
+    /// sent bytes are unusable.
     #[error("the items of a list changed while they were written")]
     ListChanged,
 }
 
-/// Writes a JSON value as a body, with [`SELF_DESCRIBED`] in front.
+/// Encodes a JSON value as a body, with [`SELF_DESCRIBED`] in front.
 ///
-/// Control characters inside strings are let through; apart from that, what is no JSON is refused.
+/// Control characters inside strings are accepted; any other invalid JSON is rejected.
 ///
 /// # Errors
 /// [`EncodeError::Malformed`], [`EncodeError::TooDeep`].
@@ -50,12 +50,12 @@ pub fn encode(json: &[u8]) -> Result<Vec<u8>, EncodeError> {
     Ok(out)
 }
 
-/// Writes a JSON value behind what is there, without a tag.
+/// Appends a JSON value without a tag.
 pub(super) fn push_json(out: &mut Vec<u8>, json: &[u8]) -> Result<(), EncodeError> {
     push_without(out, json, &[])
 }
 
-/// As [`push_json`], without those members of the outermost object.
+/// As [`push_json`], without these members of the root object.
 pub(super) fn push_without(out: &mut Vec<u8>, json: &[u8], without: &[&[u8]]) -> Result<(), EncodeError> {
     let mut encoder = Encoder { json, at: 0, out, depth: 0, scratch: Vec::new(), without };
     encoder.value()?;
@@ -63,7 +63,7 @@ pub(super) fn push_without(out: &mut Vec<u8>, json: &[u8], without: &[&[u8]]) ->
     if encoder.at < json.len() { encoder.malformed("something follows the value") } else { Ok(()) }
 }
 
-/// Writes a string as Go does: as bytes.
+/// Appends a string as bytes, as Go does.
 pub(super) fn push_string(out: &mut Vec<u8>, text: &[u8]) {
     push_head(out, BYTES, text.len() as u64);
     out.extend_from_slice(text);
@@ -73,11 +73,11 @@ struct Encoder<'a> {
     json: &'a [u8],
     at: usize,
     out: &'a mut Vec<u8>,
-    /// Objects and lists that are open.
+    /// The number of open objects and lists.
     depth: usize,
-    /// Where a string with escapes is put together.
+    /// Scratch space for a string with escapes.
     scratch: Vec<u8>,
-    /// Members of the outermost object that are left out.
+    /// Members of the root object to omit.
     without: &'a [&'a [u8]],
 }
 
@@ -92,7 +92,7 @@ impl Encoder<'_> {
         }
     }
 
-    /// The next byte that is no white space.
+    /// The next byte that is not whitespace.
     fn next(&mut self) -> Result<u8, EncodeError> {
         self.space();
         match self.json.get(self.at) {
@@ -144,7 +144,7 @@ impl Encoder<'_> {
                     }
                     let name = self.at + 1;
                     self.string()?;
-                    // Names that are left out have no escapes.
+                    // Omitted names have no escapes.
                     keep = self.depth > 1 || !self.without.contains(&&self.json[name..self.at - 1]);
                     if self.next()? != b':' {
                         return self.malformed("a colon is expected");
@@ -177,7 +177,7 @@ impl Encoder<'_> {
         Ok(())
     }
 
-    /// A string, from its quote on.
+    /// Reads a string, starting at its quote.
     fn string(&mut self) -> Result<(), EncodeError> {
         self.at += 1;
         let start = self.at;
@@ -219,7 +219,7 @@ impl Encoder<'_> {
             Some(b'u') => {
                 let mut code = self.hex4(self.at + 2)?;
                 self.at += 6;
-                // The second half of a pair; half a pair alone becomes U+FFFD, as in Go.
+                // The second half of a surrogate pair; a single half becomes U+FFFD, as in Go.
                 if (0xd800..0xdc00).contains(&code) && self.json[self.at..].starts_with(b"\\u") {
                     let low = self.hex4(self.at + 2)?;
                     if (0xdc00..0xe000).contains(&low) {
@@ -282,7 +282,7 @@ impl Encoder<'_> {
         match text.parse::<i64>() {
             Ok(value) if is_integer && value >= 0 => push_head(self.out, UNSIGNED, value as u64),
             Ok(value) if is_integer => push_head(self.out, NEGATIVE, !(value as u64)),
-            // As in Go, an integer beyond 64 bits becomes a float.
+            // An integer beyond 64 bits becomes a float, as in Go.
             _ => match text.parse::<f64>() {
                 Ok(value) if value.is_finite() => push_float(self.out, value),
                 _ => return self.malformed("a number out of range"),
@@ -293,7 +293,7 @@ impl Encoder<'_> {
     }
 }
 
-/// Writes a float in the smallest width that keeps its value.
+/// Appends a float in the smallest width that keeps its value.
 fn push_float(out: &mut Vec<u8>, value: f64) {
     let single = value as f32;
     if f64::from(single).to_bits() != value.to_bits() {
@@ -308,7 +308,7 @@ fn push_float(out: &mut Vec<u8>, value: f64) {
     }
 }
 
-/// The bits of a finite float in 16 bits, if it has that value there.
+/// The half-precision bits of a finite float, if it is exactly representable.
 fn half(value: f32) -> Option<u16> {
     let bits = value.to_bits();
     let sign = (bits >> 16) as u16 & 0x8000;
@@ -319,7 +319,7 @@ fn half(value: f32) -> Option<u16> {
         -14..=15 if fraction.trailing_zeros() >= 13 => {
             Some(sign | ((exponent + 15) as u16) << 10 | (fraction >> 13) as u16)
         }
-        // Below the smallest normal number the leading one is written out.
+        // Subnormal numbers have an explicit leading bit.
         -24..=-15 => {
             let shift = (-exponent - 1) as u32;
             let whole = fraction | 0x80_0000;
@@ -339,9 +339,9 @@ mod tests {
         assert_eq!(out, expected, "{json}");
     }
 
-    /// Values of RFC 8949's appendix A that JSON has, with strings as bytes.
+    /// Values of RFC 8949's appendix A that exist in JSON, with strings as bytes.
     #[test]
-    fn values_have_their_shortest_form() {
+    fn values_are_encoded_in_their_shortest_form() {
         check("0", b"\x00");
         check("-0", b"\x00");
         check("23", b"\x17");
@@ -390,12 +390,12 @@ mod tests {
     }
 
     #[test]
-    fn every_half_is_found() {
+    fn half_precision_is_used_if_exact() {
         for bits in 0..=u16::MAX {
             let value = super::super::decode::half_value(bits);
             if value.is_finite() {
                 assert_eq!(half(value as f32), Some(bits), "{value}");
-                // The neighbours in 32 bits have no half.
+                // The neighbors in 32 bits have no half-precision form.
                 let near = f32::from_bits((value as f32).to_bits() + 1);
                 assert_eq!(half(near), None, "{near}");
             }
@@ -403,7 +403,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_json_is_refused_with_a_place() {
+    fn invalid_json_fails_with_its_position() {
         for (json, at) in [
             ("", 0),
             ("{", 1),
@@ -435,7 +435,7 @@ mod tests {
     }
 
     #[test]
-    fn members_of_the_outermost_object_can_be_left_out() {
+    fn push_without_omits_members_of_the_root_object() {
         let mut out = Vec::new();
         let json = br#"{"kind":"A","a":{"kind":"B"},"apiVersion":{"x":[1]}}"#;
         push_without(&mut out, json, &[b"kind", b"apiVersion"]).expect("JSON");

@@ -1,35 +1,35 @@
-//! Cutting a sequence of CBOR items (RFC 8742) into its items, whatever the chunk boundaries.
+//! Splits a sequence of CBOR items (RFC 8742) at any chunk boundaries.
 
 use bytes::{Bytes, BytesMut};
 
 use super::{ARRAY, BREAK, BYTES, DEPTH_MAX, Head, HeadError, INDEFINITE, MAP, TAG, TEXT};
 use crate::frame::{FRAME_LIMIT_BYTES, FrameError};
 
-/// Cuts CBOR items out of a stream.
+/// Splits a stream into CBOR items.
 ///
-/// An item that lies inside one chunk is a slice of it; one that straddles chunks is copied. At most
-/// the limit and one chunk are held back.
+/// An item inside one chunk is a slice of it; an item across chunks is copied. At most the limit
+/// and one chunk are held.
 #[derive(Debug)]
 pub struct CborFrames {
-    /// What has arrived of the item at hand and behind it.
+    /// The received bytes of the current item and behind it.
     buffer: BytesMut,
-    /// The chunk that items are sliced from while `buffer` is empty.
+    /// The chunk of which items are slices while `buffer` is empty.
     chunk: Bytes,
     scan: ItemScan,
-    /// Position of the item at hand in the stream.
+    /// The position of the current item in the stream.
     offset: u64,
     limit: usize,
-    /// A stream that failed stays failed.
+    /// The error of a failed stream, which is final.
     failed: Option<FrameError>,
 }
 
 impl CborFrames {
-    /// A decoder with [`FRAME_LIMIT_BYTES`].
+    /// Creates a decoder with [`FRAME_LIMIT_BYTES`].
     pub fn new() -> Self {
         CborFrames::with_limit(FRAME_LIMIT_BYTES)
     }
 
-    /// A decoder that refuses items above `limit_bytes`.
+    /// Creates a decoder that rejects items above `limit_bytes`.
     pub fn with_limit(limit_bytes: usize) -> Self {
         CborFrames {
             buffer: BytesMut::new(),
@@ -52,11 +52,11 @@ impl CborFrames {
         }
     }
 
-    /// The next whole item, with the tag in front if it has one; `None` when more bytes are needed.
+    /// The next complete item, with its tag if present; `None` when more bytes are needed.
     ///
     /// # Errors
-    /// [`FrameError::TooLarge`], and [`FrameError::Malformed`] for what begins no item and for items
-    /// nested more deeply than [`DEPTH_MAX`]. The error repeats on every further call.
+    /// [`FrameError::TooLarge`], and [`FrameError::Malformed`] for an invalid item or one nested
+    /// more deeply than [`DEPTH_MAX`]. Every further call returns the same error.
     pub fn next_frame(&mut self) -> Result<Option<Bytes>, FrameError> {
         if let Some(error) = &self.failed {
             return Err(error.clone());
@@ -79,10 +79,10 @@ impl CborFrames {
         Ok(Some(if self.chunk.is_empty() { self.buffer.split_to(end).freeze() } else { self.chunk.split_to(end) }))
     }
 
-    /// To be called when the stream has ended and every item was taken.
+    /// Ends the stream; to be called after every item was taken.
     ///
     /// # Errors
-    /// [`FrameError::Incomplete`] when an item was cut off.
+    /// [`FrameError::Incomplete`] when the stream ends inside an item.
     pub fn finish(&mut self) -> Result<(), FrameError> {
         match self.buffered_bytes() {
             0 => Ok(()),
@@ -90,7 +90,7 @@ impl CborFrames {
         }
     }
 
-    /// Bytes held back because their item is not whole.
+    /// Bytes of an incomplete item.
     pub fn buffered_bytes(&self) -> usize {
         self.buffer.len() + self.chunk.len()
     }
@@ -102,18 +102,18 @@ impl Default for CborFrames {
     }
 }
 
-/// Where the end of one item is, found head by head: nothing is looked at twice.
+/// Finds the end of one item incrementally, reading each head once.
 #[derive(Debug, Default)]
 pub(super) struct ItemScan {
-    /// The next head.
+    /// The position of the next head.
     at: usize,
     open: Vec<Open>,
 }
 
-/// Something that is open, from the outermost on.
+/// An open container or string, from the outermost on.
 #[derive(Clone, Copy, Debug)]
 enum Open {
-    /// So many items are still to come; never zero.
+    /// This many items remain; never zero.
     Items(u64),
     /// Items until a break; in a map an even number of them.
     Indefinite { map: bool, odd: bool },
@@ -124,13 +124,13 @@ enum Open {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum ScanError {
     TooLarge,
-    /// With the position in the item.
+    /// Holds the position in the item.
     Malformed(usize),
 }
 
 impl ItemScan {
-    /// Reads on; `bytes` are those of the item from its beginning, more with every call. `Some(end)`
-    /// when it ends before `bytes[end]`.
+    /// Scans further; `bytes` are all received bytes of the item. `Some(end)` when the item ends
+    /// before `bytes[end]`.
     pub(super) fn run(&mut self, bytes: &[u8], limit: usize) -> Result<Option<usize>, ScanError> {
         loop {
             let malformed = Err(ScanError::Malformed(self.at));
@@ -145,8 +145,8 @@ impl ItemScan {
                     return Err(ScanError::TooLarge);
                 }
             } else {
-                // What the first byte decides is decided before the others are looked at, or the verdict
-                // would depend on how many of them have come.
+                // The first byte is checked before the others, so that the result does not depend
+                // on the number of received bytes.
                 match rest.first().map(|first| Head::bytes_of(*first)) {
                     None => return Ok(None),
                     Some(None) => return malformed,
@@ -174,7 +174,7 @@ impl ItemScan {
                         let items = match head.major {
                             TAG => 1,
                             ARRAY => head.argument,
-                            // More than any limit lets through.
+                            // More than any limit allows.
                             _ => head.argument.saturating_mul(2),
                         };
                         opened = (items > 0).then_some(Open::Items(items));
@@ -203,7 +203,7 @@ impl ItemScan {
         }
     }
 
-    /// Counts an item in what is around it; `true` if there is nothing.
+    /// Counts an item in its container; `true` if there is none.
     fn item_ended(&mut self) -> bool {
         loop {
             match self.open.last_mut() {

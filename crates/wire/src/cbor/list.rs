@@ -1,4 +1,4 @@
-//! List bodies around objects that are JSON.
+//! List bodies from objects in JSON.
 //!
 //! ```text
 //!   d9d9f7 a4 │ kind │ items: len, item item item … │ metadata │ apiVersion
@@ -11,11 +11,11 @@ use super::encode::{EncodeError, push_json, push_string, push_without};
 use super::{ARRAY, MAP, SELF_DESCRIBED, push_head};
 use crate::list::{CHUNK_BYTES, ListMeta, ListStyle};
 
-/// A list body, chunk by chunk: an iterator of bytes over an iterator of objects.
+/// A list body in chunks: an iterator of bytes over an iterator of objects.
 ///
-/// Each object is written when its chunk is asked for, so a client that stops reading stops the work.
-/// At most a chunk of [`CHUNK_BYTES`] and one object are held. A list says how many items it has before
-/// the first one: `items` is cloned and walked once to count them.
+/// Each object is encoded when its chunk is requested, so the work stops when a client stops
+/// reading. It holds at most a chunk of [`CHUNK_BYTES`] and one object. A list contains its number
+/// of items before the first one, so `items` is cloned and iterated once to count them.
 #[derive(Debug)]
 pub struct ListBody<I> {
     items: I,
@@ -28,7 +28,7 @@ pub struct ListBody<I> {
 }
 
 impl<I: Iterator<Item = Object> + Clone> ListBody<I> {
-    /// The body of a list with these items. In a typed list no item says its type.
+    /// Creates the body of a list with these items. In a typed list, items have no type.
     pub fn new(meta: &ListMeta, style: ListStyle, items: I) -> Self {
         ListBody::with_chunk_bytes(meta, style, items, CHUNK_BYTES)
     }
@@ -83,7 +83,7 @@ impl<I: Iterator<Item = Object> + Clone> ListBody<I> {
 impl<I: Iterator<Item = Object> + Clone> Iterator for ListBody<I> {
     type Item = Result<Bytes, EncodeError>;
 
-    /// The next chunk; never empty. After an error there is none.
+    /// The next chunk; never empty. No chunk follows an error.
     fn next(&mut self) -> Option<Self::Item> {
         let next = self.next_chunk();
         if next.is_err() {

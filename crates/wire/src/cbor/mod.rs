@@ -1,4 +1,4 @@
-//! Kubernetes' CBOR: bytes of one encoding to bytes of the other, without a tree in between.
+//! Kubernetes' CBOR encoding: converts bytes of CBOR to JSON and back, without a tree in between.
 //!
 //! ```text
 //!   request body   d9d9f7 item                     ── decode ──▶ {"kind":…,"apiVersion":…,"metadata":…
@@ -7,29 +7,29 @@
 //!   watch event    d9d9f7 {type, object: d9d9f7 …} ◀─ event_frame ─ the object's JSON
 //! ```
 //!
-//! The rules are those of apimachinery's `runtime/serializer/cbor`, on top of RFC 8949. What is
-//! written: the tag "self-described CBOR" in front, definite lengths, the shortest form of every
-//! number, strings and names as byte strings (Go does not know whether they are UTF-8), no other tags.
-//! Members stand in the order of the JSON; only Go's tests sort them. A `[]byte`, which Go writes as
-//! bytes tagged 22, stays the base64 that it is in JSON: Go's decoder takes either.
+//! The rules are those of apimachinery's `runtime/serializer/cbor`, on top of RFC 8949. The output
+//! has the tag "self-described CBOR", definite lengths, the shortest form of every number, strings
+//! and names as byte strings (Go does not know whether they are UTF-8), and no other tags. Members
+//! are in the order of the JSON; only Go's tests sort them. A `[]byte`, which Go writes as bytes
+//! with tag 22, stays the base64 string of the JSON; Go's decoder accepts both.
 //!
-//! What is read is more: text strings, strings and containers of indefinite length, floats of any
-//! width, times by tag, bytes that are to become base64. Not read: names that are no strings or come
-//! twice, numbers beyond 64 bits, NaN and infinities, `undefined`, text that is no UTF-8.
+//! The decoder also accepts text strings, strings and containers of indefinite length, floats of
+//! any width, times by tag, and bytes to convert to base64. It rejects names that are not strings
+//! or duplicate, numbers beyond 64 bits, NaN and infinities, `undefined`, and invalid UTF-8.
 //!
-//! # What a server answers with
+//! # Responses of a server
 //!
-//! | answer | made by |
+//! | response | made by |
 //! |---|---|
 //! | an object, its metadata, a Table, a Status | [`encode()`] of its JSON |
-//! | a list, whole | [`ListBody`], which holds a chunk of it |
+//! | a list of whole objects | [`ListBody`], which holds a chunk of it |
 //! | a list of metadata, a Table of a list | [`encode()`] of its JSON |
 //! | ADDED, MODIFIED, DELETED, in any view | [`event_frame`], once per event and view |
 //! | BOOKMARK | [`event_frame`] of [`crate::Bookmark::object`] |
 //! | ERROR, at the end of a stream | [`error_frame`] |
 //! | each of these frames on a WebSocket | the frame, as a binary message |
 //!
-//! A watch is a sequence of items (RFC 8742), `application/cbor-seq`; [`CborFrames`] cuts it.
+//! A watch is a sequence of items (RFC 8742), `application/cbor-seq`; [`CborFrames`] splits it.
 //!
 //! # Example
 //! ```
@@ -53,25 +53,25 @@ pub use frames::CborFrames;
 pub use list::ListBody;
 pub use watch::{WatchMessage, error_frame, event_frame};
 
-/// The tag "self-described CBOR" (55799), which stands in front of everything Kubernetes writes.
+/// The tag "self-described CBOR" (55799), with which all output of Kubernetes begins.
 pub const SELF_DESCRIBED: &[u8] = b"\xd9\xd9\xf7";
 
-/// How deeply containers and tags may be nested in a body or frame that is read. What reads JSON
-/// afterwards stops at 128.
+/// Maximum nesting of containers and tags in a body or frame that is read. Later JSON readers stop
+/// at 128.
 pub const DEPTH_MAX: usize = 100;
 
-/// How deeply the JSON may be nested that is written: an object as deep as may be stored, inside a
-/// list or a Table.
+/// Maximum nesting of the JSON that is written: the deepest storable object, inside a list or a
+/// Table.
 pub const ENCODE_DEPTH_MAX: usize = 128;
 
-/// The head of an item, opened.
+/// The parsed head of an item.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Head {
     /// 0 to 7: unsigned, negative, bytes, text, array, map, tag, simple or float.
     major: u8,
     /// The low five bits of the first byte.
     info: u8,
-    /// What the head says: a number, a length, a tag. Zero if it is [`INDEFINITE`].
+    /// The number, length or tag in the head. Zero for [`INDEFINITE`].
     argument: u64,
     /// Bytes of the head.
     bytes: usize,
@@ -89,19 +89,19 @@ const SIMPLE: u8 = 7;
 /// The `info` of an indefinite length, and of a break.
 const INDEFINITE: u8 = 31;
 
-/// What ends a string or container of indefinite length.
+/// The end of a string or container of indefinite length.
 const BREAK: u8 = 0xff;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum HeadError {
-    /// The head is not all there.
+    /// The head is incomplete.
     Truncated,
     /// No item begins like this.
     Malformed,
 }
 
 impl Head {
-    /// How long a head is, by its first byte; `None` if no item begins so. A [`BREAK`] is none.
+    /// The length of a head by its first byte; `None` for a [`BREAK`] or an invalid byte.
     fn bytes_of(first: u8) -> Option<usize> {
         match (first & 31, first >> 5) {
             (0..=23, _) | (INDEFINITE, BYTES..=MAP) => Some(1),
@@ -110,7 +110,7 @@ impl Head {
         }
     }
 
-    /// The head that `bytes` begin with.
+    /// Parses the head at the beginning of `bytes`.
     fn read(bytes: &[u8]) -> Result<Head, HeadError> {
         let first = *bytes.first().ok_or(HeadError::Truncated)?;
         let (major, info) = (first >> 5, first & 31);
@@ -120,7 +120,7 @@ impl Head {
             0..=23 => u64::from(info),
             _ => rest.iter().fold(0, |value, byte| value << 8 | u64::from(*byte)),
         };
-        // Simple values below 32 have one byte only.
+        // Simple values below 32 have only one byte.
         if major == SIMPLE && info == 24 && argument < 32 {
             return Err(HeadError::Malformed);
         }

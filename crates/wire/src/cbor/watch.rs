@@ -1,4 +1,4 @@
-//! Watch events in CBOR: `{type, object}`, with the tag in front of the event and of the object.
+//! Watch events in CBOR: `{type, object}`, with the tag before the event and before the object.
 
 use bytes::Bytes;
 use listwatch_meta::Status;
@@ -8,10 +8,10 @@ use super::frames::ItemScan;
 use super::{BYTES, DecodeError, Head, HeadError, MAP, SELF_DESCRIBED, TEXT, push_head};
 use crate::event::EventKind;
 
-/// A frame of a watch stream, from an object's JSON; the same bytes are the message on a WebSocket.
+/// A frame of a watch stream from an object's JSON; a WebSocket message has the same bytes.
 ///
 /// # Errors
-/// [`EncodeError`]. kube-apiserver ends a stream of which an event cannot be encoded.
+/// [`EncodeError`]. kube-apiserver ends a stream whose event cannot be encoded.
 pub fn event_frame(event: EventKind, json: &[u8]) -> Result<Bytes, EncodeError> {
     let mut frame = Vec::with_capacity(json.len() + 32);
     frame.extend_from_slice(SELF_DESCRIBED);
@@ -29,20 +29,20 @@ pub fn error_frame(status: &Status) -> Bytes {
     event_frame(EventKind::Error, &status.to_json()).expect("a Status is JSON")
 }
 
-/// A watch event as it came; the object is not looked at.
+/// A received watch event with an undecoded object.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct WatchMessage {
-    /// What happened.
+    /// The event type.
     pub kind: EventKind,
     /// The object, for [`super::decode()`]: a slice of the message.
     pub object: Bytes,
 }
 
 impl WatchMessage {
-    /// Reads an item as [`super::CborFrames`] cuts it.
+    /// Parses an item as split off by [`super::CborFrames`].
     ///
     /// # Errors
-    /// [`DecodeError`] if it is none, or of a type that this crate does not know.
+    /// [`DecodeError`] for another item, or an unknown event type.
     pub fn parse(message: &Bytes) -> Result<Self, DecodeError> {
         let mut at = if message.starts_with(SELF_DESCRIBED) { SELF_DESCRIBED.len() } else { 0 };
         let map = head(message, at)?;
@@ -79,7 +79,7 @@ fn head(message: &[u8], at: usize) -> Result<Head, DecodeError> {
     })
 }
 
-/// Where the item is that begins at a place.
+/// The range of the item that begins at a position.
 fn item(message: &[u8], at: usize) -> Result<std::ops::Range<usize>, DecodeError> {
     match ItemScan::default().run(message.get(at..).unwrap_or_default(), usize::MAX) {
         Ok(Some(len)) => Ok(at..at + len),
@@ -88,7 +88,7 @@ fn item(message: &[u8], at: usize) -> Result<std::ops::Range<usize>, DecodeError
     }
 }
 
-/// The content of a string of definite length; empty for anything else.
+/// The content of a string of definite length; empty for any other item.
 fn string(message: &[u8], place: std::ops::Range<usize>) -> &[u8] {
     match head(message, place.start) {
         Ok(Head { major: BYTES | TEXT, info: 0..=27, bytes, .. }) => &message[place.start + bytes..place.end],

@@ -1,19 +1,18 @@
-//! Protobuf to JSON: an object as Go's decoder and encoder together would print it.
+//! Decodes protobuf to JSON, byte-equal to Go's decoder and JSON encoder together.
 //!
-//! A message is read in two steps. The first notes where each field's values are (as a place in the
-//! body, nothing is copied); the second walks the fields in the order in which Go prints them and
-//! writes each from its places. So the order on the wire does not matter, a field that comes twice is
-//! merged as protobuf says, and what did not come is written as Go writes its zero: left out, `null`,
-//! `""`, `{}`.
+//! A message is read in two steps. The first records the position of each field's values; the
+//! second walks the fields in Go's order and writes each from its positions. So the order on the
+//! wire does not matter, and a repeated field is merged according to protobuf's rules. An absent
+//! field is written as Go writes its zero value: omitted, `null`, `""`, or `{}`.
 
 use std::ops::Range;
 
 use super::error::{DecodeError, Malformed};
-use super::reader::{Place, Reader, Wire};
+use super::reader::{Reader, ValueRange, Wire};
 use super::{DEPTH_MAX, Envelope, MAGIC, forms, json_limit_bytes};
 use listwatch_k8s_types::{Field, Id, Message, Omit, Shape, Type};
 
-/// Writes the object inside an envelope as JSON.
+/// Decodes the object of an envelope to JSON.
 pub(super) fn object(body: &[u8], envelope: &Envelope<'_>, id: Id) -> Result<Vec<u8>, DecodeError> {
     let limit = json_limit_bytes(body.len());
     let mut decoder =
@@ -22,26 +21,26 @@ pub(super) fn object(body: &[u8], envelope: &Envelope<'_>, id: Id) -> Result<Vec
     Ok(decoder.out)
 }
 
-/// One value of one field of the message that is being written.
+/// One value of a field of the current message.
 #[derive(Clone, Copy, Debug)]
 struct Record {
-    /// The field's place in [`Message::fields`].
+    /// The field's index in [`Message::fields`].
     field: u8,
-    place: Place,
+    place: ValueRange,
 }
 
 struct Decoder<'a> {
     body: &'a [u8],
-    /// A stack: the records of a message stand behind those of the message around it.
+    /// A stack: the records of a message follow those of its enclosing message.
     records: Vec<Record>,
     out: Vec<u8>,
-    /// Objects and lists that are open.
+    /// The number of open objects and lists.
     depth: usize,
     limit: usize,
 }
 
 impl Decoder<'_> {
-    /// `{"kind":…,"apiVersion":…,` and the members.
+    /// Writes `{"kind":…,"apiVersion":…,` and the members.
     fn typed(&mut self, envelope: &Envelope<'_>, id: Id) -> Result<(), DecodeError> {
         self.open(b'{', envelope.raw)?;
         self.out.extend_from_slice(b"\"kind\":");
@@ -57,7 +56,7 @@ impl Decoder<'_> {
         Ok(())
     }
 
-    fn open(&mut self, bracket: u8, place: Place) -> Result<(), DecodeError> {
+    fn open(&mut self, bracket: u8, place: ValueRange) -> Result<(), DecodeError> {
         if self.depth == DEPTH_MAX {
             return Err(DecodeError::TooDeep { at: place.start as usize });
         }
@@ -74,8 +73,8 @@ impl Decoder<'_> {
         self.out.push(bracket);
     }
 
-    /// The members of the message whose payloads are `records`: none for an absent one, several if it
-    /// came in pieces.
+    /// Writes the members of the message whose payloads are `records`: none for an absent message,
+    /// several if it was split.
     fn members(&mut self, id: Id, records: Range<usize>, first: &mut bool) -> Result<(), DecodeError> {
         let message = id.message();
         let base = self.records.len();
@@ -98,8 +97,8 @@ impl Decoder<'_> {
         Ok(())
     }
 
-    /// Notes where the fields of one payload are.
-    fn note(&mut self, message: &'static Message, payload: Place) -> Result<(), DecodeError> {
+    /// Records the positions of the fields of one payload.
+    fn note(&mut self, message: &'static Message, payload: ValueRange) -> Result<(), DecodeError> {
         let mut reader = Reader::new(self.body, payload);
         let fields = message.fields();
         let mut expected = 0;
@@ -107,7 +106,7 @@ impl Decoder<'_> {
             let at = reader.position();
             let Some((number, wire)) = reader.tag()? else { return Ok(()) };
             let is = |place: &usize| fields.get(*place).is_some_and(|field| u32::from(field.number()) == number);
-            // Fields mostly come in order, and a list's elements behind each other.
+            // Fields are usually in order, and a list's elements are adjacent.
             let known = [expected, expected + 1]
                 .into_iter()
                 .find(is)
@@ -128,7 +127,7 @@ impl Decoder<'_> {
         }
     }
 
-    /// A list of numbers in one piece, as newer writers may send it.
+    /// Reads a packed list of numbers, as newer writers may send it.
     fn packed(&mut self, record: Record, wire: Wire) -> Result<(), DecodeError> {
         let mut reader = Reader::new(self.body, record.place);
         while reader.position() < record.place.end as usize {
@@ -154,7 +153,7 @@ impl Decoder<'_> {
         if !std::mem::replace(first, false) {
             self.out.push(b',');
         }
-        // Names are plain: a test looks that none needs an escape.
+        // Field names need no escapes; a test checks that.
         self.out.push(b'"');
         self.out.extend_from_slice(field.name().as_bytes());
         self.out.extend_from_slice(b"\":");
@@ -168,7 +167,7 @@ impl Decoder<'_> {
         Ok(())
     }
 
-    /// Whether a value (not a pointer, list or map) is one that `omitempty` or `omitzero` leaves out.
+    /// Whether `omitempty` or `omitzero` omits a value (not a pointer, list or map).
     fn is_omitted(&self, field: &Field, records: &Range<usize>) -> Result<bool, DecodeError> {
         let last = self.last(records);
         Ok(match field.of() {
@@ -195,14 +194,14 @@ impl Decoder<'_> {
         Ok(())
     }
 
-    /// Go prints the keys of a map sorted; of equal keys the last counts.
+    /// Writes a map with sorted keys, as Go does; the last duplicate key counts.
     fn map(&mut self, of: Type, records: Range<usize>) -> Result<(), DecodeError> {
         self.open(b'{', self.records[records.start].place)?;
         let mut entries = Vec::with_capacity(records.len());
         for at in records {
             let entry = self.records[at].place;
             let mut reader = Reader::new(self.body, entry);
-            let (mut key, mut value) = (Place { start: entry.start, end: entry.start }, None);
+            let (mut key, mut value) = (ValueRange { start: entry.start, end: entry.start }, None);
             loop {
                 let at = reader.position();
                 let Some((number, wire)) = reader.tag()? else { break };
@@ -233,7 +232,7 @@ impl Decoder<'_> {
             let base = self.records.len();
             self.records.extend(value.map(|place| Record { field: 0, place }));
             match of {
-                // In a map there is no absent list: Go makes an empty one.
+                // A map has no absent list: Go makes an empty one.
                 Type::Strings if !self.any_string(base..self.records.len())? => self.out.extend_from_slice(b"[]"),
                 _ => self.value(of, base..self.records.len())?,
             }
@@ -243,7 +242,7 @@ impl Decoder<'_> {
         Ok(())
     }
 
-    /// A value that is there, or the zero of its type if `records` is empty.
+    /// Writes a value, or the zero value of its type if `records` is empty.
     fn value(&mut self, of: Type, records: Range<usize>) -> Result<(), DecodeError> {
         let last = self.last(&records);
         let body = self.body;
@@ -253,7 +252,7 @@ impl Decoder<'_> {
                 let value = self.varint(last)? != 0;
                 self.out.extend_from_slice(if value { b"true" } else { b"false" });
             }
-            // As in Go, what does not fit into 32 bits is cut off.
+            // Excess bits of a 32-bit field are dropped, as in Go.
             Type::Int32 | Type::Int64 => {
                 let value = self.varint(last)? as i64;
                 forms::push_integer(&mut self.out, if of == Type::Int32 { i64::from(value as i32) } else { value });
@@ -266,7 +265,7 @@ impl Decoder<'_> {
             }
             Type::Bytes => forms::push_base64(&mut self.out, last.map_or(&b""[..], |place| place.of(body))),
             Type::Message(id) => {
-                self.open(b'{', last.unwrap_or(Place { start: 0, end: 0 }))?;
+                self.open(b'{', last.unwrap_or(ValueRange { start: 0, end: 0 }))?;
                 self.members(id, records, &mut true)?;
                 self.close(b'}');
             }
@@ -306,7 +305,7 @@ impl Decoder<'_> {
         Ok(())
     }
 
-    fn at_place(&mut self, of: Type, place: Place) -> Result<(), DecodeError> {
+    fn at_place(&mut self, of: Type, place: ValueRange) -> Result<(), DecodeError> {
         let base = self.records.len();
         self.records.push(Record { field: 0, place });
         self.value(of, base..base + 1)?;
@@ -314,7 +313,7 @@ impl Decoder<'_> {
         Ok(())
     }
 
-    /// The list (field 2) where there is one, else the schema (field 1), else `null`.
+    /// Writes the list (field 2) if present, else the schema (field 1), else `null`.
     fn props_or_list(
         &mut self,
         records: &Range<usize>,
@@ -384,8 +383,8 @@ impl Decoder<'_> {
         Ok(())
     }
 
-    /// JSON inside protobuf is looked at once, so that what leaves here is JSON; an envelope inside
-    /// (a list of `runtime.RawExtension` may hold such) becomes the object's JSON.
+    /// Writes JSON inside protobuf after validation. An envelope inside (as a list of
+    /// `runtime.RawExtension` may have) becomes the object's JSON.
     fn raw(&mut self, records: &Range<usize>) -> Result<(), DecodeError> {
         let Some(place) = self.inner(records, 1, "RawExtension", "raw")?.filter(|place| place.start < place.end) else {
             self.out.extend_from_slice(b"null");
@@ -399,20 +398,20 @@ impl Decoder<'_> {
         forms::push_raw_json(&mut self.out, text, DEPTH_MAX - self.depth).map_err(|why| invalid(Some(place), &why))
     }
 
-    fn last(&self, records: &Range<usize>) -> Option<Place> {
+    fn last(&self, records: &Range<usize>) -> Option<ValueRange> {
         (!records.is_empty()).then(|| self.records[records.end - 1].place)
     }
 
-    fn varint(&self, place: Option<Place>) -> Result<u64, DecodeError> {
+    fn varint(&self, place: Option<ValueRange>) -> Result<u64, DecodeError> {
         place.map_or(Ok(0), |place| Reader::new(self.body, place).varint())
     }
 
-    fn double(&self, place: Option<Place>) -> f64 {
+    fn double(&self, place: Option<ValueRange>) -> f64 {
         let bytes = place.and_then(|place| <[u8; 8]>::try_from(place.of(self.body)).ok());
         bytes.map_or(0.0, f64::from_le_bytes)
     }
 
-    /// Seconds and nanoseconds, or `None` for no time: an empty message, or Go's zero time.
+    /// Reads seconds and nanoseconds; `None` for an empty message or Go's zero time.
     fn time(&self, records: &Range<usize>) -> Result<Option<(i64, u32)>, DecodeError> {
         if self.last(records).is_none_or(|place| place.start == place.end) {
             return Ok(None);
@@ -425,8 +424,8 @@ impl Decoder<'_> {
         Ok((seconds != forms::ZERO_TIME_SECONDS || nanos != 0).then_some((seconds, nanos)))
     }
 
-    /// All length-delimited fields of a small well-known message; others are passed over.
-    fn inner_all(&self, payload: Place, message: &'static str) -> Result<Vec<(u32, Place)>, DecodeError> {
+    /// The length-delimited fields of a small well-known message; other fields are skipped.
+    fn inner_all(&self, payload: ValueRange, message: &'static str) -> Result<Vec<(u32, ValueRange)>, DecodeError> {
         let mut reader = Reader::new(self.body, payload);
         let mut fields = Vec::new();
         loop {
@@ -448,7 +447,7 @@ impl Decoder<'_> {
         (wanted, wire): (u32, Wire),
         message: &'static str,
         field: &'static str,
-    ) -> Result<Option<Place>, DecodeError> {
+    ) -> Result<Option<ValueRange>, DecodeError> {
         let mut found = None;
         for at in records.clone() {
             let mut reader = Reader::new(self.body, self.records[at].place);
@@ -473,7 +472,7 @@ impl Decoder<'_> {
         number: u32,
         message: &'static str,
         field: &'static str,
-    ) -> Result<Option<Place>, DecodeError> {
+    ) -> Result<Option<ValueRange>, DecodeError> {
         self.inner_field(records, (number, Wire::Bytes), message, field)
     }
 
@@ -488,7 +487,7 @@ impl Decoder<'_> {
     }
 }
 
-/// How a field's values are written.
+/// The wire type of a field's values.
 fn wire_of(field: &Field) -> Wire {
     match (field.shape(), field.of()) {
         (Shape::Map, _) => Wire::Bytes,
@@ -502,14 +501,14 @@ fn wrong(at: usize, message: &'static str, field: &'static str, wire: Wire) -> D
     DecodeError::WrongType { at, message, field, found: wire as u8 }
 }
 
-fn invalid(place: Option<Place>, why: &str) -> DecodeError {
+fn invalid(place: Option<ValueRange>, why: &str) -> DecodeError {
     DecodeError::InvalidValue { at: place.map_or(0, |place| place.start as usize), why: why.to_owned() }
 }
 
-/// A body whose positions do not fit 32 bits is cut off where they end.
-pub(super) fn whole(body: &[u8]) -> Result<Place, DecodeError> {
+/// A body whose positions exceed 32 bits is truncated there.
+pub(super) fn whole(body: &[u8]) -> Result<ValueRange, DecodeError> {
     match u32::try_from(body.len()) {
-        Ok(end) => Ok(Place { start: 0, end }),
+        Ok(end) => Ok(ValueRange { start: 0, end }),
         Err(_) => Err(DecodeError::Malformed { at: u32::MAX as usize, what: Malformed::Truncated }),
     }
 }

@@ -1,10 +1,10 @@
-//! JSON to protobuf: an object as Go would write it after reading the JSON.
+//! Encodes JSON as protobuf, byte-equal to Go's encoding of the same object.
 //!
-//! The JSON is read once, by serde, without a tree: each member is written behind what is there
-//! already, in whatever order the JSON has. When an object ends, its parts are put into the order of
-//! their numbers, the zeros that Go always writes are filled in, embedded structs get their messages,
-//! and then the length is known. So each byte is moved about twice per level, by `memcpy`, and
-//! nothing is allocated but the encoder's few buffers, which a list uses for all its objects.
+//! serde reads the JSON once, without a tree. Each member is appended in the order of the JSON. At
+//! the end of an object its fields are sorted by number, the zero values that Go always writes are
+//! added, and embedded structs get their messages; then the length is known. So each byte is moved
+//! about twice per level with `memcpy`, and only the encoder's few buffers are allocated, which a
+//! list reuses for all its objects.
 
 use std::fmt;
 
@@ -17,18 +17,18 @@ use super::error::EncodeError;
 use super::forms;
 use listwatch_k8s_types::{Field, INLINE_DEPTH_MAX, Id, Message, Shape, Type};
 
-/// Writes the message of a JSON object.
+/// Encodes the message of a JSON object.
 pub(super) fn object(id: Id, json: &[u8]) -> Result<Vec<u8>, EncodeError> {
     let mut encoder = Encoder::default();
     encoder.object(id, json)?;
     Ok(encoder.out)
 }
 
-/// A piece of [`Encoder::out`]: everything of one field, with its tags.
+/// The bytes of one field in [`Encoder::out`], with its tags.
 #[derive(Clone, Copy, Debug)]
 struct Part {
-    /// The field's number, behind those of the embedded structs around it: one byte a level, the
-    /// outermost first. Sorted by this, parts stand in the order of the message.
+    /// The field's number behind those of its enclosing embedded structs: one byte per level,
+    /// outermost first. Sorting by this key gives the order of the message.
     key: u32,
     start: usize,
     end: usize,
@@ -42,22 +42,21 @@ impl Part {
 
 const _: () = assert!(INLINE_DEPTH_MAX < size_of::<u32>(), "a key has a byte for each level");
 
-/// The buffers of an encoding; those of one object serve for the next.
+/// The buffers of an encoding, which are reused for further objects.
 #[derive(Debug, Default)]
 pub(super) struct Encoder {
-    /// A stack: what is written of an object that is open stands behind what is written of the
-    /// objects around it.
+    /// A stack: the bytes of an open object follow those of its enclosing objects.
     out: Vec<u8>,
     parts: Vec<Part>,
-    /// A stack as well: the entries of the maps that are open.
+    /// A stack of the entries of open maps.
     entries: Vec<Entry>,
-    /// Where one message is put together.
+    /// Scratch space for one message.
     scratch: Vec<u8>,
-    /// The members that are open, and whose they are; after an error, where it happened.
+    /// The open members with their messages; after an error, its location.
     path: Vec<(Id, &'static str)>,
 }
 
-/// An entry of a map: where it is, and the end of its key, in [`Encoder::out`].
+/// An entry of a map: its position in [`Encoder::out`], and the end of its key.
 #[derive(Clone, Copy, Debug)]
 struct Entry {
     start: usize,
@@ -67,7 +66,7 @@ struct Entry {
 }
 
 impl Encoder {
-    /// Writes the message of a JSON object.
+    /// Encodes the message of a JSON object.
     pub(super) fn object(&mut self, id: Id, json: &[u8]) -> Result<&[u8], EncodeError> {
         self.out.clear();
         self.parts.clear();
@@ -87,8 +86,7 @@ impl Encoder {
         }
     }
 
-    /// Reads an object and leaves its message, with the tag and length of field `number` in front if
-    /// it is one.
+    /// Reads an object and appends its message, with the tag and length of field `number` if given.
     fn message<'de, A: MapAccess<'de>>(&mut self, id: Id, number: Option<u8>, mut map: A) -> Result<(), A::Error> {
         let message = id.message();
         let (out, parts) = (self.out.len(), self.parts.len());
@@ -111,11 +109,11 @@ impl Encoder {
         Ok(())
     }
 
-    /// Puts the message together whose parts stand from `parts` on and whose bytes from `out` on.
+    /// Assembles the message from the parts from `parts` on and the bytes from `out` on.
     fn finish(&mut self, message: &Message, number: Option<u8>, out: usize, parts: usize) {
         let own = &mut self.parts[parts..];
         if !own.is_sorted_by_key(|part| part.key) {
-            // Stable: of a member that came twice, the last stays last.
+            // A stable sort, so that the last duplicate of a member stays last.
             own.sort_by_key(|part| part.key);
         }
         self.scratch.clear();
@@ -140,7 +138,7 @@ impl Encoder {
         push_varint(&mut self.out, value);
     }
 
-    /// Puts the tag and length of field `number` in front of what was written from `start` on.
+    /// Inserts the tag and length of field `number` before the bytes from `start` on.
     fn wrap(&mut self, number: u8, start: usize) {
         wrap(&mut self.out, number, start);
     }
@@ -158,12 +156,12 @@ pub(super) fn push_varint(out: &mut Vec<u8>, mut value: u64) {
     out.push(value as u8);
 }
 
-/// How many bytes [`push_varint`] writes.
+/// The number of bytes that [`push_varint`] writes.
 pub(super) const fn varint_bytes(value: u64) -> usize {
     (64 - (value | 1).leading_zeros() as usize).div_ceil(7)
 }
 
-/// How long the tag (of a number below 16) and the length of a field of `bytes` are.
+/// The length of a field's tag (for a number below 16) and length prefix.
 const fn field_head_bytes(bytes: usize) -> usize {
     1 + varint_bytes(bytes as u64)
 }
@@ -180,8 +178,7 @@ fn wrap(out: &mut Vec<u8>, number: u8, start: usize) {
     out[start..].rotate_right(head);
 }
 
-/// Writes a message from the parts of its fields, which are sorted, and from zeros where there are
-/// none.
+/// Writes a message from the sorted parts of its fields, adding zero values for absent fields.
 fn write_message(message: &Message, mut parts: &[Part], level: usize, from: &[u8], into: &mut Vec<u8>) {
     let fields = message.fields();
     for &place in message.by_number() {
@@ -202,10 +199,10 @@ fn write_message(message: &Message, mut parts: &[Part], level: usize, from: &[u8
     }
 }
 
-/// What Go writes of a value that was never set.
+/// Writes Go's encoding of an unset value.
 fn write_zero(of: Type, number: u8, into: &mut Vec<u8>) {
     let (wire, zero): (u8, &[u8]) = match of {
-        // `nil` is not written.
+        // Go does not write `nil`.
         Type::Bytes | Type::Strings => return,
         Type::Message(id) => {
             let start = into.len();
@@ -224,7 +221,7 @@ fn write_zero(of: Type, number: u8, into: &mut Vec<u8>) {
     into.extend_from_slice(zero);
 }
 
-/// The outermost object.
+/// The root object.
 struct Root<'e> {
     encoder: &'e mut Encoder,
     id: Id,
@@ -242,10 +239,10 @@ impl<'de> Visitor<'de> for Root<'_> {
     }
 }
 
-/// A member's name; becomes its field and key, or nothing if the message has no such member.
+/// Reads a member's name as its field and key; `None` if the message has no such member.
 struct Member<'e> {
     message: &'static Message,
-    /// Where the next member probably is: members come mostly in Go's order.
+    /// The likely position of the next member: members are usually in Go's order.
     expected: &'e mut usize,
 }
 
@@ -269,7 +266,7 @@ impl<'de> Visitor<'de> for Member<'_> {
     }
 }
 
-/// The field that JSON calls `name`, in the message or in what is embedded in it.
+/// Finds the field with the JSON name `name` in the message or its embedded structs.
 fn find_member(message: &Message, name: &str, expected: &mut usize, level: usize) -> Option<(&'static Field, u32)> {
     let fields = message.fields();
     let shift = 8 * (INLINE_DEPTH_MAX - level);
@@ -293,7 +290,7 @@ fn find_member(message: &Message, name: &str, expected: &mut usize, level: usize
     })
 }
 
-/// All of a field, of any shape.
+/// Reads the value of a field of any shape.
 struct FieldSeed<'e> {
     encoder: &'e mut Encoder,
     field: &'static Field,
@@ -307,7 +304,7 @@ impl<'de> DeserializeSeed<'de> for FieldSeed<'_> {
         match self.field.shape() {
             Shape::Repeated => deserializer.deserialize_any(List { encoder: self.encoder, of, number }),
             Shape::Map => deserializer.deserialize_any(Map { encoder: self.encoder, of, number }),
-            // `null` is as good as nothing.
+            // `null` counts as absent.
             Shape::One | Shape::Pointer | Shape::Inline => {
                 Value { encoder: self.encoder, of, number, null_is_zero: false }.deserialize(deserializer)
             }
@@ -356,8 +353,8 @@ impl<'de> Visitor<'de> for Map<'_> {
         Ok(())
     }
 
-    /// Writes the entries as they come and sorts them by key if they do not come so; of equal keys
-    /// the last counts.
+    /// Writes the entries in order of arrival and sorts them by key if necessary; the last
+    /// duplicate key counts.
     fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<(), A::Error> {
         let Map { encoder, of, number } = self;
         let (base, first) = (encoder.out.len(), encoder.entries.len());
@@ -365,7 +362,7 @@ impl<'de> Visitor<'de> for Map<'_> {
         loop {
             let start = encoder.out.len();
             let Some(key_bytes) = map.next_key_seed(EntryKey(&mut *encoder))? else { break };
-            // Go writes no value for an entry that is `nil` bytes.
+            // Go writes no value for an entry with `nil` bytes.
             map.next_value_seed(Value { encoder: &mut *encoder, of, number: 2, null_is_zero: true })?;
             let inner = encoder.out.len() - start;
             encoder.wrap(number, start);
@@ -396,7 +393,7 @@ impl<'de> Visitor<'de> for Map<'_> {
     }
 }
 
-/// The key of a map's entry, written as its field 1; becomes its length.
+/// Reads the key of a map's entry, written as its field 1; returns its length.
 struct EntryKey<'e>(&'e mut Encoder);
 
 impl<'de> DeserializeSeed<'de> for EntryKey<'_> {
@@ -420,12 +417,12 @@ impl<'de> Visitor<'de> for EntryKey<'_> {
     }
 }
 
-/// One value, written as field `number`.
+/// Reads one value, written as field `number`.
 struct Value<'e> {
     encoder: &'e mut Encoder,
     of: Type,
     number: u8,
-    /// In a list or map `null` is an element all the same.
+    /// In a list or map, `null` is an element.
     null_is_zero: bool,
 }
 
@@ -438,7 +435,7 @@ impl Value<'_> {
         let Value { number, of, .. } = self;
         let fits = i32::try_from(value).is_ok();
         match of {
-            // Negative numbers have ten bytes, in 32 bits too.
+            // Negative numbers take ten bytes, also for 32-bit fields.
             Type::Int64 => self.encoder.push_number(number, value as u64),
             Type::Int32 if fits => self.encoder.push_number(number, value as u64),
             Type::Int32 | Type::IntOrString if !fits => {
@@ -475,7 +472,7 @@ impl Value<'_> {
         };
         let nanos = if self.of == Type::MicroTime { nanos / 1000 * 1000 } else { 0 };
         let start = self.encoder.out.len();
-        // Go's zero time is none.
+        // Go's zero time is not written.
         if seconds != forms::ZERO_TIME_SECONDS || nanos != 0 {
             self.encoder.push_number(1, seconds as u64);
             self.encoder.push_number(2, u64::from(nanos));
@@ -484,7 +481,7 @@ impl Value<'_> {
         Ok(())
     }
 
-    /// JSON inside protobuf stays as it is.
+    /// Copies JSON inside protobuf unchanged.
     fn raw(self, text: &str) {
         let start = self.encoder.out.len();
         if text != "null" {

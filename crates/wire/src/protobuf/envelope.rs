@@ -1,5 +1,5 @@
-//! The envelope around every object: `k8s\0` and a `runtime.Unknown`, which names the object's type
-//! and holds its message (apimachinery `runtime/serializer/protobuf`).
+//! The envelope of every object: `k8s\0` and a `runtime.Unknown` with the object's type and message
+//! (apimachinery `runtime/serializer/protobuf`).
 //!
 //! | field | holds |
 //! |---|---|
@@ -13,22 +13,22 @@ use std::borrow::Cow;
 use super::decode::whole;
 use super::encode::{WIRE_BYTES, push_tag, push_varint, varint_bytes};
 use super::error::DecodeError;
-use super::reader::{Place, Reader, Wire};
+use super::reader::{Reader, ValueRange, Wire};
 use listwatch_k8s_types::{self as types, Id};
 
-/// What a body in Kubernetes' protobuf begins with.
+/// The first bytes of a body in Kubernetes' protobuf.
 pub const MAGIC: &[u8] = b"k8s\0";
 
-/// Content encoding and type, which stand behind the message and are empty.
+/// The empty content encoding and type behind the message.
 pub(super) const TAIL: &[u8] = b"\x1a\0\x22\0";
 
-/// How long an envelope around a message of `raw_bytes` is.
+/// The length of an envelope with a message of `raw_bytes`.
 pub(super) fn bytes(api_version: &str, kind: &str, raw_bytes: usize) -> usize {
     let type_bytes = field_bytes(api_version.len()) + field_bytes(kind.len());
     MAGIC.len() + field_bytes(type_bytes) + field_bytes(raw_bytes) + TAIL.len()
 }
 
-/// What stands before a message of `raw_bytes`, in a buffer with room for a list's metadata.
+/// The bytes before a message of `raw_bytes`, in a buffer with room for a list's metadata.
 pub(super) fn head(api_version: &str, kind: &str, raw_bytes: usize) -> Vec<u8> {
     let mut out = Vec::with_capacity(bytes(api_version, kind, 0) + 128);
     push_envelope_head(&mut out, api_version, kind, raw_bytes);
@@ -45,53 +45,53 @@ fn push_envelope_head(out: &mut Vec<u8>, api_version: &str, kind: &str, raw_byte
     push_head(out, 2, raw_bytes);
 }
 
-/// A whole envelope.
+/// Writes a whole envelope.
 pub(super) fn push(out: &mut Vec<u8>, api_version: &str, kind: &str, raw: &[u8]) {
     push_envelope_head(out, api_version, kind, raw.len());
     out.extend_from_slice(raw);
     out.extend_from_slice(TAIL);
 }
 
-/// Tag and length of a length-delimited field.
+/// Writes the tag and length of a length-delimited field.
 pub(super) fn push_head(out: &mut Vec<u8>, number: u8, bytes: usize) {
     push_tag(out, number, WIRE_BYTES);
     push_varint(out, bytes as u64);
 }
 
-/// How long a length-delimited field with a number below 16 is, with its tag and length.
+/// The length of a length-delimited field with a number below 16, with its tag and length.
 pub(super) const fn field_bytes(bytes: usize) -> usize {
     1 + varint_bytes(bytes as u64) + bytes
 }
 
-/// An envelope, opened; the object's message is not looked at.
+/// A parsed envelope; the object's message is not parsed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Envelope<'a> {
-    /// `apiVersion` of the object.
+    /// The object's `apiVersion`.
     pub api_version: Cow<'a, str>,
-    /// `kind` of the object.
+    /// The object's `kind`.
     pub kind: Cow<'a, str>,
-    pub(super) raw: Place,
+    pub(super) raw: ValueRange,
 }
 
 impl<'a> Envelope<'a> {
-    /// Opens the envelope that a body is.
+    /// Parses the envelope of a body.
     ///
     /// # Errors
-    /// [`DecodeError`] if it is none.
+    /// [`DecodeError`] if the body is not an envelope.
     pub fn parse(body: &'a [u8]) -> Result<Self, DecodeError> {
         Self::read(body, whole(body)?)
     }
 
-    /// Opens the envelope at a place of a body.
-    pub(super) fn read(body: &'a [u8], place: Place) -> Result<Self, DecodeError> {
+    /// Parses the envelope at a position of a body.
+    pub(super) fn read(body: &'a [u8], place: ValueRange) -> Result<Self, DecodeError> {
         let Some(rest) = place.of(body).strip_prefix(MAGIC) else { return Err(DecodeError::NoPrefix) };
         if rest.is_empty() {
             return Err(DecodeError::Empty);
         }
         let start = place.start + MAGIC.len() as u32;
         let mut envelope =
-            Envelope { api_version: "".into(), kind: "".into(), raw: Place { start: place.end, end: place.end } };
-        let mut reader = Reader::new(body, Place { start, ..place });
+            Envelope { api_version: "".into(), kind: "".into(), raw: ValueRange { start: place.end, end: place.end } };
+        let mut reader = Reader::new(body, ValueRange { start, ..place });
         while let Some((number, value)) = bytes_field(&mut reader, "Unknown")? {
             match number {
                 1 => {
@@ -111,16 +111,15 @@ impl<'a> Envelope<'a> {
         Ok(envelope)
     }
 
-    /// The object's message, without its type: a slice of `body`, which must be the body that was
-    /// opened.
+    /// The object's message without its type: a slice of `body`, which must be the parsed body.
     pub fn raw<'b>(&self, body: &'b [u8]) -> &'b [u8] {
         self.raw.of(body)
     }
 
-    /// What is known of the object's type.
+    /// The description of the object's type.
     ///
     /// # Errors
-    /// The envelope names no type, or one without protobuf.
+    /// When the envelope names no type, or one without protobuf.
     pub fn message(&self) -> Result<Id, DecodeError> {
         if self.kind.is_empty() {
             return Err(DecodeError::MissingKind);
@@ -135,8 +134,11 @@ impl<'a> Envelope<'a> {
     }
 }
 
-/// The next field of a message all of whose known fields are length-delimited.
-pub(super) fn bytes_field(reader: &mut Reader<'_>, message: &'static str) -> Result<Option<(u32, Place)>, DecodeError> {
+/// The next field of a message whose known fields are all length-delimited.
+pub(super) fn bytes_field(
+    reader: &mut Reader<'_>,
+    message: &'static str,
+) -> Result<Option<(u32, ValueRange)>, DecodeError> {
     loop {
         let at = reader.position();
         let Some((number, wire)) = reader.tag()? else { return Ok(None) };

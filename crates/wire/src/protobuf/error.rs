@@ -1,17 +1,17 @@
-//! Why a body is no object, and why an object cannot be written as protobuf.
+//! The errors of decoding and encoding protobuf.
 
 use std::fmt;
 
-/// What is wrong with the wire format itself.
+/// An error of the wire format.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Malformed {
-    /// The body, or the message around this place, ends too early.
+    /// The body, or the enclosing message, ends too early.
     Truncated,
-    /// A varint of more than ten bytes.
+    /// A varint has more than ten bytes.
     Varint,
-    /// A field number of zero or beyond 32 bits, or a wire type that does not exist.
+    /// A field number is zero or exceeds 32 bits, or the wire type is unknown.
     Tag,
-    /// The end of a group that was never begun.
+    /// A group ends that was not begun.
     GroupEnd,
 }
 
@@ -26,24 +26,24 @@ impl fmt::Display for Malformed {
     }
 }
 
-/// Why a body could not be read. The sender is at fault, and sending it again will not help; a
-/// server answers 400.
+/// The error of an undecodable body. It is the sender's fault and retrying is useless; a server
+/// returns 400.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum DecodeError {
-    /// The body has no `k8s\0` in front.
+    /// The body does not begin with `k8s\0`.
     #[error("provided data does not appear to be a protobuf message, expected prefix [107 56 115 0]")]
     NoPrefix,
     /// Nothing follows the prefix.
     #[error("empty body")]
     Empty,
-    /// The envelope does not say of which kind the object is.
+    /// The envelope has no kind.
     #[error("Object 'Kind' is missing in the envelope")]
     MissingKind,
-    /// The envelope does not say of which version the object is.
+    /// The envelope has no version.
     #[error("Object 'apiVersion' is missing in the envelope")]
     MissingVersion,
-    /// A kind that has no protobuf: not built in, or not served.
+    /// The kind has no protobuf: it is not built in, or not served.
     #[error("no kind \"{kind}\" is registered for version \"{api_version}\"")]
     UnknownKind {
         /// `apiVersion` of the envelope.
@@ -51,38 +51,38 @@ pub enum DecodeError {
         /// `kind` of the envelope.
         kind: String,
     },
-    /// The wire format is broken.
+    /// The wire format is invalid.
     #[error("proto: {what} at byte {at}")]
     Malformed {
-        /// Position in the body.
+        /// The position in the body.
         at: usize,
-        /// What is wrong there.
+        /// The problem.
         what: Malformed,
     },
-    /// A field is written as another type than its own.
+    /// A field has another wire type than its own.
     #[error("proto: wrong wireType = {found} for field {field} of {message} at byte {at}")]
     WrongType {
-        /// Position in the body.
+        /// The position in the body.
         at: usize,
         /// The message's name.
         message: &'static str,
-        /// The field's name in JSON.
+        /// The field's JSON name.
         field: &'static str,
         /// The wire type that was found.
         found: u8,
     },
-    /// A value that has no JSON.
+    /// A value has no JSON representation.
     #[error("{why} at byte {at}")]
     InvalidValue {
-        /// Position in the body.
+        /// The position in the body.
         at: usize,
-        /// What is wrong with it.
+        /// The problem.
         why: String,
     },
     /// Messages are nested more deeply than [`super::DEPTH_MAX`].
     #[error("proto: nested more than {} levels deep at byte {at}", super::DEPTH_MAX)]
     TooDeep {
-        /// Position in the body.
+        /// The position in the body.
         at: usize,
     },
     /// The object's JSON would be far longer than the body; see [`super::json_limit_bytes`].
@@ -93,47 +93,47 @@ pub enum DecodeError {
     },
 }
 
-/// Why an object could not be written.
+/// The error of an unencodable object.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum EncodeError {
-    /// A kind that has no protobuf, e.g. a custom resource. A server answers 406 instead of asking.
+    /// The kind has no protobuf, e.g. a custom resource. A server returns 406 instead.
     #[error("no kind \"{kind}\" is registered for version \"{api_version}\"")]
     UnknownKind {
-        /// `apiVersion` asked for.
+        /// The requested `apiVersion`.
         api_version: String,
-        /// `kind` asked for.
+        /// The requested `kind`.
         kind: String,
     },
-    /// The object is no JSON, or a member is not of its type. Whoever let the object in is at fault;
-    /// kube-apiserver answers 400 to such an object.
+    /// The object is not JSON, or a member has the wrong type. The component that accepted the
+    /// object is at fault; kube-apiserver returns 400 for such an object.
     #[error("member {path:?} of {message}: {why}")]
     Mismatch {
-        /// The message whose member it is.
+        /// The message of the member.
         message: &'static str,
-        /// The member, by its names from the outermost object on, e.g. `spec.containers.env.name`.
+        /// The path of the member, e.g. `spec.containers.env.name`.
         path: String,
-        /// What was expected and found, with line and column.
+        /// The expected and the found type, with line and column.
         why: String,
     },
-    /// An item of a list is no envelope.
+    /// An item of a list is not an envelope.
     #[error("item {index} of a list is no encoded object: {why}")]
     Item {
-        /// Its place in the list.
+        /// The item's index in the list.
         index: usize,
-        /// What is wrong with it.
+        /// The problem.
         why: DecodeError,
     },
-    /// An object of a list cannot be written.
+    /// An object of a list is unencodable.
     #[error("item {index} of a list: {why}")]
     ListItem {
-        /// Its place in the list.
+        /// The object's index in the list.
         index: usize,
-        /// Why it cannot.
+        /// The object's error.
         why: Box<EncodeError>,
     },
-    /// A list's objects were others when they were sent than when they were measured: the iterator
-    /// that was given for them does not repeat itself. What was sent so far is of no use.
+    /// The list's iterator returned other objects for sending than for measuring. The sent bytes
+    /// are unusable.
     #[error("the items of a list changed while they were written")]
     ListChanged,
 }

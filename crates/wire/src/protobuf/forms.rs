@@ -1,5 +1,5 @@
-//! Text of values that protobuf and JSON write differently: strings, numbers, times, base64, and
-//! JSON inside protobuf. Everything is printed as Go prints it.
+//! Converts values that protobuf and JSON represent differently: strings, numbers, times, base64,
+//! and JSON inside protobuf. The output equals Go's.
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
@@ -7,12 +7,12 @@ use serde::de::IgnoredAny;
 use time::format_description::well_known::Rfc3339;
 use time::{OffsetDateTime, UtcOffset};
 
-/// Unix time of Go's zero time, 0001-01-01T00:00:00Z, which stands for "none".
+/// Unix time of Go's zero time, 0001-01-01T00:00:00Z, which means "no time".
 pub(super) const ZERO_TIME_SECONDS: i64 = -62_135_596_800;
 
 const HEX: &[u8; 16] = b"0123456789abcdef";
 
-/// A JSON string with Go's escapes, which include `<`, `>`, `&`, U+2028 and U+2029. What is not
+/// Writes a JSON string with Go's escapes, which include `<`, `>`, `&`, U+2028 and U+2029. Invalid
 /// UTF-8 becomes U+FFFD.
 pub(crate) fn push_string(out: &mut Vec<u8>, text: &[u8]) {
     let lossy;
@@ -65,7 +65,7 @@ fn push_unicode_escape(out: &mut Vec<u8>, byte: u8) {
     out.push(HEX[usize::from(byte & 15)]);
 }
 
-/// A whole number.
+/// Writes an integer.
 pub(crate) fn push_integer(out: &mut Vec<u8>, value: i64) {
     let mut digits = [0; 20];
     let mut at = digits.len();
@@ -84,8 +84,8 @@ pub(crate) fn push_integer(out: &mut Vec<u8>, value: i64) {
     out.extend_from_slice(&digits[at..]);
 }
 
-/// A number as ES6 and Go print it: plain between 1e-6 and 1e21, with an exponent outside. `false`
-/// for what JSON cannot say.
+/// Writes a number as ES6 and Go do: without exponent between 1e-6 and 1e21. Returns `false` for a
+/// number that JSON cannot represent.
 pub(crate) fn push_double(out: &mut Vec<u8>, value: f64) -> bool {
     if !value.is_finite() {
         return false;
@@ -101,7 +101,7 @@ pub(crate) fn push_double(out: &mut Vec<u8>, value: f64) -> bool {
     true
 }
 
-/// Bytes as a JSON string of base64.
+/// Writes bytes as a JSON string of base64.
 pub(crate) fn push_base64(out: &mut Vec<u8>, bytes: &[u8]) {
     out.push(b'"');
     let start = out.len();
@@ -111,7 +111,7 @@ pub(crate) fn push_base64(out: &mut Vec<u8>, bytes: &[u8]) {
     out.push(b'"');
 }
 
-/// Bytes of a JSON string of base64; line breaks inside are passed over, as in Go.
+/// Decodes a base64 string; line breaks are ignored, as in Go.
 pub(super) fn read_base64(text: &str) -> Option<Vec<u8>> {
     if text.contains(['\r', '\n']) {
         return STANDARD.decode(text.replace(['\r', '\n'], "")).ok();
@@ -119,7 +119,7 @@ pub(super) fn read_base64(text: &str) -> Option<Vec<u8>> {
     STANDARD.decode(text).ok()
 }
 
-/// A time in UTC as a JSON string, with six digits behind the second if `micros` are given.
+/// Writes a UTC time as a JSON string, with six fractional digits if `micros` are given. Returns
 /// `false` for a year outside of 1 to 9999.
 pub(crate) fn push_time(out: &mut Vec<u8>, seconds: i64, micros: Option<u32>) -> bool {
     let Ok(time) = OffsetDateTime::from_unix_timestamp(seconds) else { return false };
@@ -146,7 +146,7 @@ pub(crate) fn push_time(out: &mut Vec<u8>, seconds: i64, micros: Option<u32>) ->
     true
 }
 
-/// Seconds and nanoseconds of an RFC 3339 time; `None` if it is none.
+/// Parses an RFC 3339 time to seconds and nanoseconds; `None` if invalid.
 pub(crate) fn read_time(text: &str) -> Option<(i64, u32)> {
     let time = OffsetDateTime::parse(text, &Rfc3339).ok()?.to_offset(UtcOffset::UTC);
     Some((time.unix_timestamp(), time.nanosecond()))
@@ -158,14 +158,14 @@ fn digits_into(out: &mut Vec<u8>, value: u32, count: u32) {
     }
 }
 
-/// JSON text as Go prints JSON inside JSON: without space between its parts, and with `<`, `>`, `&`,
-/// U+2028 and U+2029 escaped.
+/// Writes JSON as Go prints JSON inside JSON: without whitespace, and with `<`, `>`, `&`, U+2028
+/// and U+2029 escaped.
 ///
 /// # Errors
-/// The reason for which it is no JSON, or that it is nested more than `depth` levels deep.
+/// The syntax error, or that the JSON is nested more than `depth` levels deep.
 pub(super) fn push_raw_json(out: &mut Vec<u8>, text: &[u8], depth: usize) -> Result<(), String> {
     serde_json::from_slice::<IgnoredAny>(text).map_err(|error| error.to_string())?;
-    // Strings are skipped without being read by `IgnoredAny`; JSON is UTF-8.
+    // `IgnoredAny` skips strings without validation, but JSON must be UTF-8.
     std::str::from_utf8(text).map_err(|error| error.to_string())?;
     let (mut in_string, mut escaped, mut from, mut open) = (false, false, 0, 0_usize);
     for (at, &byte) in text.iter().enumerate() {
@@ -227,7 +227,7 @@ mod tests {
     }
 
     #[test]
-    fn strings_are_escaped_as_go_escapes_them() {
+    fn strings_are_escaped_as_in_go() {
         for (text, expected) in [
             (&b""[..], r#""""#),
             (b"plain", r#""plain""#),
@@ -243,7 +243,7 @@ mod tests {
     }
 
     #[test]
-    fn numbers_are_printed_as_go_prints_them() {
+    fn numbers_are_formatted_as_in_go() {
         for (value, expected) in [(0, "0"), (7, "7"), (-10, "-10"), (i64::MIN, "-9223372036854775808")] {
             assert_eq!(printed(|out| push_integer(out, value)), expected);
         }
@@ -264,7 +264,7 @@ mod tests {
     }
 
     #[test]
-    fn times_have_seconds_or_six_digits() {
+    fn times_have_whole_seconds_or_six_digits() {
         for (seconds, micros, expected) in [
             (0, None, r#""1970-01-01T00:00:00Z""#),
             (1_717_243_445, None, r#""2024-06-01T12:04:05Z""#),
@@ -288,7 +288,7 @@ mod tests {
     }
 
     #[test]
-    fn json_inside_is_checked_and_made_compact() {
+    fn embedded_json_is_validated_and_compacted() {
         for (text, expected) in [
             ("{}", Some("{}")),
             ("{ \"a b\" :\n[1, \"x \\\" y\"] }", Some(r#"{"a b":[1,"x \" y"]}"#)),
@@ -309,7 +309,7 @@ mod tests {
     }
 
     #[test]
-    fn base64_goes_both_ways() {
+    fn base64_round_trips() {
         for bytes in [&b""[..], b"a", b"ab", b"abc", b"\x00\xff"] {
             let text = printed(|out| push_base64(out, bytes));
             assert_eq!(read_base64(text.trim_matches('"')).as_deref(), Some(bytes));

@@ -1,13 +1,12 @@
-//! List bodies around items that are encoded already: `ListMeta`, then each item's message without
-//! its envelope.
+//! List bodies from encoded items: `ListMeta`, then each item's message without its envelope.
 //!
 //! ```text
 //!   k8s\0 Unknown{ TypeMeta, raw: │ ListMeta │ 2 len item │ 2 len item │ … │ }
 //!   └────────────── list_head ───────────────┘ └ push_item ┘               └ LIST_TAIL
 //! ```
 //!
-//! The head says how long the whole list is. [`ListBody`] writes a list from the JSON of its objects
-//! without ever holding all of it; [`encode_list`] writes one from envelopes that are there.
+//! The head contains the length of the whole list. [`ListBody`] writes a list from the JSON of its
+//! objects without holding all of it; [`encode_list`] writes one from existing envelopes.
 
 use bytes::Bytes;
 use listwatch_meta::Object;
@@ -19,23 +18,23 @@ use super::envelope::{Envelope, TAIL, field_bytes, head, push_head};
 use crate::list::{CHUNK_BYTES, ListMeta};
 use listwatch_k8s_types::{Id, Shape, Type};
 
-/// What stands behind the last item of a list.
+/// The bytes behind the last item of a list.
 pub const LIST_TAIL: &[u8] = TAIL;
 
-/// The bytes that an item of `raw_bytes` takes in a list, with its tag and length.
+/// The bytes of an item of `raw_bytes` in a list, with its tag and length.
 pub(crate) const fn item_bytes(raw_bytes: usize) -> usize {
     field_bytes(raw_bytes)
 }
 
-/// What stands before the first item of a list whose items take `items_bytes` in all, each counted
+/// The bytes before the first item of a list whose items have `items_bytes` in total, each counted
 /// with [`item_bytes`].
 ///
 /// # Errors
-/// [`EncodeError::UnknownKind`] for a list that has no protobuf.
+/// [`EncodeError::UnknownKind`] for a list without protobuf.
 pub fn list_head(meta: &ListMeta, items_bytes: usize) -> Result<Vec<u8>, EncodeError> {
     encodable(&meta.api_version, &meta.kind)?;
     let (version, token) = (&meta.resource_version, &meta.continue_token);
-    // A negative count has ten bytes, as every varint of 64 bits.
+    // A negative count takes ten bytes, as every 64-bit varint.
     let remaining = meta.remaining_item_count.map(|count| count as u64);
     let shard = Some(&meta.shard_selector).filter(|selector| !selector.is_empty());
     let meta_bytes = field_bytes(0)
@@ -45,7 +44,7 @@ pub fn list_head(meta: &ListMeta, items_bytes: usize) -> Result<Vec<u8>, EncodeE
         + shard.map_or(0, |selector| field_bytes(field_bytes(selector.len())));
     let mut out = head(&meta.api_version, &meta.kind, field_bytes(meta_bytes) + items_bytes);
     push_head(&mut out, 1, meta_bytes);
-    // `selfLink` is gone, but Go still writes it.
+    // `selfLink` was removed, but Go still writes it.
     push_head(&mut out, 1, 0);
     for (number, text) in [(2, version), (3, token)] {
         push_head(&mut out, number, text.len());
@@ -63,22 +62,22 @@ pub fn list_head(meta: &ListMeta, items_bytes: usize) -> Result<Vec<u8>, EncodeE
     Ok(out)
 }
 
-/// What stands before an item of `raw_bytes`.
+/// Writes the bytes before an item of `raw_bytes`.
 pub(crate) fn push_item_head(out: &mut Vec<u8>, raw_bytes: usize) {
     push_head(out, 2, raw_bytes);
 }
 
-/// An item: its message as [`Envelope::raw`] gives it.
+/// Writes an item: its message as returned by [`Envelope::raw`].
 pub fn push_item(out: &mut Vec<u8>, raw: &[u8]) {
     push_item_head(out, raw.len());
     out.extend_from_slice(raw);
 }
 
-/// A list of objects that are encoded already, each in its envelope; every object is copied once.
+/// Encodes a list of objects in envelopes; every object is copied once.
 ///
 /// # Errors
-/// [`EncodeError::UnknownKind`] for a list that has no protobuf, [`EncodeError::Item`] for an item that
-/// is no envelope.
+/// [`EncodeError::UnknownKind`] for a list without protobuf, [`EncodeError::Item`] for an item that
+/// is not an envelope.
 pub fn encode_list<I: AsRef<[u8]>>(meta: &ListMeta, envelopes: &[I]) -> Result<Vec<u8>, EncodeError> {
     let mut raws = Vec::with_capacity(envelopes.len());
     for (index, envelope) in envelopes.iter().enumerate() {
@@ -94,22 +93,22 @@ pub fn encode_list<I: AsRef<[u8]>>(meta: &ListMeta, envelopes: &[I]) -> Result<V
     Ok(out)
 }
 
-/// How many bytes of encoded items a [`ListBody`] keeps between measuring and sending. A list up to
-/// this size is encoded once; of a longer one, what comes behind is encoded a second time, because
-/// its length has to be known before its first byte is sent.
+/// Bytes of encoded items that a [`ListBody`] keeps between measuring and sending. A list up to
+/// this size is encoded once. Further items of a longer list are encoded twice, because the length
+/// must be known before the first byte is sent.
 pub const LIST_KEPT_BYTES: usize = 256 << 10;
 
-/// How much JSON [`ListBody::measure`] reads in one call: a few milliseconds' work.
+/// JSON bytes that [`ListBody::measure`] reads in one call: a few milliseconds of work.
 pub const MEASURE_STEP_BYTES: usize = 1 << 20;
 
-/// The body of a list, chunk by chunk, from the JSON of its objects.
+/// The body of a list in chunks, from the JSON of its objects.
 ///
-/// A protobuf list says how long it is before its first item. So all items are encoded once to
-/// measure them ([`ListBody::measure`], which is where an object that is none of its kind is found:
-/// before anything was sent), and then sent. Memory is bounded by [`LIST_KEPT_BYTES`], a chunk of
-/// [`CHUNK_BYTES`] and the largest object, whatever the list's length.
+/// A protobuf list contains its length before its first item. So all items are first encoded to
+/// measure them ([`ListBody::measure`]), and an object of another kind is detected before anything
+/// is sent. Memory is bounded by [`LIST_KEPT_BYTES`], a chunk of [`CHUNK_BYTES`] and the largest
+/// object, whatever the list's length.
 ///
-/// `items` is cloned and walked twice; both walks have to give the same objects.
+/// `items` is cloned and iterated twice; both iterations must return the same objects.
 ///
 /// # Example
 /// ```
@@ -138,37 +137,37 @@ pub struct ListBody<I> {
     encoder: Encoder,
     chunk_bytes: usize,
     kept_bytes: usize,
-    /// Items as they stand in the body; all that are measured, while they fit.
+    /// Encoded items for the body; all measured ones, while they fit.
     kept: Vec<u8>,
 }
 
 #[derive(Debug)]
 enum State<I> {
-    /// The items from the first one that is not kept on, and what is left of the first walk.
+    /// The first item that is not kept, and the rest of the first iteration.
     Measuring {
         unkept: I,
         walk: I,
         index: usize,
         items_bytes: usize,
-        /// An item did not fit: none behind it is kept either.
+        /// An item did not fit, so no later one is kept either.
         full: bool,
     },
     Sending {
-        /// What goes out next: the head and what was kept.
+        /// The next chunk: the head and the kept items.
         next: Bytes,
         walk: I,
-        /// Bytes of items still to come from the walk.
+        /// Bytes of the remaining items.
         rest_bytes: usize,
     },
     Done,
 }
 
 impl<I: Iterator<Item = Object> + Clone> ListBody<I> {
-    /// The body of a list with these items. What an item is follows from the list's kind: a
+    /// Creates the body of a list with these items. The list's kind determines the items: a
     /// `PartialObjectMetadataList` (of `meta.k8s.io/v1`) is written from whole objects of any kind.
     ///
     /// # Errors
-    /// [`EncodeError::UnknownKind`] for a list that has no protobuf.
+    /// [`EncodeError::UnknownKind`] for a list without protobuf.
     pub fn new(meta: &ListMeta, items: I) -> Result<Self, EncodeError> {
         ListBody::with_limits(meta, items, CHUNK_BYTES, LIST_KEPT_BYTES)
     }
@@ -188,12 +187,12 @@ impl<I: Iterator<Item = Object> + Clone> ListBody<I> {
         Ok(ListBody { meta: meta.clone(), item, state, encoder, chunk_bytes: chunk_bytes.max(1), kept_bytes, kept })
     }
 
-    /// Measures on, about [`MEASURE_STEP_BYTES`] of JSON; `true` when the list's length is known and
-    /// chunks can be taken. Taking a chunk earlier measures all that is left at once.
+    /// Measures about [`MEASURE_STEP_BYTES`] of JSON; `true` when the list's length is known and
+    /// chunks can be taken. Taking a chunk earlier measures all remaining items at once.
     ///
     /// # Errors
-    /// [`EncodeError::ListItem`] for an object that is none of its kind. Final: nothing was sent yet,
-    /// so a server answers 500.
+    /// [`EncodeError::ListItem`] for an object of another kind. Nothing was sent yet, so a server
+    /// returns 500.
     pub fn measure(&mut self) -> Result<bool, EncodeError> {
         let State::Measuring { unkept, walk, index, items_bytes, full } = &mut self.state else { return Ok(true) };
         let mut read = 0;
@@ -226,7 +225,7 @@ impl<I: Iterator<Item = Object> + Clone> ListBody<I> {
         Ok(false)
     }
 
-    /// How long the whole body is, once it is measured and until the first chunk is taken.
+    /// The length of the whole body, after measuring and until the first chunk is taken.
     pub fn body_bytes(&self) -> Option<usize> {
         match &self.state {
             State::Sending { next, rest_bytes, .. } => Some(next.len() + rest_bytes + LIST_TAIL.len()),
@@ -274,7 +273,7 @@ fn item_of(list: Id) -> Option<Id> {
 impl<I: Iterator<Item = Object> + Clone> Iterator for ListBody<I> {
     type Item = Result<Bytes, EncodeError>;
 
-    /// The next chunk; never empty. After an error there is none.
+    /// The next chunk; never empty. No chunk follows an error.
     fn next(&mut self) -> Option<Self::Item> {
         let next = self.next_chunk();
         if next.is_err() {

@@ -1,4 +1,5 @@
-//! Kubernetes' protobuf, for every built-in kind: bytes of one encoding to bytes of the other.
+//! Kubernetes' protobuf encoding of every built-in kind: converts bytes of protobuf to JSON and
+//! back.
 //!
 //! ```text
 //!   request body   k8s\0 Unknown{apiVersion, kind, raw} ── decode ──▶ {"kind":…,"apiVersion":…,"metadata":…
@@ -9,28 +10,28 @@
 //!                                                       ◀─ watch_frame ── an envelope
 //! ```
 //!
-//! # What a server answers with
+//! # Responses of a server
 //!
-//! | answer | made by |
+//! | response | made by |
 //! |---|---|
 //! | an object | [`encode()`] with its `apiVersion` and `kind` |
 //! | an object's metadata | [`encode()`] of the whole object as `("meta.k8s.io/v1", "PartialObjectMetadata")` |
-//! | a Status: an error, a delete's answer | [`status`] |
-//! | a list, whole or of metadata | [`ListBody`], which holds no more than a named part of it |
+//! | a Status: an error or the result of a delete | [`status`] |
+//! | a list, whole or of metadata | [`ListBody`], which holds a bounded part of it |
 //! | ADDED, MODIFIED, DELETED | [`event_frame`], once per event and view |
 //! | BOOKMARK | [`bookmark_frame`] |
 //! | ERROR, at the end of a stream | [`error_frame`] |
 //! | each of these frames on a WebSocket | [`message_of_frame`] of it, as a binary message |
 //!
-//! A Table has no protobuf (406), nor has a custom resource, of which metadata can be shown all the same.
-//! `Content-Type` comes from [`crate::media_type::Negotiated::content_type`].
+//! A Table has no protobuf (406), nor has a custom resource, except for its metadata.
+//! [`crate::media_type::Negotiated::content_type`] returns the `Content-Type`.
 //!
-//! Inside this project an object is its JSON. What protobuf needs beyond it is a table of facts
-//! ([`listwatch_k8s_types`]); there is no type, no reflection and no tree in between.
+//! Inside this project an object is its JSON. The additional facts for protobuf are a table
+//! ([`listwatch_k8s_types`]); there is no type, reflection or tree in between.
 //!
-//! The outcome is that of Go, whose rules differ from those of other protobuf libraries: values that
-//! are no pointers are always written, even if zero; `kind` and `apiVersion` travel in the envelope
-//! only; a list cannot be told from an empty one.
+//! The output equals Go's, whose rules differ from those of other protobuf libraries: values that
+//! are not pointers are always written, even if zero; `kind` and `apiVersion` are in the envelope
+//! only; an absent list equals an empty one.
 //!
 //! # Example
 //! ```
@@ -64,39 +65,39 @@ pub use watch::{WatchMessage, bookmark_frame, error_frame, event_frame, message_
 /// The media type.
 pub const MEDIA_TYPE: &str = "application/vnd.kubernetes.protobuf";
 
-/// How deeply objects and lists may be nested in the JSON of a body. Deeper ones are refused: what
-/// reads JSON afterwards stops at 128.
+/// Maximum nesting of objects and lists in the JSON of a body. Deeper ones are rejected, because
+/// later JSON readers stop at 128.
 pub const DEPTH_MAX: usize = 100;
 
-/// The most bytes the JSON of a body of `body_bytes` may have. Real objects become about twice as
-/// long; but two bytes can stand for an empty container, of which Go prints thirty. A body that
-/// would become longer is refused.
+/// Maximum bytes of the JSON of a body with `body_bytes`. Real objects become about twice as long,
+/// but two bytes can encode an empty container, for which Go prints thirty. A longer result is
+/// rejected.
 pub const fn json_limit_bytes(body_bytes: usize) -> usize {
     body_bytes.saturating_mul(8).saturating_add(64 << 10)
 }
 
-/// An object read from protobuf.
+/// A decoded object.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Decoded {
-    /// `apiVersion`, as the envelope says.
+    /// The envelope's `apiVersion`.
     pub api_version: String,
-    /// `kind`, as the envelope says.
+    /// The envelope's `kind`.
     pub kind: String,
-    /// The object as Go would print it, without a newline.
+    /// The object as Go prints it, without a newline.
     pub json: Vec<u8>,
 }
 
-/// Writes an object's JSON as a body: the envelope, and inside it the message of the kind.
+/// Encodes an object's JSON as a body: the envelope with the kind's message.
 ///
-/// Members that the kind does not have are passed over, so a `PartialObjectMetadata` (of
-/// `meta.k8s.io/v1`) is written from the whole object; so are `kind` and `apiVersion`, which the
-/// arguments give. What Go always writes and the JSON lacks is filled in, so a bookmark needs nothing
-/// but its metadata. Numbers, times and base64 have to be what Kubernetes accepts.
+/// Unknown members are skipped, so that a `PartialObjectMetadata` (of `meta.k8s.io/v1`) can be
+/// written from the whole object. `kind` and `apiVersion` come from the arguments. Values that Go
+/// always writes are added, so that a bookmark needs only its metadata. Numbers, times and base64
+/// must be valid for Kubernetes.
 ///
-/// One pass over the JSON; a handful of buffers are allocated, whatever the object's size.
+/// The JSON is read once; the number of allocated buffers does not depend on the object's size.
 ///
 /// # Errors
-/// [`EncodeError`]: a kind without protobuf, or an object that is none of its kind.
+/// [`EncodeError`] for a kind without protobuf, or an object of another kind.
 pub fn encode(api_version: &str, kind: &str, json: &[u8]) -> Result<Vec<u8>, EncodeError> {
     let raw = encode::object(encodable(api_version, kind)?, json)?;
     let mut body = Vec::with_capacity(envelope::bytes(api_version, kind, raw.len()));
@@ -109,13 +110,13 @@ fn encodable(api_version: &str, kind: &str) -> Result<Id, EncodeError> {
     message_of(api_version, kind).ok_or_else(unknown)
 }
 
-/// Reads a body: the envelope, and inside it an object of a built-in kind.
+/// Decodes a body: the envelope and an object of a built-in kind.
 ///
-/// Unknown fields are passed over, as a server does with fields of a newer client.
+/// Unknown fields are skipped, as a server does with fields of a newer client.
 ///
 /// # Errors
-/// [`DecodeError`]; the sender is at fault. Broken bytes never panic, and never need more memory than
-/// [`json_limit_bytes`] allows.
+/// [`DecodeError`], which is the sender's fault. Invalid bytes never panic, and never need more
+/// memory than [`json_limit_bytes`].
 pub fn decode(body: &[u8]) -> Result<Decoded, DecodeError> {
     let envelope = Envelope::parse(body)?;
     let json = decode::object(body, &envelope, envelope.message()?)?;

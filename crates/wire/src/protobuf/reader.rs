@@ -1,10 +1,10 @@
-//! Reading protobuf's wire format: tags, varints, lengths, and passing over what is not known.
+//! Reads protobuf's wire format: tags, varints, lengths, and unknown fields.
 //!
-//! A reader is a window into the whole body, so that an error's position is one in the body.
+//! A reader is a window into the whole body, so that errors have positions in the body.
 
 use super::error::{DecodeError, Malformed};
 
-/// How a value is written; the low three bits of a tag.
+/// The wire type: the low three bits of a tag.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub(super) enum Wire {
@@ -16,14 +16,14 @@ pub(super) enum Wire {
     Fixed32 = 5,
 }
 
-/// A value's place in the body: behind its tag, and for [`Wire::Bytes`] behind its length.
+/// The position of a value in the body: behind its tag, and for [`Wire::Bytes`] behind its length.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Place {
+pub(super) struct ValueRange {
     pub(super) start: u32,
     pub(super) end: u32,
 }
 
-impl Place {
+impl ValueRange {
     pub(super) fn of(self, body: &[u8]) -> &[u8] {
         body.get(self.start as usize..self.end as usize).unwrap_or_default()
     }
@@ -32,17 +32,17 @@ impl Place {
 /// The longest varint: ten groups of seven bits.
 const VARINT_BYTES_MAX: usize = 10;
 
-/// A window into a body that is read from its start to its end.
+/// A window into a body, read from its start to its end.
 #[derive(Clone, Debug)]
 pub(super) struct Reader<'a> {
-    /// The body up to the window's end.
+    /// The body up to the end of the window.
     body: &'a [u8],
     at: usize,
 }
 
 impl<'a> Reader<'a> {
-    /// Reads `place` of a body. Bodies of 4 GiB and more are refused before.
-    pub(super) fn new(body: &'a [u8], place: Place) -> Self {
+    /// Creates a reader of `place` in a body. Bodies of 4 GiB and more are rejected before.
+    pub(super) fn new(body: &'a [u8], place: ValueRange) -> Self {
         Reader { body: body.get(..place.end as usize).unwrap_or(body), at: place.start as usize }
     }
 
@@ -64,7 +64,7 @@ impl<'a> Reader<'a> {
         }
         let mut value = 0;
         for (group, &byte) in rest.iter().take(VARINT_BYTES_MAX).enumerate() {
-            // The tenth group holds one bit; as in Go, what does not fit is dropped.
+            // The tenth group has one bit; as in Go, excess bits are dropped.
             value |= u64::from(byte & 0x7f) << (7 * group);
             if byte < 0x80 {
                 self.at += group + 1;
@@ -74,7 +74,7 @@ impl<'a> Reader<'a> {
         Err(self.error(if rest.len() < VARINT_BYTES_MAX { Malformed::Truncated } else { Malformed::Varint }))
     }
 
-    /// The next field's number and wire type, or `None` at the end of the window.
+    /// Reads the next field's number and wire type, or `None` at the end of the window.
     pub(super) fn tag(&mut self) -> Result<Option<(u32, Wire)>, DecodeError> {
         if self.at >= self.body.len() {
             return Ok(None);
@@ -96,8 +96,8 @@ impl<'a> Reader<'a> {
         }
     }
 
-    /// Passes over a value and says where it is.
-    pub(super) fn value(&mut self, wire: Wire) -> Result<Place, DecodeError> {
+    /// Skips a value and returns its position.
+    pub(super) fn value(&mut self, wire: Wire) -> Result<ValueRange, DecodeError> {
         let start = match wire {
             Wire::Bytes => {
                 let len = self.varint()?;
@@ -125,7 +125,7 @@ impl<'a> Reader<'a> {
             }
             Wire::GroupEnd => return Err(self.error(Malformed::GroupEnd)),
         };
-        Ok(Place { start: start as u32, end: self.at as u32 })
+        Ok(ValueRange { start: start as u32, end: self.at as u32 })
     }
 
     fn advance(&mut self, len: u64) -> Result<(), DecodeError> {
@@ -136,7 +136,7 @@ impl<'a> Reader<'a> {
         Ok(())
     }
 
-    /// Passes over an (obsolete) group; groups inside are counted, so the stack stays flat.
+    /// Skips an (obsolete) group. Nested groups are counted without recursion.
     fn group(&mut self) -> Result<(), DecodeError> {
         let mut open = 1_usize;
         while open > 0 {
@@ -155,13 +155,13 @@ impl<'a> Reader<'a> {
 
 #[cfg(test)]
 mod tests {
-    use super::{Place, Reader, Wire};
+    use super::{Reader, ValueRange, Wire};
     use crate::protobuf::error::{DecodeError, Malformed};
 
     type Fields<'a> = Vec<(u32, Wire, &'a [u8])>;
 
     fn read(body: &[u8]) -> Result<Fields<'_>, DecodeError> {
-        let mut reader = Reader::new(body, Place { start: 0, end: body.len() as u32 });
+        let mut reader = Reader::new(body, ValueRange { start: 0, end: body.len() as u32 });
         let mut fields = Vec::new();
         while let Some((number, wire)) = reader.tag()? {
             fields.push((number, wire, reader.value(wire)?.of(body)));
@@ -170,7 +170,7 @@ mod tests {
     }
 
     #[test]
-    fn fields_are_cut_out_of_a_body() {
+    fn reader_returns_the_fields_of_a_body() {
         for (body, expected) in [
             (&b""[..], vec![]),
             (b"\x08\x96\x01", vec![(1, Wire::Varint, &b"\x96\x01"[..])]),
@@ -191,7 +191,7 @@ mod tests {
     }
 
     #[test]
-    fn broken_bodies_are_told_with_their_place() {
+    fn broken_body_fails_with_its_position() {
         for (body, at, what) in [
             (&b"\x0a"[..], 1, Malformed::Truncated),
             (b"\x0a\x05abc", 2, Malformed::Truncated),

@@ -1,5 +1,5 @@
-//! Watch events in protobuf: a length of four bytes, and a `WatchEvent` without an envelope of its
-//! own, around the object's envelope.
+//! Watch events in protobuf: a length of four bytes, and a `WatchEvent` without its own envelope
+//! around the object's envelope.
 //!
 //! ```text
 //!   00 00 00 d7 │ 1 "ADDED" │ 2 { 1 { k8s\0 … } } │
@@ -20,18 +20,18 @@ use crate::event::{Bookmark, EventKind};
 /// Bytes of the length in front of a message.
 const LENGTH_BYTES: usize = 4;
 
-/// A frame of a watch stream: what happened, and the object in its envelope.
+/// A frame of a watch stream: the event type, and the object in its envelope.
 ///
-/// The envelope is copied once; the frame is then shared by every watcher. Its message for a
-/// WebSocket is [`message_of_frame`]. An envelope of 4 GiB cannot be framed; the store's limits are
-/// far below.
+/// The envelope is copied once; all watchers then share the frame. [`message_of_frame`] returns its
+/// message for a WebSocket. An envelope of 4 GiB cannot be framed; the store's limits are far
+/// below.
 pub fn watch_frame(kind: EventKind, envelope: &[u8]) -> Bytes {
     let mut frame = frame_head(kind, envelope.len());
     frame.extend_from_slice(envelope);
     frame.into()
 }
 
-/// Everything before the envelope, in a buffer with room for it.
+/// The bytes before the envelope, in a buffer with room for it.
 fn frame_head(kind: EventKind, envelope_bytes: usize) -> Vec<u8> {
     let kind = kind.as_str();
     let object_bytes = field_bytes(envelope_bytes);
@@ -45,14 +45,14 @@ fn frame_head(kind: EventKind, envelope_bytes: usize) -> Vec<u8> {
     frame
 }
 
-/// A frame of a watch stream, from an object's JSON: [`super::encode()`] and [`watch_frame`] with one
-/// copy less.
+/// A frame of a watch stream from an object's JSON: [`super::encode()`] and [`watch_frame`] with
+/// one copy less.
 ///
-/// For ADDED, MODIFIED and DELETED these are the object's own type and JSON. Of an object of any
-/// kind, `("meta.k8s.io/v1", "PartialObjectMetadata")` shows the metadata.
+/// For ADDED, MODIFIED and DELETED pass the object's own type and JSON. For an object of any kind,
+/// `("meta.k8s.io/v1", "PartialObjectMetadata")` gives its metadata.
 ///
 /// # Errors
-/// [`EncodeError`]. kube-apiserver ends a stream of which an event cannot be encoded.
+/// [`EncodeError`]. kube-apiserver ends a stream whose event cannot be encoded.
 pub fn event_frame(event: EventKind, api_version: &str, kind: &str, json: &[u8]) -> Result<Bytes, EncodeError> {
     let raw = encode::object(encodable(api_version, kind)?, json)?;
     let mut frame = frame_head(event, envelope::bytes(api_version, kind, raw.len()));
@@ -60,9 +60,9 @@ pub fn event_frame(event: EventKind, api_version: &str, kind: &str, json: &[u8])
     Ok(frame.into())
 }
 
-/// The `BOOKMARK` frame of a watch of whole objects. Go's zeros come from the table, so
-/// [`Bookmark::zero_members`] may be empty; for a watch of metadata, `api_version` and `kind` are those
-/// of `PartialObjectMetadata`.
+/// The `BOOKMARK` frame of a watch of whole objects. Go's zero values come from the table, so
+/// [`Bookmark::zero_members`] may be empty. For a watch of metadata, `api_version` and `kind` are
+/// those of `PartialObjectMetadata`.
 ///
 /// # Errors
 /// [`EncodeError::UnknownKind`] for a kind without protobuf.
@@ -70,7 +70,7 @@ pub fn bookmark_frame(bookmark: &Bookmark<'_>) -> Result<Bytes, EncodeError> {
     event_frame(EventKind::Bookmark, bookmark.api_version, bookmark.kind, &bookmark.object())
 }
 
-/// A `Status` as a body: errors, and what a delete answers.
+/// Encodes a `Status` as a body, for errors and the result of a delete.
 pub fn status(status: &Status) -> Vec<u8> {
     super::encode("v1", "Status", &status.to_json()).expect("a Status is of its own kind")
 }
@@ -80,25 +80,25 @@ pub fn error_frame(status: &Status) -> Bytes {
     watch_frame(EventKind::Error, &self::status(status))
 }
 
-/// What a WebSocket sends of a frame: all but the length, as a slice.
+/// The WebSocket message of a frame: everything after the length, as a slice.
 pub fn message_of_frame(frame: &Bytes) -> Bytes {
     frame.slice(LENGTH_BYTES.min(frame.len())..)
 }
 
-/// A watch event as it came, without its length; the object is still in its envelope.
+/// A received watch event without its length; the object is still in its envelope.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct WatchMessage {
-    /// What happened.
+    /// The event type.
     pub kind: EventKind,
     /// The object's envelope, for [`super::decode()`]: a slice of the message.
     pub envelope: Bytes,
 }
 
 impl WatchMessage {
-    /// Reads a message as [`crate::LengthFrames`] cuts it.
+    /// Parses a message as split off by [`crate::LengthFrames`].
     ///
     /// # Errors
-    /// [`DecodeError`] if it is none, or of a type that this crate does not know.
+    /// [`DecodeError`] for another message, or an unknown event type.
     pub fn parse(message: &Bytes) -> Result<Self, DecodeError> {
         let (mut kind, mut object) = (None, None);
         let mut reader = Reader::new(message, whole(message)?);

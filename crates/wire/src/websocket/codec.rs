@@ -1,41 +1,41 @@
-//! Frames to messages and back.
+//! Converts frames to messages and back.
 
 use bytes::{Buf, Bytes, BytesMut};
 
 use crate::media_type::Encoding;
 
-/// Largest message in bytes unless told otherwise; that of [`crate::frame::FRAME_LIMIT_BYTES`].
+/// Default limit of a message in bytes, equal to [`crate::frame::FRAME_LIMIT_BYTES`].
 pub const MESSAGE_LIMIT_BYTES: usize = crate::frame::FRAME_LIMIT_BYTES;
 
 /// Largest payload of a control frame (RFC 6455, 5.5).
 const CONTROL_LIMIT_BYTES: usize = 125;
 
-/// Which end reads: a server's peer masks its frames, a client's does not.
+/// The reading side: a server's peer masks its frames, a client's does not.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Role {
-    /// Reads what a client sends.
+    /// Reads messages of a client.
     Server,
-    /// Reads what a server sends.
+    /// Reads messages of a server.
     Client,
 }
 
-/// The type of a frame that begins a message.
+/// The type of a message's first frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
     /// UTF-8: a JSON watch.
     Text,
     /// Any bytes: the other encodings.
     Binary,
-    /// The end; see [`close`].
+    /// The end of the connection; see [`close`].
     Close,
-    /// To be answered by a pong with the same payload.
+    /// A ping, to be answered by a pong with the same payload.
     Ping,
     /// The answer to a ping.
     Pong,
 }
 
 impl Kind {
-    /// How events in an encoding are sent.
+    /// The message type of events in an encoding.
     pub const fn of(encoding: Encoding) -> Kind {
         match encoding {
             Encoding::Json | Encoding::Yaml => Kind::Text,
@@ -53,14 +53,14 @@ impl Kind {
         }
     }
 
-    /// What a server puts in front of a payload of this length: a whole message in one frame, not
-    /// masked. The payload itself goes out as it is.
+    /// The bytes that a server writes before a payload of this length, for an unmasked message in
+    /// one frame. The payload is sent unchanged.
     pub fn head(self, payload_bytes: usize) -> Head {
         Head::new(0x80 | self.opcode(), payload_bytes, None)
     }
 }
 
-/// The bytes in front of a payload.
+/// The bytes before a payload.
 #[derive(Clone, Copy, Debug)]
 pub struct Head {
     bytes: [u8; 14],
@@ -94,8 +94,8 @@ impl AsRef<[u8]> for Head {
     }
 }
 
-/// A whole frame, the payload copied: as a server sends it, or with a `mask` as a client has to. A mask
-/// is four bytes that nobody can foretell, new for each frame.
+/// A whole frame with a copied payload. A server sends it without a mask, a client with four
+/// unpredictable bytes, new for each frame.
 pub fn frame(kind: Kind, payload: &[u8], mask: Option<[u8; 4]>) -> Bytes {
     let head = Head::new(0x80 | kind.opcode(), payload.len(), mask);
     let mut frame = BytesMut::with_capacity(head.as_ref().len() + payload.len());
@@ -108,8 +108,8 @@ pub fn frame(kind: Kind, payload: &[u8], mask: Option<[u8; 4]>) -> Bytes {
     frame.freeze()
 }
 
-/// A close frame. kube-apiserver ends every watch with code 1000 and no reason. A reason of more than
-/// 123 bytes is cut.
+/// A close frame. kube-apiserver ends every watch with code 1000 and no reason. A reason is
+/// truncated to 123 bytes.
 pub fn close(code: u16, reason: &str, mask: Option<[u8; 4]>) -> Bytes {
     let mut payload = code.to_be_bytes().to_vec();
     let room = (0..=CONTROL_LIMIT_BYTES - payload.len()).rev().find(|at| reason.is_char_boundary(*at)).unwrap_or(0);
@@ -122,7 +122,7 @@ pub fn pong(payload: &[u8], mask: Option<[u8; 4]>) -> Bytes {
     frame(Kind::Pong, payload, mask)
 }
 
-/// Masks, or unmasks, bytes that stand `offset` bytes behind the beginning of a payload.
+/// Masks or unmasks bytes at `offset` of a payload.
 pub fn mask(bytes: &mut [u8], key: [u8; 4], offset: usize) {
     let key: [u8; 4] = std::array::from_fn(|at| key[(at + offset) % 4]);
     let wide = u64::from_ne_bytes(std::array::from_fn(|at| key[at % 4]));
@@ -135,65 +135,64 @@ pub fn mask(bytes: &mut [u8], key: [u8; 4], offset: usize) {
     }
 }
 
-/// A message, whole and unmasked.
+/// A complete, unmasked message.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Message {
     /// UTF-8; see [`Kind::Text`].
     Text(Bytes),
     /// Any bytes.
     Binary(Bytes),
-    /// To be answered by [`pong`]; comes between the frames of another message too.
+    /// A ping, to be answered by [`pong`]; may come between the frames of another message.
     Ping(Bytes),
-    /// The answer to a ping of ours.
+    /// The answer to our ping.
     Pong(Bytes),
-    /// The peer ends the connection. To be answered by a close, if none was sent yet. Nothing is read
-    /// behind it.
+    /// The peer ends the connection. Answer with a close, if none was sent yet. No message follows.
     Close(Option<Close>),
 }
 
-/// What a close says.
+/// The content of a close frame.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Close {
     /// The code: 1000 is a normal end.
     pub code: u16,
-    /// For people.
+    /// The reason, for people.
     pub reason: String,
 }
 
-/// Why a stream of frames cannot be read on. The peer or the network is at fault: close with
+/// The error of a stream of frames. The peer or the network is at fault: close with
 /// [`Error::close_code`] and drop the connection.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Error {
     /// The stream ended inside a message, or without a close.
     #[error("the stream ended inside a message, after {buffered_bytes} of its bytes")]
     Incomplete {
-        /// How much of it had arrived.
+        /// Received bytes of the message.
         buffered_bytes: usize,
     },
-    /// The peer sends a message above the limit. Raise the limit if such objects are expected.
+    /// The peer's message exceeds the limit. Raise the limit if such objects are expected.
     #[error("a message is larger than the limit of {limit_bytes} bytes")]
     TooLarge {
-        /// The limit that was in force.
+        /// The limit in bytes.
         limit_bytes: usize,
     },
-    /// The peer does not speak the protocol.
+    /// The peer violates the protocol.
     #[error("{why} in the frame at byte {at} of the stream")]
     Protocol {
-        /// Position of the frame in the stream.
+        /// The position of the frame in the stream.
         at: u64,
-        /// The rule that it breaks.
+        /// The violated rule.
         why: &'static str,
     },
-    /// A text message, or the reason of a close, that is no UTF-8.
+    /// A text message or close reason is not UTF-8.
     #[error("text that is no UTF-8 in the frame at byte {at} of the stream")]
     NotUtf8 {
-        /// Position of the frame in the stream.
+        /// The position of the frame in the stream.
         at: u64,
     },
 }
 
 impl Error {
-    /// The code of the close that tells the peer.
+    /// The code of the close frame for the peer.
     pub const fn close_code(&self) -> u16 {
         match self {
             Error::Incomplete { .. } | Error::Protocol { .. } => 1002,
@@ -203,25 +202,25 @@ impl Error {
     }
 }
 
-/// Reads messages: fed with bytes as they arrive, asked for messages until there is none.
+/// Reads messages: add bytes as they arrive, and take messages until there is none.
 ///
 /// ```text
 ///   Open ──(first frame of several)──▶ Open with a part ──(last frame)──▶ Open
 ///     └───────────────(close)──▶ Closed        └──(any error)──▶ Failed, for good
 /// ```
-/// Holds at most the limit and one chunk.
+/// It holds at most the limit and one chunk.
 #[derive(Debug)]
 pub struct Decoder {
     role: Role,
     limit: usize,
-    /// Data is passed over, not held.
+    /// Whether data messages are skipped.
     discard: bool,
     buffer: BytesMut,
-    /// Bytes of a discarded payload that are still to come.
+    /// Remaining bytes of a skipped payload.
     skip: u64,
-    /// The message whose frames have not all come.
+    /// The incomplete message.
     part: Option<Part>,
-    /// Position of the frame at hand in the stream.
+    /// The position of the current frame in the stream.
     offset: u64,
     state: State,
 }
@@ -240,12 +239,12 @@ enum State {
 }
 
 impl Decoder {
-    /// A decoder with [`MESSAGE_LIMIT_BYTES`].
+    /// Creates a decoder with [`MESSAGE_LIMIT_BYTES`].
     pub fn new(role: Role) -> Self {
         Decoder::with_limit(role, MESSAGE_LIMIT_BYTES)
     }
 
-    /// A decoder that refuses messages above `limit_bytes`.
+    /// Creates a decoder that rejects messages above `limit_bytes`.
     pub fn with_limit(role: Role, limit_bytes: usize) -> Self {
         Decoder {
             role,
@@ -259,13 +258,13 @@ impl Decoder {
         }
     }
 
-    /// A decoder for the server of a watch: text and binary messages, of any length, are read and dropped
-    /// without being held; pings, pongs and the close come out.
+    /// Creates a decoder for the server of a watch: text and binary messages of any length are
+    /// skipped without being held; pings, pongs and the close are returned.
     pub fn discarding() -> Self {
         Decoder { discard: true, ..Decoder::new(Role::Server) }
     }
 
-    /// Adds bytes of the stream. Behind a close they are dropped.
+    /// Adds bytes of the stream. Bytes behind a close are dropped.
     pub fn feed(&mut self, chunk: &[u8]) {
         let mut chunk = chunk;
         if self.skip > 0 && self.buffer.is_empty() {
@@ -282,7 +281,7 @@ impl Decoder {
     /// The next message; `None` when more bytes are needed, and behind a close.
     ///
     /// # Errors
-    /// [`Error`], which repeats on every further call.
+    /// [`Error`]; every further call returns the same error.
     pub fn next_message(&mut self) -> Result<Option<Message>, Error> {
         match &self.state {
             State::Open => {}
@@ -326,7 +325,7 @@ impl Decoder {
                 _ => {}
             }
             if self.discard {
-                // Remembered only so that continuations are told from beginnings.
+                // Kept only to tell continuations from first frames.
                 self.part = (!header.fin).then(|| Part { text: false, payload: BytesMut::new() });
                 self.buffer.advance(header.bytes);
                 let here = usize::try_from(header.payload_bytes).unwrap_or(usize::MAX).min(self.buffer.len());
@@ -367,7 +366,7 @@ impl Decoder {
         }
     }
 
-    /// Takes a whole frame off the buffer and unmasks its payload.
+    /// Takes a whole frame from the buffer and unmasks its payload.
     fn take(&mut self, header: &Header, payload_bytes: usize) -> BytesMut {
         self.buffer.advance(header.bytes);
         self.offset += (header.bytes + payload_bytes) as u64;
@@ -378,10 +377,10 @@ impl Decoder {
         payload
     }
 
-    /// To be called when the stream has ended and every message was taken.
+    /// Ends the stream; to be called after every message was taken.
     ///
     /// # Errors
-    /// [`Error::Incomplete`] if no close came first: what was sent last may be lost.
+    /// [`Error::Incomplete`] if no close came first: the last message may be lost.
     pub fn finish(&self) -> Result<(), Error> {
         match self.state {
             State::Closed => Ok(()),
@@ -389,25 +388,25 @@ impl Decoder {
         }
     }
 
-    /// Bytes held back because their message is not whole.
+    /// Bytes of an incomplete message.
     pub fn buffered_bytes(&self) -> usize {
         self.buffer.len() + self.part.as_ref().map_or(0, |part| part.payload.len())
     }
 }
 
-/// What stands before a payload.
+/// The header before a payload.
 struct Header {
     fin: bool,
     reserved: bool,
     opcode: u8,
     mask: Option<[u8; 4]>,
     payload_bytes: u64,
-    /// Length of the header itself.
+    /// The length of the header itself.
     bytes: usize,
 }
 
 impl Header {
-    /// The header that `bytes` begin with, if it is all there.
+    /// Parses the header at the beginning of `bytes`, if it is complete.
     fn read(bytes: &[u8]) -> Option<Header> {
         let [first, second] = *bytes.first_chunk::<2>()?;
         let (payload_bytes, mut at) = match second & 0x7f {
@@ -434,7 +433,7 @@ impl Header {
         self.opcode >= 8
     }
 
-    /// The rules that one frame alone can break.
+    /// Checks the rules that concern a single frame.
     fn check(&self, role: Role) -> Result<(), &'static str> {
         if self.reserved {
             return Err("a bit of an extension that was not agreed on");
@@ -470,7 +469,7 @@ fn control(opcode: u8, payload: Bytes, at: u64) -> Result<Message, Error> {
         return Err(Error::Protocol { at, why: "half a close code" });
     };
     let code = u16::from_be_bytes(*code);
-    // RFC 6455, 7.4: the others are reserved, or say what no frame can say.
+    // RFC 6455, 7.4: the other codes are reserved or forbidden in frames.
     if !matches!(code, 1000..=1003 | 1007..=1014 | 3000..=4999) {
         return Err(Error::Protocol { at, why: "a close code that may not be sent" });
     }

@@ -1,50 +1,51 @@
-//! The handshake, as kube-apiserver's library does it (golang.org/x/net/websocket): what a request's
-//! headers have to say, and what is answered.
+//! The WebSocket handshake as kube-apiserver's library does it (golang.org/x/net/websocket): the
+//! check of a request's headers, and the response.
 
 use base64::Engine as _;
 use base64::engine::general_purpose::{STANDARD, URL_SAFE_NO_PAD};
 use sha1::{Digest as _, Sha1};
 
-/// What RFC 6455 appends to a key.
+/// The constant that RFC 6455 appends to a key.
 const GUID: &str = "258EAFA5-E914-47DA-95CA-C5AB0DC85B11";
 
-/// A subprotocol that is a bearer token in disguise: browsers cannot set headers.
+/// Prefix of a subprotocol that carries a bearer token, because browsers cannot set headers.
 const BEARER_PREFIX: &str = "base64url.bearer.authorization.k8s.io.";
 
-/// `Sec-WebSocket-Accept` for a `Sec-WebSocket-Key`.
+/// The `Sec-WebSocket-Accept` of a `Sec-WebSocket-Key`.
 pub(crate) fn accept_key(key: &str) -> String {
     STANDARD.encode(Sha1::new().chain_update(key).chain_update(GUID).finalize())
 }
 
-/// Whether a GET asks for a WebSocket at all. If not, it is a watch over plain HTTP.
+/// Whether a GET requests a WebSocket. Otherwise it is a watch over plain HTTP.
 pub fn is_upgrade(upgrade: Option<&str>, connection: Option<&str>) -> bool {
     upgrade.is_some_and(|upgrade| upgrade.eq_ignore_ascii_case("websocket"))
         && connection.is_some_and(|connection| connection.to_ascii_lowercase().contains("upgrade"))
 }
 
-/// The headers of a request that asks for a WebSocket, each as it came; `None` where it is missing.
+/// The headers of a WebSocket request; `None` for absent ones.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Upgrade<'a> {
     /// `Sec-WebSocket-Key`.
     pub key: Option<&'a str>,
     /// `Sec-WebSocket-Version`.
     pub version: Option<&'a str>,
-    /// `Origin`. kube-apiserver insists on one, and takes any that is a URI.
+    /// `Origin`. kube-apiserver requires it, and accepts any URI.
     pub origin: Option<&'a str>,
-    /// `Sec-WebSocket-Protocol`, without a token ([`bearer_token`]); several headers joined by commas.
+    /// `Sec-WebSocket-Protocol` without a token ([`bearer_token`]); several headers joined by
+    /// commas.
     pub protocols: Option<&'a str>,
 }
 
-/// The 101 that is answered, beside `Upgrade: websocket` and `Connection: Upgrade`.
+/// The headers of the 101 response besides `Upgrade: websocket` and `Connection: Upgrade`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Accepted {
     /// `Sec-WebSocket-Accept`.
     pub accept: String,
-    /// `Sec-WebSocket-Protocol`, where the client offered one.
+    /// `Sec-WebSocket-Protocol`, if the client offered one.
     pub protocol: Option<String>,
 }
 
-/// The refusal that is answered.
+/// The response to a rejected request.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("the WebSocket handshake is refused with {code}: {body}")]
 pub struct Refused {
@@ -52,12 +53,12 @@ pub struct Refused {
     pub code: u16,
     /// The body, plain text; may be empty.
     pub body: &'static str,
-    /// `Sec-WebSocket-Version: 13` is to be sent.
+    /// Whether to send `Sec-WebSocket-Version: 13`.
     pub names_version: bool,
 }
 
 impl Upgrade<'_> {
-    /// What is answered to a GET with these headers.
+    /// Checks the headers of a request.
     ///
     /// # Errors
     /// [`Refused`], with the code and text of kube-apiserver's library. The client is at fault.
@@ -78,13 +79,13 @@ impl Upgrade<'_> {
         match *offered.as_slice() {
             [] => Ok(Accepted { accept: accept_key(key), protocol: None }),
             [protocol] => Ok(Accepted { accept: accept_key(key), protocol: Some(protocol.to_owned()) }),
-            // None of them means anything for a watch, and the library does not choose.
+            // The library does not choose among several, and none has a meaning for a watch.
             _ => refused(400, ""),
         }
     }
 }
 
-/// An absolute URI, or an absolute path: what Go's `url.ParseRequestURI` takes for one.
+/// Whether the text is an absolute URI or path, as accepted by Go's `url.ParseRequestURI`.
 fn is_uri(text: &str) -> bool {
     if text.bytes().any(|byte| byte <= b' ' || byte == 0x7f) {
         return false;
@@ -95,25 +96,25 @@ fn is_uri(text: &str) -> bool {
             && scheme.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"+-.".contains(&byte)))
 }
 
-/// Why a token among the subprotocols is none; the texts are kube-apiserver's. It answers 401.
+/// The error of a token among the subprotocols, with kube-apiserver's text, for a 401.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum BearerError {
-    /// There are several.
+    /// There are several tokens.
     #[error("multiple base64.bearer.authorization tokens specified")]
     Several,
-    /// It is no base64url without padding.
+    /// The token is not base64url without padding.
     #[error("invalid base64.bearer.authorization token encoding")]
     Encoding,
-    /// It is no UTF-8.
+    /// The token is not UTF-8.
     #[error("invalid base64.bearer.authorization token")]
     NotUtf8,
-    /// Nothing is left that the server could answer with.
+    /// No subprotocol remains with which the server could respond.
     #[error("missing additional subprotocol")]
     Alone,
 }
 
-/// Takes a bearer token out of `Sec-WebSocket-Protocol` (several headers joined by commas): the token,
-/// and the subprotocols that are left for [`Upgrade::protocols`]. `None` if there is no token.
+/// Extracts a bearer token from `Sec-WebSocket-Protocol` (several headers joined by commas): the
+/// token, and the remaining subprotocols for [`Upgrade::protocols`]. `None` if there is no token.
 ///
 /// # Errors
 /// [`BearerError`]; the client is at fault.
@@ -149,7 +150,7 @@ mod tests {
     };
 
     #[test]
-    fn a_good_request_is_accepted() {
+    fn valid_upgrade_request_is_accepted() {
         // The example of RFC 6455, 1.3.
         let accept = "s3pPLMBiTxaQ9kYGzzhZRbK+xOo=".to_owned();
         for (protocols, protocol) in [(None, None), (Some(""), None), (Some(" chat "), Some("chat"))] {
@@ -162,7 +163,7 @@ mod tests {
     }
 
     #[test]
-    fn anything_else_is_refused_as_kube_apiserver_does() {
+    fn invalid_upgrade_request_is_rejected_as_by_kube_apiserver() {
         fn refused(upgrade: Upgrade<'_>, code: u16, body: &str) {
             let refused = upgrade.check().expect_err("a refusal");
             assert_eq!((refused.code, refused.body), (code, body), "{upgrade:?}");
@@ -194,7 +195,7 @@ mod tests {
     }
 
     #[test]
-    fn a_token_is_taken_from_the_subprotocols() {
+    fn bearer_token_is_extracted_from_the_subprotocols() {
         const TOKEN: &str = "base64url.bearer.authorization.k8s.io.c2VjcmV0";
         fn check(protocols: &str, expected: Result<Option<(&str, &str)>, BearerError>) {
             let found = bearer_token(protocols);

@@ -1,5 +1,5 @@
-//! WebSocket (RFC 6455), as far as a watch needs it: the handshake as values of headers, and messages as
-//! bytes, for both ends, without a socket.
+//! WebSocket (RFC 6455) for watches, without I/O: the handshake as header values, and messages as
+//! bytes, for clients and servers.
 //!
 //! ```text
 //!   request headers ── Upgrade::check ──▶ 101 with Accepted, or Refused
@@ -7,16 +7,16 @@
 //!   watch frame     ── Kind::head ──────▶ head, then the frame's own shared bytes
 //! ```
 //!
-//! kube-apiserver serves a watch so (apiserver `endpoints/handlers/watch.go`, `HandleWS`): one message
-//! per event, text for JSON (the document with its newline) and binary for protobuf (without its
-//! length) and CBOR; what the client sends is read and dropped ([`Decoder::discarding`]); a ping is
-//! answered; the client's close, or a deadline, ends the watch with a close of code 1000. There is no
-//! compression and no other extension.
+//! kube-apiserver serves a watch like this (apiserver `endpoints/handlers/watch.go`, `HandleWS`):
+//! one message per event, text for JSON (the document with its newline) and binary for protobuf
+//! (without its length) and CBOR. Messages of the client are discarded ([`Decoder::discarding`]),
+//! and a ping is answered. The client's close, or a deadline, ends the watch with a close of code
+//! 1000. There is no compression and no other extension.
 //!
-//! Our own codec and not a crate's: `tungstenite` (and `fastwebsockets`) tie their frames to a stream
-//! they read and write themselves and copy every payload into a buffer per connection; a watch sends
-//! bytes that ten thousand connections share, so it wants the ten bytes in front and nothing else. What
-//! is left to write is this module; `tungstenite` is its judge in the tests.
+//! This is an own codec, because `tungstenite` and `fastwebsockets` tie their frames to a stream
+//! that they read and write themselves, and copy every payload to a buffer per connection. A watch
+//! sends bytes that ten thousand connections share, and needs only the header of up to ten bytes
+//! before them. The tests compare this module with `tungstenite`.
 
 mod codec;
 mod handshake;

@@ -1,5 +1,5 @@
-//! CBOR in both directions: bytes as apimachinery's serializer writes them, random values through an
-//! independent implementation (ciborium), and broken bytes.
+//! CBOR in both directions: bytes of apimachinery's serializer, random values through an
+//! independent implementation (ciborium), and invalid bytes.
 
 use bytes::Bytes;
 use ciborium::Value as Cbor;
@@ -13,10 +13,10 @@ fn decoded(body: &[u8]) -> Value {
     serde_json::from_slice(&cbor::decode(body).expect("CBOR")).expect("JSON")
 }
 
-/// Frames of a watch, byte for byte: the tag in front of the event and of the object, definite lengths,
+/// Frames of a watch, byte for byte: the tag before the event and the object, definite lengths,
 /// strings as bytes.
 #[test]
-fn watch_frames_are_those_of_kubernetes() {
+fn watch_frames_equal_those_of_kubernetes() {
     let object =
         br#"{"kind":"ConfigMap","apiVersion":"v1","metadata":{"name":"a","generation":300},"data":{"k":"<\u00e4>"}}"#;
     let added = cbor::event_frame(EventKind::Added, object).expect("JSON");
@@ -58,7 +58,7 @@ fn watch_frames_are_those_of_kubernetes() {
 }
 
 #[test]
-fn events_of_other_writers_are_read_and_what_is_none_is_an_error() {
+fn events_of_other_writers_are_decoded_and_invalid_ones_rejected() {
     let parse = |message: &'static [u8]| WatchMessage::parse(&Bytes::from_static(message));
     for message in [
         &b"\xa2\x64type\x67DELETED\x66object\xa0"[..],
@@ -95,7 +95,7 @@ fn objects(count: u64) -> Vec<Object> {
 }
 
 #[test]
-fn lists_are_those_of_kubernetes_however_they_are_cut() {
+fn lists_equal_those_of_kubernetes_for_any_chunks() {
     let meta = ListMeta {
         api_version: "v1".to_owned(),
         kind: "ConfigMapList".to_owned(),
@@ -130,7 +130,7 @@ fn lists_are_those_of_kubernetes_however_they_are_cut() {
         assert_eq!(list["items"][0]["kind"].is_null(), style == ListStyle::Typed, "typed items have no type");
         assert_eq!(list["metadata"], json!({"resourceVersion": "9", "continue": "abc", "remainingItemCount": 4}));
     }
-    // An iterator that does not repeat itself.
+    // An iterator with another result at its second use.
     let left = std::cell::Cell::new(true);
     let (all, lying) = (objects(3), |_: &&Object| left.get());
     let mut list = ListBody::with_chunk_bytes(&meta, ListStyle::Typed, all.iter().filter(lying).cloned(), 1);
@@ -139,7 +139,7 @@ fn lists_are_those_of_kubernetes_however_they_are_cut() {
     assert!(list.next().is_none(), "after an error there is no chunk");
 }
 
-/// What an independent decoder makes of our bytes, with strings for bytes.
+/// The value that an independent decoder reads from our bytes, with strings for bytes.
 fn as_json(value: Cbor) -> Value {
     match value {
         Cbor::Tag(55799, inner) => as_json(*inner),
@@ -168,7 +168,7 @@ fn values() -> impl Strategy<Value = Value> {
         any::<bool>().prop_map(Value::from),
         any::<i64>().prop_map(Value::from),
         (-300_i64..300).prop_map(Value::from),
-        // A whole one is written as an integer, as Go does, and comes back as one.
+        // A whole float is written as an integer, as in Go, and decoded as one.
         any::<f64>().prop_map(|value| Value::from(if value.is_finite() && value.fract() != 0.0 { value } else { 0.5 })),
         any::<i16>().prop_map(|value| Value::from(f64::from(value) / 1024.0 + 0.000_976_562_5 / 2.0)),
         ".{0,20}".prop_map(Value::from),
@@ -187,7 +187,7 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 400, ..ProptestConfig::default() })]
 
     #[test]
-    fn an_independent_decoder_reads_what_is_written(value in values()) {
+    fn ciborium_decodes_our_bytes(value in values()) {
         let body = cbor::encode(value.to_string().as_bytes()).expect("JSON");
         let read: Cbor = ciborium::from_reader(&body[..]).expect("CBOR");
         prop_assert_eq!(as_json(read), value.clone());
@@ -195,7 +195,7 @@ proptest! {
     }
 
     #[test]
-    fn what_an_independent_encoder_writes_is_read(value in values()) {
+    fn bytes_of_ciborium_are_decoded(value in values()) {
         let mut body = Vec::new();
         ciborium::into_writer(&value, &mut body).expect("CBOR");
         prop_assert_eq!(decoded(&body), value);
@@ -239,7 +239,7 @@ proptest! {
     }
 }
 
-/// Whatever was read is JSON of bounded length that can be written, and is then stable.
+/// Decoded bytes are JSON of bounded length, can be encoded, and are stable then.
 fn survives(body: &[u8]) -> Result<(), TestCaseError> {
     let read = cbor::decode(body);
     let mut frames = CborFrames::new();
@@ -251,7 +251,7 @@ fn survives(body: &[u8]) -> Result<(), TestCaseError> {
     prop_assert!(serde_json::from_slice::<Value>(&first).is_ok(), "what was read is JSON");
     let again = cbor::encode(&first);
     prop_assert!(again.is_ok(), "what was read can be written: {:?}", again);
-    // Minus zero becomes zero: as in Go, JSON's `-0` is an integer.
+    // Minus zero becomes zero: JSON's `-0` is an integer, as in Go.
     let second = cbor::decode(&again.unwrap_or_default()).expect("what was written can be read");
     let third = cbor::encode(&second).map(|body| cbor::decode(&body));
     prop_assert_eq!(third, Ok(Ok(second)), "another round changes nothing");

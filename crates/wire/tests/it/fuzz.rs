@@ -1,11 +1,11 @@
-//! The fuzzer's targets on random bytes, for everybody who has no nightly compiler: the same functions,
-//! fed by proptest. More cases: `PROPTEST_CASES=200000`.
+//! Runs the fuzzer's targets on random bytes with proptest, without a nightly compiler. For more
+//! cases: `PROPTEST_CASES=200000`.
 
 mod targets;
 
 use proptest::prelude::*;
 
-/// Pieces of what the targets read; random bytes alone seldom get past the first.
+/// Fragments of valid inputs; random bytes alone seldom get past the first check.
 const WORDS: [&[u8]; 62] = [
     b"{",
     b"}",
@@ -81,7 +81,7 @@ fn input() -> impl Strategy<Value = Vec<u8>> {
 
 proptest! {
     #[test]
-    fn no_input_breaks_a_target(input in input()) {
+    fn random_input_fails_no_target(input in input()) {
         for (_, target) in targets::ALL {
             target(&input);
         }
@@ -90,7 +90,7 @@ proptest! {
 
 /// Every target has its file in the fuzzer's folder.
 #[test]
-fn the_fuzzer_has_every_target() {
+fn every_target_has_its_fuzzer_file() {
     let folder = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fuzz");
     let manifest = std::fs::read_to_string(folder.join("Cargo.toml")).expect("the fuzzer's manifest");
     for (name, _) in targets::ALL {

@@ -1,5 +1,5 @@
-//! Bytes as kube-apiserver sends them, in both directions: what we write is these bytes, and what
-//! we read from them is what they say.
+//! Recorded bytes of kube-apiserver in both directions: our output equals them, and our decoders
+//! read them.
 
 use bytes::Bytes;
 use listwatch_meta::{Change, Key, Object, ObjectShape, Revision, Status};
@@ -21,7 +21,7 @@ const END_BOOKMARK: &str = "{\"type\":\"BOOKMARK\",\"object\":{\"kind\":\"Config
 const EXPIRED: &str = "{\"type\":\"ERROR\",\"object\":{\"kind\":\"Status\",\"apiVersion\":\"v1\",\"metadata\":{},\"status\":\"Failure\",\"message\":\"too old resource version: 3 (9)\",\"reason\":\"Expired\",\"code\":410}}\n";
 
 #[test]
-fn watch_frames_are_kube_apiservers_bytes() {
+fn watch_frames_equal_those_of_kube_apiserver() {
     fn check(frame: Bytes, expected: &str) {
         assert_eq!(String::from_utf8_lossy(&frame), expected);
     }
@@ -36,7 +36,7 @@ fn watch_frames_are_kube_apiservers_bytes() {
 }
 
 #[test]
-fn watch_frames_read_as_what_they_say() {
+fn recorded_watch_frames_are_decoded() {
     let mut frames = JsonFrames::new();
     frames.feed(Bytes::from([ADDED, END_BOOKMARK, POD_BOOKMARK, EXPIRED].concat()));
     let mut next = || frames.next_frame().unwrap().expect("a frame is there");
@@ -67,11 +67,11 @@ fn watch_frames_read_as_what_they_say() {
     assert_eq!(frames.finish(), Ok(()));
 }
 
-/// Built-in kinds carry no type in the items of a list; the zero list metadata stays `{}`.
+/// Built-in kinds have no type in the items of a list; empty list metadata stays `{}`.
 const LIST: &str = "{\"kind\":\"ConfigMapList\",\"apiVersion\":\"v1\",\"metadata\":{\"resourceVersion\":\"20\",\"continue\":\"eyJ2IjoibWV0YS5rOHMuaW8vdjEiLCJydiI6MjAsInN0YXJ0IjoiZGVmYXVsdC9hXHUwMDAwIn0\",\"remainingItemCount\":4},\"items\":[{\"metadata\":{\"name\":\"a\",\"namespace\":\"default\",\"uid\":\"u\",\"resourceVersion\":\"12\"},\"data\":{\"k\":\"v\"}}]}\n";
 
 #[test]
-fn lists_read_and_print() {
+fn recorded_list_is_decoded_and_encoded() {
     let (meta, items) = split_list(&Bytes::from_static(LIST.as_bytes())).unwrap();
     assert_eq!((&*meta.kind, &*meta.resource_version, meta.remaining_item_count), ("ConfigMapList", "20", Some(4)));
     assert_eq!(items.len(), 1);

@@ -1,5 +1,5 @@
-//! Protobuf against the real thing: bodies of a kube-apiserver asked for in both encodings, random
-//! objects of every kind written by Go's own code, random objects of our own, and broken bytes.
+//! Protobuf compared with kube-apiserver: recorded bodies in both encodings, random objects of
+//! every kind encoded by Go, random objects, and invalid bytes.
 
 mod random;
 
@@ -14,7 +14,7 @@ use proptest::prelude::*;
 use random::Tape;
 use serde_json::Value;
 
-/// What an object is called, its protobuf body, and its JSON body.
+/// The name of an object, its protobuf body, and its JSON body.
 struct Golden {
     name: &'static str,
     protobuf: Vec<u8>,
@@ -54,10 +54,10 @@ fn encoded(api_version: &str, kind: &str, json: &str) -> Vec<u8> {
 }
 
 #[test]
-fn what_kube_apiserver_writes_as_protobuf_becomes_what_it_writes_as_json() {
+fn decoded_protobuf_equals_json_of_kube_apiserver() {
     for Golden { name, protobuf, json } in golden() {
-        // An empty list and none are the same on the wire; Go reads it as none. Inside a list, no
-        // item says its type.
+        // An empty list equals an absent one on the wire, and Go decodes it as absent. Inside a
+        // list, items have no type.
         let json = json.replace("\"items\":[]", "\"items\":null");
         let json = json.replace("[{\"kind\":\"PartialObjectMetadata\",\"apiVersion\":\"meta.k8s.io/v1\",", "[{");
         assert_eq!(decoded(&protobuf), json, "{name}");
@@ -65,16 +65,16 @@ fn what_kube_apiserver_writes_as_protobuf_becomes_what_it_writes_as_json() {
 }
 
 #[test]
-fn what_kube_apiserver_writes_as_json_becomes_what_it_writes_as_protobuf() {
+fn encoded_json_equals_protobuf_of_kube_apiserver() {
     for Golden { name, protobuf, json } in golden() {
         let envelope = Envelope::parse(&protobuf).expect("an envelope");
         assert_eq!(hex(&encoded(&envelope.api_version, &envelope.kind, json)), hex(&protobuf), "{name}");
     }
 }
 
-/// Objects filled at random by Go, of every kind: the head of the file says how they are made.
+/// Objects of every kind filled at random by Go; the head of the file describes how.
 #[test]
-fn objects_of_every_kind_become_what_go_makes_of_them() {
+fn objects_of_every_kind_are_converted_as_in_go() {
     let mut kinds = std::collections::BTreeSet::new();
     let lines = include_str!("protobuf/every_kind.txt").lines();
     for line in lines.filter(|line| !line.starts_with('#')) {
@@ -91,7 +91,7 @@ fn objects_of_every_kind_become_what_go_makes_of_them() {
 }
 
 #[test]
-fn the_whole_object_is_enough_for_partial_metadata_and_metadata_for_a_bookmark() {
+fn partial_metadata_is_encoded_from_the_whole_object() {
     let partial = golden_of("partial metadata");
     let whole = golden_of("configmap with binaryData").json;
     let body = encoded("meta.k8s.io/v1", "PartialObjectMetadata", whole);
@@ -103,7 +103,7 @@ fn the_whole_object_is_enough_for_partial_metadata_and_metadata_for_a_bookmark()
 }
 
 #[test]
-fn json_is_read_as_go_reads_it() {
+fn json_is_interpreted_as_in_go() {
     let config = |json: &str| decoded(&encoded("v1", "ConfigMap", json));
     let object = |members: &str| format!(r#"{{"kind":"ConfigMap","apiVersion":"v1",{members}}}"#);
     for (what, json, expected) in [
@@ -137,7 +137,7 @@ fn json_is_read_as_go_reads_it() {
 }
 
 #[test]
-fn a_member_of_the_wrong_type_is_named() {
+fn member_of_the_wrong_type_is_named() {
     for (kind, json, message, path, why) in [
         (
             "ConfigMap",
@@ -202,14 +202,14 @@ fn envelope(api_version: &str, kind: &str, raw: &[u8]) -> Vec<u8> {
 }
 
 #[test]
-fn a_body_that_is_no_object_is_an_error_with_a_place() {
+fn invalid_body_fails_with_its_position() {
     let unknown = |api_version: &str, kind: &str| DecodeError::UnknownKind {
         api_version: api_version.to_owned(),
         kind: kind.to_owned(),
     };
     let wrong = |at, message, field, found| DecodeError::WrongType { at, message, field, found };
     let config = |raw: &[u8]| envelope("v1", "ConfigMap", raw);
-    // Where the message begins in such an envelope.
+    // The position of the message in such an envelope.
     let raw = config(b"").len();
     for (what, body, expected) in [
         ("nothing at all", vec![], DecodeError::NoPrefix),
@@ -252,7 +252,7 @@ fn a_body_that_is_no_object_is_an_error_with_a_place() {
 }
 
 #[test]
-fn fields_that_come_in_pieces_or_from_the_future_are_read() {
+fn split_and_unknown_fields_are_decoded() {
     let read = |raw: &[u8]| decoded(&envelope("v1", "Pod", raw));
     let pod = |metadata: &str, spec: &str| {
         format!(r#"{{"kind":"Pod","apiVersion":"v1","metadata":{{{metadata}}},"spec":{{{spec}}},"status":{{}}}}"#)
@@ -285,7 +285,7 @@ fn fields_that_come_in_pieces_or_from_the_future_are_read() {
 }
 
 #[test]
-fn an_envelope_inside_json_that_is_inside_protobuf_is_opened() {
+fn envelope_inside_raw_extension_is_decoded() {
     let inner = encoded("v1", "Namespace", r#"{"metadata":{"name":"web"}}"#);
     let raw = [&[0x12, inner.len() as u8 + 2, 0x0a, inner.len() as u8][..], &inner].concat();
     let expected = r#"{"kind":"ControllerRevision","apiVersion":"apps/v1","metadata":{},"data":{"kind":"Namespace","apiVersion":"v1","metadata":{"name":"web"},"spec":{},"status":{}},"revision":0}"#;
@@ -293,8 +293,8 @@ fn an_envelope_inside_json_that_is_inside_protobuf_is_opened() {
 }
 
 #[test]
-fn bodies_that_would_grow_without_end_are_refused() {
-    // A schema whose property `a` has a property `a` and so on.
+fn body_with_excessive_json_is_rejected() {
+    // A schema whose property `a` has a property `a`, and so on.
     let mut json = "{}".to_owned();
     for _ in 0..40 {
         json = format!(r#"{{"properties":{{"a":{json}}}}}"#);
@@ -311,7 +311,7 @@ fn bodies_that_would_grow_without_end_are_refused() {
     let refused = protobuf::decode(&body);
     assert!(matches!(refused, Err(DecodeError::TooDeep { .. })), "fifty are not: {refused:?}");
 
-    // Two bytes each, a container of thirty characters each.
+    // Two bytes each encode a container of thirty characters.
     let containers = [0x12, 0x00].repeat(64 << 10);
     let spec_bytes = containers.len() as u32;
     let mut raw =
@@ -323,7 +323,7 @@ fn bodies_that_would_grow_without_end_are_refused() {
 }
 
 #[test]
-fn a_list_is_made_of_items_that_are_encoded_already() {
+fn list_is_encoded_from_envelopes() {
     let list = golden_of("configmap list");
     let value: Value = serde_json::from_str(list.json).expect("JSON");
     let items = value["items"].as_array().expect("items");
@@ -340,7 +340,7 @@ fn a_list_is_made_of_items_that_are_encoded_already() {
     let body = protobuf::encode_list(&meta, &items).expect("a list");
     assert_eq!(hex(&body), hex(&list.protobuf), "a list is what kube-apiserver makes of it");
 
-    // `shardInfo` is field 5 of the metadata, its selector field 1 of that.
+    // `shardInfo` is field 5 of the metadata; its selector is field 1.
     let sharded = ListMeta { shard_selector: "x".to_owned(), ..meta.clone() };
     let shard = [5 << 3 | 2, 3, 1 << 3 | 2, 1, b'x'];
     let at = |body: &[u8]| body.windows(shard.len()).position(|window| window == shard);
@@ -361,7 +361,7 @@ fn a_list_is_made_of_items_that_are_encoded_already() {
     assert!(matches!(protobuf::list_head(&meta, 0), Err(EncodeError::UnknownKind { .. })));
 }
 
-/// The objects of a list body, as they leave the store.
+/// The objects of a list body as stored.
 fn objects(list: &Value) -> Vec<Object> {
     let items = list["items"].as_array().expect("items");
     let object = |item: &Value| {
@@ -375,7 +375,7 @@ fn objects(list: &Value) -> Vec<Object> {
 }
 
 #[test]
-fn a_list_body_is_kube_apiservers_whatever_it_keeps_and_however_it_is_cut() {
+fn list_body_equals_kube_apiserver_for_any_chunks_and_limits() {
     for (name, kind) in [("configmap list", "ConfigMapList"), ("empty list", "NodeList")] {
         let list = golden_of(name);
         let value: Value = serde_json::from_str(list.json).expect("JSON");
@@ -407,7 +407,7 @@ fn a_list_body_is_kube_apiservers_whatever_it_keeps_and_however_it_is_cut() {
 }
 
 #[test]
-fn a_list_with_an_object_of_another_kind_is_refused_before_it_begins() {
+fn list_with_object_of_another_kind_fails_before_the_first_chunk() {
     let meta = ListMeta { api_version: "v1".to_owned(), kind: "PodList".to_owned(), ..ListMeta::default() };
     let value = serde_json::json!({"items": [
         {"metadata": {"name": "a", "resourceVersion": "1"}, "spec": {}},
@@ -430,7 +430,7 @@ fn a_list_with_an_object_of_another_kind_is_refused_before_it_begins() {
         let refused = ListBody::new(&meta, std::iter::empty());
         assert!(matches!(refused, Err(EncodeError::UnknownKind { .. })), "{kind} is no list with protobuf");
     }
-    // An iterator that does not repeat itself.
+    // An iterator with another result at its second use.
     let left = std::cell::Cell::new(true);
     let objects = objects(&value);
     let lying = objects.iter().filter(|_| left.get()).cloned();
@@ -442,7 +442,7 @@ fn a_list_with_an_object_of_another_kind_is_refused_before_it_begins() {
 }
 
 #[test]
-fn a_frame_made_from_json_is_the_frame_made_from_an_envelope() {
+fn frame_from_json_equals_frame_from_envelope() {
     let config = golden_of("configmap with binaryData");
     let partial = golden_of("partial metadata");
     for (kind, api_version, object_kind, golden) in [
@@ -469,7 +469,7 @@ fn a_frame_made_from_json_is_the_frame_made_from_an_envelope() {
     assert_eq!(decoded(&message.envelope).as_bytes(), status.to_json());
 }
 
-/// What kube-apiserver sent on a watch: a bookmark as it ends the initial events.
+/// A recorded bookmark of kube-apiserver, which ends the initial events.
 const BOOKMARK: &str = concat!(
     "000000610a08424f4f4b4d41524b12550a536b3873000a0f0a0276311209436f6e6669674d617012380a360a0012001a0022",
     "002a0032033233333800420062210a196b38732e696f2f696e697469616c2d6576656e74732d656e641204747275651a0022",
@@ -477,7 +477,7 @@ const BOOKMARK: &str = concat!(
 );
 
 #[test]
-fn watch_frames_are_those_of_kube_apiserver() {
+fn watch_frames_equal_those_of_kube_apiserver() {
     let config = golden_of("configmap with binaryData");
     let added = protobuf::watch_frame(EventKind::Added, &config.protobuf);
     let bookmark = unhex(BOOKMARK);
@@ -499,7 +499,7 @@ fn watch_frames_are_those_of_kube_apiserver() {
 }
 
 #[test]
-fn watch_messages_that_are_none_are_errors() {
+fn invalid_watch_message_is_rejected() {
     for (message, why) in [
         (&b""[..], "empty body"),
         (b"\x0a\x05ADDED", "empty body"),
@@ -515,7 +515,7 @@ fn watch_messages_that_are_none_are_errors() {
 
 /// The manifests people start with, through protobuf and back: nothing is lost.
 #[test]
-fn example_manifests_survive() {
+fn example_manifests_round_trip() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../examples/manifests");
     let mut count = 0;
     let mut open = vec![root];
@@ -541,7 +541,7 @@ fn example_manifests_survive() {
     assert!(count > 20, "{count} objects were found");
 }
 
-/// The path of something in `old` that is not in `new`. What Go leaves out may be missing.
+/// The path of a value in `old` that is missing in `new`. Values that Go omits may be missing.
 fn lost(old: &Value, new: &Value, at: &str) -> Option<String> {
     match (old, new) {
         (Value::Object(old), Value::Object(new)) => old.iter().find_map(|(name, value)| {
@@ -577,7 +577,7 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 1_500, ..ProptestConfig::default() })]
 
     #[test]
-    fn random_objects_are_the_same_behind_protobuf(
+    fn random_objects_round_trip(
         kind in 0..types::kinds().count(),
         tape in prop::collection::vec(any::<u8>(), 0..600),
     ) {
@@ -620,12 +620,12 @@ proptest! {
             body.truncate(end.index(body.len()));
         }
         survives(&body)?;
-        // As a watch message too, which is read by another path.
+        // Also as a watch message, which is read by other code.
         let _ = WatchMessage::parse(&Bytes::from(body));
     }
 }
 
-/// Whatever was decoded is JSON, can be encoded, and is then stable.
+/// Decoded bytes are JSON, can be encoded, and are stable then.
 fn survives(body: &[u8]) -> Result<(), TestCaseError> {
     let Ok(first) = protobuf::decode(body) else { return Ok(()) };
     prop_assert!(first.json.len() <= protobuf::json_limit_bytes(body.len()) + (4 << 10), "the limit holds");

@@ -1,5 +1,5 @@
-//! WebSocket against the RFC's examples, against an independent implementation (tungstenite), and
-//! against bytes that are no frames, at all splits.
+//! WebSocket compared with the RFC's examples, an independent implementation (tungstenite), and
+//! invalid bytes, at all splits.
 
 use std::io::Cursor;
 
@@ -8,7 +8,7 @@ use listwatch_wire::websocket::{self, Close, Decoder, Error, Kind, Message, Role
 use proptest::prelude::*;
 use tungstenite::protocol::{CloseFrame, WebSocket, WebSocketConfig};
 
-/// Everything a decoder says about a stream that arrives in these pieces.
+/// The output of a decoder for a stream in these pieces.
 fn read(mut decoder: Decoder, pieces: &[&[u8]]) -> (Vec<Message>, Result<(), Error>) {
     let mut found = Vec::new();
     for piece in pieces {
@@ -35,7 +35,7 @@ fn text(text: &'static str) -> Message {
 }
 
 #[test]
-fn the_examples_of_the_rfc_are_read_and_written() {
+fn rfc_examples_are_decoded_and_encoded() {
     const MASK: [u8; 4] = [0x37, 0xfa, 0x21, 0x3d];
     let masked = b"\x81\x85\x37\xfa\x21\x3d\x7f\x9f\x4d\x51\x58";
     for (role, stream, expected) in [
@@ -67,7 +67,7 @@ fn the_examples_of_the_rfc_are_read_and_written() {
 }
 
 #[test]
-fn what_the_protocol_forbids_is_an_error_with_a_close_code() {
+fn protocol_violation_fails_with_its_close_code() {
     let protocol = |at, why| Error::Protocol { at, why };
     for (role, stream, error, code) in [
         (Role::Server, &b"\x81\x01a"[..], protocol(0, "no mask"), 1002),
@@ -97,7 +97,7 @@ fn what_the_protocol_forbids_is_an_error_with_a_close_code() {
 }
 
 #[test]
-fn a_character_may_be_cut_by_frames_and_controls_come_between() {
+fn character_split_across_frames_is_decoded_despite_control_frames() {
     let stream = b"\x01\x01\xc3\x89\x01p\x80\x01\xa4\x88\x05\x03\xe8bye\x81\x01x";
     let close = Message::Close(Some(Close { code: 1000, reason: "bye".to_owned() }));
     let expected = vec![Message::Ping("p".into()), text("ä"), close];
@@ -106,7 +106,7 @@ fn a_character_may_be_cut_by_frames_and_controls_come_between() {
 }
 
 #[test]
-fn the_server_of_a_watch_holds_nothing_of_what_a_client_sends() {
+fn discarding_decoder_holds_no_client_data() {
     let mut decoder = Decoder::discarding();
     let large = websocket::frame(Kind::Binary, &vec![7; 1 << 20], Some([1, 2, 3, 4]));
     let ping = websocket::frame(Kind::Ping, b"p", Some([5, 6, 7, 8]));
@@ -128,7 +128,7 @@ fn cut_at<'a>(stream: &'a [u8], cuts: &[prop::sample::Index]) -> Vec<&'a [u8]> {
     places.windows(2).map(|pair| &stream[pair[0]..pair[1]]).collect()
 }
 
-/// A stream of messages as one side sends it, in frames of random size, and what it says.
+/// Random messages of one side, in frames of random size.
 fn messages() -> impl Strategy<Value = Vec<(Kind, Vec<u8>)>> {
     let one =
         (0..4_usize, "[a-zä]{0,40}", prop::collection::vec(any::<u8>(), 0..300)).prop_map(|(kind, text, bytes)| {
@@ -167,14 +167,14 @@ fn theirs(message: tungstenite::Message) -> Message {
     }
 }
 
-/// What tungstenite makes of our frames.
+/// The messages that tungstenite reads from our frames.
 fn read_by_tungstenite(role: tungstenite::protocol::Role, stream: Vec<u8>) -> Vec<Message> {
     let config = WebSocketConfig::default();
     let mut socket = WebSocket::from_raw_socket(Cursor::new(stream), role, Some(config));
     let mut found = Vec::new();
     while let Ok(message) = socket.read() {
         found.push(theirs(message));
-        // The answers to pings would be written over what is still to be read.
+        // tungstenite would write answers to pings over the bytes still to be read.
         if socket.get_ref().position() as usize == socket.get_ref().get_ref().len() && !socket.can_read() {
             break;
         }
@@ -184,7 +184,7 @@ fn read_by_tungstenite(role: tungstenite::protocol::Role, stream: Vec<u8>) -> Ve
 
 proptest! {
     #[test]
-    fn any_bytes_are_answered_and_splits_do_not_matter(
+    fn any_bytes_decode_the_same_at_any_split(
         stream in prop::collection::vec(prop_oneof![
             Just(0x81_u8), Just(0x01), Just(0x80), Just(0x00), Just(0x02), Just(0x89), Just(0x88), Just(0x85),
             Just(0x7e), any::<u8>(),
@@ -198,14 +198,14 @@ proptest! {
         let split = read(new(), &cut_at(&stream, &cuts));
         let (whole, whole_end) = read(new(), &[&stream]);
         prop_assert_eq!(&whole, &split.0);
-        // What is discarded is not counted, so how much is held may differ.
+        // Skipped data is not counted, so the number of held bytes may differ.
         let same = whole_end == split.1
             || matches!((&whole_end, &split.1), (Err(Error::Incomplete { .. }), Err(Error::Incomplete { .. })));
         prop_assert!(same, "{:?} and {:?}", whole_end, split.1);
     }
 
     #[test]
-    fn messages_come_back_from_any_frames_and_splits(
+    fn messages_round_trip_at_any_frames_and_splits(
         messages in messages(),
         masks in prop::collection::vec(any::<[u8; 4]>(), 64),
         frame_bytes in 1_usize..80,
@@ -222,7 +222,8 @@ proptest! {
             let pieces: Vec<&[u8]> = payload.chunks(frame_bytes).collect();
             for (at, piece) in pieces.iter().enumerate() {
                 let mut frame = websocket::frame(*kind, piece, mask()).to_vec();
-                // Not the last one; and behind the first one, a continuation.
+                // All frames except the last lack the final bit; all except the first are
+                // continuations.
                 frame[0] &= if at + 1 < pieces.len() { 0x7f } else { 0xff };
                 frame[0] &= if at > 0 { 0xf0 } else { 0xff };
                 stream.extend_from_slice(&frame);
@@ -236,8 +237,8 @@ proptest! {
     }
 
     #[test]
-    fn an_independent_decoder_reads_what_is_written(messages in messages(), masks in any::<[u8; 4]>(), server in any::<bool>()) {
-        // Pings would be answered into the stream that is read.
+    fn tungstenite_decodes_our_frames(messages in messages(), masks in any::<[u8; 4]>(), server in any::<bool>()) {
+        // tungstenite would write answers to pings into the stream that is read.
         let messages: Vec<_> = messages.into_iter().filter(|(kind, _)| *kind != Kind::Ping).collect();
         let mask = server.then_some(masks);
         let mut stream: Vec<u8> =
@@ -250,7 +251,7 @@ proptest! {
     }
 
     #[test]
-    fn what_an_independent_encoder_writes_is_read(messages in messages(), server in any::<bool>()) {
+    fn frames_of_tungstenite_are_decoded(messages in messages(), server in any::<bool>()) {
         let role = if server { tungstenite::protocol::Role::Server } else { tungstenite::protocol::Role::Client };
         let mut socket = WebSocket::from_raw_socket(Cursor::new(Vec::new()), role, None);
         for (kind, payload) in &messages {

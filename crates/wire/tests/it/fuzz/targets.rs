@@ -1,5 +1,5 @@
-//! What is tried on any bytes: one function per target, which panics where a promise is broken. The
-//! fuzzer (`fuzz/`) and its twin (`crates/wire/tests/it/fuzz.rs`) call the same functions.
+//! The fuzz targets: one function each, which panics when a guarantee is broken. The fuzzer
+//! (`fuzz/`) and `crates/wire/tests/it/fuzz.rs` call the same functions.
 
 use std::fmt::Debug;
 
@@ -12,10 +12,10 @@ use listwatch_wire::query::{Query, WriteOptions};
 use listwatch_wire::websocket::{self, Role};
 use listwatch_wire::{Encoding, Frames, JsonEvents, ListDecoder, WatchEvent, cbor};
 
-/// A target, by its name.
+/// A target with its name.
 pub(crate) type Target = (&'static str, fn(&[u8]));
 
-/// Every target. The fuzzer has a file for each.
+/// All targets. The fuzzer has a file for each.
 #[allow(dead_code, reason = "a file of the fuzzer runs one target")]
 pub(crate) const ALL: [Target; 11] = [
     ("frames", frames),
@@ -31,14 +31,14 @@ pub(crate) const ALL: [Target; 11] = [
     ("cbor_encode", cbor_encode),
 ];
 
-/// Takes choices off the front of the bytes; 0 when there are no more.
+/// Takes choices from the front of the bytes; 0 when none are left.
 fn choose(data: &mut &[u8], count: usize) -> usize {
     let Some((first, rest)) = data.split_first() else { return 0 };
     *data = rest;
     usize::from(*first) % count
 }
 
-/// The bytes in pieces whose lengths repeat.
+/// Splits the bytes into pieces of repeating lengths.
 fn pieces<'a>(stream: &'a [u8], lengths: &[usize]) -> Vec<&'a [u8]> {
     let (mut pieces, mut rest) = (Vec::new(), stream);
     for length in lengths.iter().cycle() {
@@ -52,8 +52,8 @@ fn pieces<'a>(stream: &'a [u8], lengths: &[usize]) -> Vec<&'a [u8]> {
     pieces
 }
 
-/// A decoder that was fed the same bytes in other pieces says the same.
-fn splits_do_not_matter<T: PartialEq + Debug>(data: &[u8], read: impl Fn(&[&[u8]]) -> T) {
+/// Checks that a decoder returns the same for the same bytes in other pieces.
+fn check_any_split<T: PartialEq + Debug>(data: &[u8], read: impl Fn(&[&[u8]]) -> T) {
     let mut stream = data;
     let lengths = [choose(&mut stream, 9), choose(&mut stream, 40), choose(&mut stream, 3)];
     let whole = read(&[stream]);
@@ -61,11 +61,11 @@ fn splits_do_not_matter<T: PartialEq + Debug>(data: &[u8], read: impl Fn(&[&[u8]
     assert_eq!(whole, read(&pieces(stream, &[0])), "the same bytes, one by one, gave something else");
 }
 
-/// Watch streams in every encoding, and the events in what is cut from them.
+/// Decodes watch streams in every encoding, and the events in their frames.
 pub(crate) fn frames(mut data: &[u8]) {
     let encoding = [Encoding::Json, Encoding::Protobuf, Encoding::Cbor][choose(&mut data, 3)];
     let limit = 1 + choose(&mut data, 256);
-    splits_do_not_matter(data, |pieces| {
+    check_any_split(data, |pieces| {
         let mut frames = Frames::new(encoding, limit).expect("an encoding that streams");
         let mut found = Vec::new();
         for piece in pieces {
@@ -92,7 +92,7 @@ pub(crate) fn frames(mut data: &[u8]) {
         }
     }
     if encoding == Encoding::Json {
-        splits_do_not_matter(data, |pieces| {
+        check_any_split(data, |pieces| {
             let mut events = JsonEvents::with_limit(limit);
             let mut found = Vec::new();
             for piece in pieces {
@@ -111,10 +111,10 @@ pub(crate) fn frames(mut data: &[u8]) {
     }
 }
 
-/// List bodies.
+/// Decodes list bodies.
 pub(crate) fn lists(mut data: &[u8]) {
     let limit = 1 + choose(&mut data, 256);
-    splits_do_not_matter(data, |pieces| {
+    check_any_split(data, |pieces| {
         let mut decoder = ListDecoder::with_limit(limit);
         let mut found = Vec::new();
         for piece in pieces {
@@ -132,11 +132,11 @@ pub(crate) fn lists(mut data: &[u8]) {
     });
 }
 
-/// WebSocket frames, and the headers before them.
+/// Decodes WebSocket frames, and the headers before them.
 pub(crate) fn websocket(mut data: &[u8]) {
     let role = [Role::Server, Role::Client][choose(&mut data, 2)];
     let limit = choose(&mut data, 256);
-    splits_do_not_matter(data, |pieces| {
+    check_any_split(data, |pieces| {
         let mut decoder = websocket::Decoder::with_limit(role, limit);
         let mut found = Vec::new();
         for piece in pieces {
@@ -166,7 +166,7 @@ fn shape() -> ObjectShape {
     ObjectShape::new(true, Vec::new())
 }
 
-/// Query strings: options print as what reads back as the same options.
+/// Parses query strings: printed options parse to equal options.
 pub(crate) fn queries(data: &[u8]) {
     let text = String::from_utf8_lossy(data);
     let query = Query::parse(&text);
@@ -179,8 +179,8 @@ pub(crate) fn queries(data: &[u8]) {
     judge(&options);
 }
 
-/// Whatever options say, they are a request or a Status of the client's fault. One fault is called the
-/// server's: a resource version that is no number, for a get or a watch, as in kube-apiserver.
+/// Any options give a request or a Status of class 4xx. The exception is an invalid resource
+/// version of a get or a watch, which is a 500, as in kube-apiserver.
 fn judge(options: &ListOptions) {
     let shape = shape();
     let statuses = [
@@ -195,7 +195,7 @@ fn judge(options: &ListOptions) {
     }
 }
 
-/// Selectors: what was read prints as what reads back as the same.
+/// Parses selectors: a printed selector parses to an equal one.
 pub(crate) fn selectors(data: &[u8]) {
     let text = String::from_utf8_lossy(data);
     if let Ok(selector) = LabelSelector::parse(&text) {
@@ -214,7 +214,7 @@ pub(crate) fn selectors(data: &[u8]) {
     judge(&ListOptions { field_selector: text.into_owned(), ..ListOptions::default() });
 }
 
-/// Continue tokens, as base64 and as the JSON inside.
+/// Decodes continue tokens, as base64 and as the JSON inside.
 pub(crate) fn continue_tokens(data: &[u8]) {
     let text = String::from_utf8_lossy(data);
     let inside = base64::Engine::encode(&base64::engine::general_purpose::URL_SAFE_NO_PAD, data);
@@ -227,7 +227,7 @@ pub(crate) fn continue_tokens(data: &[u8]) {
     }
 }
 
-/// `Accept` and `Content-Type` headers.
+/// Negotiates `Accept` and `Content-Type` headers.
 pub(crate) fn media_types(data: &[u8]) {
     let text = String::from_utf8_lossy(data);
     for served in [Served::BUILTIN, Served::CUSTOM_JSON, Served { cbor: true, ..Served::CUSTOM_JSON }] {
@@ -245,7 +245,7 @@ pub(crate) fn media_types(data: &[u8]) {
     }
 }
 
-/// An envelope around any bytes, as an object of any kind.
+/// Decodes any bytes in an envelope of any kind.
 pub(crate) fn protobuf(mut data: &[u8]) {
     let (kinds, pages) = (types::kinds().count(), types::kinds().count().div_ceil(256));
     let kind = choose(&mut data, 256) + 256 * choose(&mut data, pages);
@@ -283,17 +283,17 @@ fn push_field(out: &mut Vec<u8>, number: u8, bytes: &[u8]) {
     out.extend_from_slice(bytes);
 }
 
-/// Any text as the JSON of an object.
+/// Encodes any text as the JSON of an object.
 pub(crate) fn protobuf_encode(mut data: &[u8]) {
     let kinds = [("v1", "Pod"), ("v1", "Secret"), ("apps/v1", "Deployment"), ("v1", "Status"), ("v1", "Event")];
     let (api_version, kind) = kinds[choose(&mut data, kinds.len())];
     if let Ok(body) = protobuf::encode(api_version, kind, data) {
-        // A deep object, or a time of another age, is written and not read.
+        // A deeply nested object, or a time out of range, is written but not read.
         let _ = protobuf::decode(&body);
     }
 }
 
-/// Any bytes as CBOR.
+/// Decodes any bytes as CBOR.
 pub(crate) fn cbor(data: &[u8]) {
     let _ = cbor::WatchMessage::parse(&Bytes::copy_from_slice(data));
     let Ok(first) = cbor::decode(data) else { return };
@@ -303,18 +303,18 @@ pub(crate) fn cbor(data: &[u8]) {
         let body = cbor::encode(json).expect("what was read can be written");
         cbor::decode(&body).expect("what was written can be read")
     };
-    // Minus zero becomes zero: as in Go, JSON's `-0` is an integer.
+    // Minus zero becomes zero: JSON's `-0` is an integer, as in Go.
     let second = again(&first);
     assert_eq!(again(&second), second, "another round changes nothing");
 }
 
-/// Any text as JSON to be written as CBOR.
+/// Encodes any text as CBOR.
 pub(crate) fn cbor_encode(data: &[u8]) {
     let Ok(body) = cbor::encode(data) else { return };
     let mut frames = cbor::CborFrames::new();
     frames.feed(Bytes::from(body.clone()));
     let whole = frames.next_frame();
-    // What is nested more deeply than is read may still be written.
+    // Deeper nesting may be written than is read.
     if !matches!(whole, Err(listwatch_wire::FrameError::Malformed { .. })) {
         assert_eq!(whole, Ok(Some(Bytes::from(body))), "what is written is one item");
     }

@@ -1,9 +1,9 @@
-//! Random objects of every kind, as Go would print them, from a tape of bytes: a shorter tape, or one
-//! with more zeros, is a smaller object, so proptest shrinks them well.
+//! Generates random objects of every kind, as Go would print them, from a tape of bytes. A shorter
+//! tape, or one with more zeros, gives a smaller object, so proptest shrinks them well.
 
 use listwatch_k8s_types::{Field, Id, Omit, Shape, Type};
 
-/// Choices that run out: an empty tape chooses 0 for ever.
+/// A finite sequence of choices: an empty tape always chooses 0.
 pub(crate) struct Tape<'a> {
     bytes: &'a [u8],
 }
@@ -25,7 +25,7 @@ impl<'a> Tape<'a> {
     }
 }
 
-/// How deeply optional messages are filled.
+/// Maximum nesting of optional messages.
 const DEPTH: usize = 8;
 
 const TEXTS: [&str; 7] = [
@@ -46,7 +46,7 @@ const MICRO_TIMES: [&str; 2] = [r#""1970-01-01T00:00:00.000000Z""#, r#""2024-06-
 const QUANTITIES: [&str; 4] = [r#""0""#, r#""100m""#, r#""1536Mi""#, r#""-5""#];
 const RAW: [&str; 4] = ["{}", r#"{"a":[1,2.5,null,"\u003c"]}"#, "17", r#""text""#];
 
-/// The JSON of an object of a kind.
+/// The JSON of a random object of a kind.
 pub(crate) fn object(api_version: &str, kind: &str, id: Id, tape: &mut Tape<'_>) -> String {
     let mut members = vec![format!("\"kind\":\"{kind}\""), format!("\"apiVersion\":\"{api_version}\"")];
     push_members(id, tape, 0, &mut members);
@@ -63,7 +63,7 @@ fn push_members(id: Id, tape: &mut Tape<'_>, depth: usize, members: &mut Vec<Str
     }
 }
 
-/// The value of a member, or nothing where Go leaves it out.
+/// The value of a member, or `None` if Go omits it.
 fn member(field: &Field, tape: &mut Tape<'_>, depth: usize) -> Option<String> {
     let nothing = || (field.omit() == Omit::Never).then(|| "null".to_owned());
     let filled = |tape: &mut Tape<'_>| depth < DEPTH && tape.choose(3) > 0;
@@ -100,7 +100,7 @@ fn member(field: &Field, tape: &mut Tape<'_>, depth: usize) -> Option<String> {
     }
 }
 
-/// A value; `null` only as an element, for in a pointer it would be nothing.
+/// A value; `null` only as an element, because a `null` pointer counts as absent.
 fn value(of: Type, tape: &mut Tape<'_>, depth: usize, element: bool) -> String {
     let strings = |tape: &mut Tape<'_>| format!("[{},{}]", tape.pick(&TEXTS), tape.pick(&TEXTS));
     let null = element && tape.choose(4) == 1;
