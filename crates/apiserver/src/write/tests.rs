@@ -4,6 +4,7 @@
 //! The clock stands still at 2024-01-01 and every uid is zero, so answers can be compared as texts.
 //! `UID` and `NOW` in an expectation stand for them.
 
+mod cases;
 mod certificates;
 mod deletes;
 mod hostile;
