@@ -33,13 +33,15 @@ fn project() -> (Arc<Schema>, Kinds) {
     let kinds: Vec<_> = types::kinds().filter(applied).collect();
     let keys = map_keys(kinds.iter().map(|(.., id)| *id));
     let mut builder = SchemaBuilder::new();
-    let mut scalar = |of| builder.add(Type::scalar(of));
-    let (text, number, flag, any) =
-        (scalar(Scalar::Text), scalar(Scalar::Number), scalar(Scalar::Flag), scalar(Scalar::Any));
-    let mut projection = Projection { builder, keys, structs: HashMap::new(), text, number, flag, any };
+    let mut projection = Projection::new(&mut builder, Some(keys));
     let kinds = kinds.into_iter().map(|(api_version, kind, id)| ((api_version, kind), projection.object(id, None)));
     let kinds = kinds.collect();
-    (projection.builder.build(), kinds)
+    (builder.build(), kinds)
+}
+
+/// Adds `ObjectMeta`, the type of `metadata` of custom resources. Their fields are present if the JSON has them.
+pub(crate) fn object_meta(builder: &mut SchemaBuilder) -> TypeId {
+    Projection::new(builder, None).object(Id::MetaObjectMeta, None)
 }
 
 /// The key fields of all list items, as (message of the items, field name).
@@ -59,9 +61,10 @@ fn map_keys(roots: impl Iterator<Item = Id>) -> HashSet<(Id, &'static str)> {
     keys
 }
 
-struct Projection {
-    builder: SchemaBuilder,
-    keys: HashSet<(Id, &'static str)>,
+struct Projection<'a> {
+    builder: &'a mut SchemaBuilder,
+    /// The key fields of list items, if the objects are what Go structs print; `None` for plain JSON.
+    keys: Option<HashSet<(Id, &'static str)>>,
     /// The types of messages, as declared or with the map type that a field sets.
     structs: HashMap<(Id, Option<MapType>), TypeId>,
     text: TypeId,
@@ -70,7 +73,14 @@ struct Projection {
     any: TypeId,
 }
 
-impl Projection {
+impl<'a> Projection<'a> {
+    fn new(builder: &'a mut SchemaBuilder, keys: Option<HashSet<(Id, &'static str)>>) -> Self {
+        let mut scalar = |of| builder.add(Type::scalar(of));
+        let (text, number, flag, any) =
+            (scalar(Scalar::Text), scalar(Scalar::Number), scalar(Scalar::Flag), scalar(Scalar::Any));
+        Projection { builder, keys, structs: HashMap::new(), text, number, flag, any }
+    }
+
     /// A message as a map with named fields. `of` overrides the map type of the message.
     fn object(&mut self, id: Id, of: Option<MapType>) -> TypeId {
         if let Some(known) = self.structs.get(&(id, of)) {
@@ -107,10 +117,10 @@ impl Projection {
             }
             _ => one,
         };
+        let Some(keys) = &self.keys else { return Field::new(field.name(), of) };
         // A default counts only for an absent key of an item.
-        let is_key = self.keys.contains(&(id, field.name()));
-        let default: Option<Value> =
-            field.default_json().filter(|_| is_key).and_then(|json| serde_json::from_str(json).ok());
+        let default = field.default_json().filter(|_| keys.contains(&(id, field.name())));
+        let default: Option<Value> = default.and_then(|json| serde_json::from_str(json).ok());
         Field { presence: presence(field), default, ..Field::new(field.name(), of) }
     }
 
@@ -129,6 +139,8 @@ impl Projection {
                 let text = self.text;
                 self.builder.add(Type::list(Relation::Atomic, text))
             }
+            // Custom resources are plain JSON: `fieldsV1` is deduced.
+            types::Type::Raw if self.keys.is_none() => Schema::DEDUCED,
             // `metav1.FieldsV1` is a map; `runtime.RawExtension` can be anything.
             types::Type::Raw if message.name() == Id::MetaManagedFieldsEntry.message().name() => {
                 self.builder.add(Type::map(Map::new(Vec::new(), Some(Schema::DEDUCED), false)))

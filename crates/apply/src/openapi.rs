@@ -9,6 +9,7 @@ use std::borrow::Cow;
 
 use serde_json::Value;
 
+use crate::builtin;
 use crate::typing::{Field, Map, Relation, Scalar, Schema, SchemaBuilder, Type, TypeId, Typing};
 
 /// Maximum nesting of schemas; deeper types are deduced from values.
@@ -120,52 +121,15 @@ impl Converter {
         Type::list(relation, items)
     }
 
-    /// The type `ObjectMeta` of every object (apimachinery v1.36, `meta/v1/types.go`).
+    /// The type of `metadata`.
     fn object_meta(&mut self) -> TypeId {
         if let Some(id) = self.object_meta {
             return id;
         }
-        let id = object_meta(&mut self.builder);
+        let id = builtin::object_meta(&mut self.builder);
         self.object_meta = Some(id);
         id
     }
-}
-
-/// Adds the type of `metadata`: `ObjectMeta` of `meta/v1/types.go`, apimachinery v1.36.
-pub(crate) fn object_meta(builder: &mut SchemaBuilder) -> TypeId {
-    let text = builder.add(Type::scalar(Scalar::Text));
-    let number = builder.add(Type::scalar(Scalar::Number));
-    let flag = builder.add(Type::scalar(Scalar::Flag));
-    let time = builder.add(Type::scalar(Scalar::Any));
-    let field = |name: &'static str, of: TypeId| Field::new(name, of);
-    let texts = builder.add(Type::map(Map::new(Vec::new(), Some(text), false)));
-    let text_set = builder.add(Type::list(Relation::Set, text));
-    let owner = ["apiVersion", "kind", "name", "uid"].map(|name| field(name, text));
-    let owner = owner.into_iter().chain([field("blockOwnerDeletion", flag), field("controller", flag)]).collect();
-    let owner = builder.add(Type::map(Map::new(owner, None, true)));
-    let owners = builder.add(Type::list(Relation::Keyed(vec![Cow::Borrowed("uid")]), owner));
-    let entry = ["apiVersion", "fieldsType", "manager", "operation", "subresource"].map(|name| field(name, text));
-    let entry = entry.into_iter().chain([field("fieldsV1", Schema::DEDUCED), field("time", time)]).collect();
-    let entry = builder.add(Type::map(Map::new(entry, None, false)));
-    let entries = builder.add(Type::list(Relation::Atomic, entry));
-    let fields = vec![
-        field("annotations", texts),
-        field("creationTimestamp", time),
-        field("deletionGracePeriodSeconds", number),
-        field("deletionTimestamp", time),
-        field("finalizers", text_set),
-        field("generateName", text),
-        field("generation", number),
-        field("labels", texts),
-        field("managedFields", entries),
-        field("name", text),
-        field("namespace", text),
-        field("ownerReferences", owners),
-        field("resourceVersion", text),
-        field("selfLink", text),
-        field("uid", text),
-    ];
-    builder.add(Type::map(Map::new(fields, None, false)))
 }
 
 /// The extension `x-kubernetes-<name>` of a schema.

@@ -230,7 +230,7 @@ pub(crate) static MESSAGES: [Message; ROWS.len()] = PACKED.messages;
 pub(crate) static FIELDS: [Field; TOTALS.fields] = PACKED.fields;
 pub(crate) static BY_NUMBER: [u8; TOTALS.fields] = PACKED.by_number;
 static CONSTRAINTS: [Constraints; TOTALS.constraints] = PACKED.constraints;
-static NAME_BYTES: [u8; TOTALS.names_bytes] = PACKED.names;
+pub(crate) static NAME_BYTES: [u8; TOTALS.names_bytes] = PACKED.names;
 static TEXT_BYTES: [u8; TOTALS.texts_bytes] = PACKED.texts;
 // Constants and not statics, so that other crates know the lengths when they are compiled.
 pub(crate) const NAMES: &str = text(&NAME_BYTES);

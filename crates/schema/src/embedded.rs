@@ -2,6 +2,7 @@
 //! `metadata` have the rules of every object, whatever the schema says.
 //! Rules: apiextensions-apiserver `pkg/apiserver/schema/objectmeta`, Kubernetes 1.36.
 
+use listwatch_k8s_types::{Field, Id, Omit, Shape, Type};
 use listwatch_meta::FieldError;
 use listwatch_meta::go::json_kind;
 use listwatch_meta::selector::{
@@ -109,56 +110,6 @@ impl Coercer {
     }
 }
 
-#[derive(Clone, Copy)]
-enum Field {
-    Text,
-    Integer,
-    Flag,
-    Time,
-    TextMap,
-    Texts,
-    Structs(&'static str, &'static [(&'static str, Field)]),
-    Anything,
-}
-
-/// The fields of `ObjectMeta` (apimachinery `meta/v1/types.go`, 1.36).
-const OBJECT_META: [(&str, Field); 15] = [
-    ("name", Field::Text),
-    ("generateName", Field::Text),
-    ("namespace", Field::Text),
-    ("selfLink", Field::Text),
-    ("uid", Field::Text),
-    ("resourceVersion", Field::Text),
-    ("generation", Field::Integer),
-    ("creationTimestamp", Field::Time),
-    ("deletionTimestamp", Field::Time),
-    ("deletionGracePeriodSeconds", Field::Integer),
-    ("labels", Field::TextMap),
-    ("annotations", Field::TextMap),
-    ("ownerReferences", Field::Structs("OwnerReference", &OWNER_REFERENCE)),
-    ("finalizers", Field::Texts),
-    ("managedFields", Field::Structs("ManagedFieldsEntry", &MANAGED_FIELDS_ENTRY)),
-];
-
-const OWNER_REFERENCE: [(&str, Field); 6] = [
-    ("apiVersion", Field::Text),
-    ("kind", Field::Text),
-    ("name", Field::Text),
-    ("uid", Field::Text),
-    ("controller", Field::Flag),
-    ("blockOwnerDeletion", Field::Flag),
-];
-
-const MANAGED_FIELDS_ENTRY: [(&str, Field); 7] = [
-    ("manager", Field::Text),
-    ("operation", Field::Text),
-    ("apiVersion", Field::Text),
-    ("time", Field::Time),
-    ("fieldsType", Field::Text),
-    ("fieldsV1", Field::Anything),
-    ("subresource", Field::Text),
-];
-
 /// Reads metadata as Go reads it into `ObjectMeta` and writes it again.
 fn read_object_meta(
     value: &Value,
@@ -172,12 +123,12 @@ fn read_object_meta(
     };
     let mut read = Map::new();
     for (name, value) in members {
-        let Some((_, field)) = OBJECT_META.iter().find(|(known, _)| known == name) else {
+        let Some(field) = Id::MetaObjectMeta.message().field(name) else {
             unknown.push(name.clone());
             continue;
         };
         let before = unknown.len();
-        match read_field(value, *field, "ObjectMeta", name, unknown) {
+        match read_field(value, field, "ObjectMeta", unknown) {
             Ok(Some(value)) => {
                 read.insert(name.clone(), value);
             }
@@ -194,34 +145,15 @@ fn cannot(found: &Value, target: &str) -> String {
     format!("json: cannot unmarshal {found} into Go {target}")
 }
 
-/// The value as it is written again; nothing where it is empty.
-fn read_field(
-    value: &Value,
-    field: Field,
-    of: &str,
-    name: &str,
-    unknown: &mut Vec<String>,
-) -> Result<Option<Value>, String> {
+/// The value as Go writes it again; nothing if Go omits it.
+fn read_field(value: &Value, field: &Field, of: &str, unknown: &mut Vec<String>) -> Result<Option<Value>, String> {
+    let name = field.name();
     let wrong = |value: &Value, kind: &str| cannot(value, &format!("struct field {of}.{name} of type {kind}"));
-    match (field, value) {
-        (_, Value::Null) => Ok(None),
-        (Field::Anything, value) => Ok(Some(value.clone())),
-        (Field::Text, Value::String(text)) => Ok((!text.is_empty()).then(|| value.clone())),
-        (Field::Text, other) => Err(wrong(other, "string")),
-        (Field::Flag, Value::Bool(_)) => Ok(Some(value.clone())),
-        (Field::Flag, other) => Err(wrong(other, "bool")),
-        (Field::Integer, value) => match value.as_i64() {
-            Some(0) if name == "generation" => Ok(None),
-            Some(_) => Ok(Some(value.clone())),
-            None => Err(wrong(value, "int64")),
-        },
-        (Field::Time, Value::String(text)) if is_rfc3339(text) => Ok(Some(value.clone())),
-        (Field::Time, Value::String(text)) => {
-            let shown = quote(text);
-            Err(format!("parsing time {shown} as \"2006-01-02T15:04:05Z07:00\": cannot parse {shown} as \"2006\""))
-        }
-        (Field::Time, other) => Err(cannot(other, "value of type string")),
-        (Field::TextMap, Value::Object(members)) => {
+    // Go omits what is empty or zero, but never what a pointer points to.
+    let is_written = field.omit() == Omit::Never || field.shape() == Shape::Pointer;
+    match (field.shape(), field.of(), value) {
+        (_, _, Value::Null) => Ok(None),
+        (Shape::Map, _, Value::Object(members)) => {
             match members.values().find(|value| !value.is_string() && !value.is_null()) {
                 Some(other) => Err(wrong(other, "string")),
                 None if members.is_empty() => Ok(None),
@@ -231,35 +163,49 @@ fn read_field(
                 }
             }
         }
-        (Field::TextMap, other) => Err(wrong(other, "map[string]string")),
-        (Field::Texts, Value::Array(items)) => match items.iter().find(|item| !item.is_string()) {
-            Some(other) => Err(wrong(other, "string")),
-            None => Ok((!items.is_empty()).then(|| value.clone())),
-        },
-        (Field::Texts, other) => Err(wrong(other, "[]string")),
-        (Field::Structs(kind, fields), Value::Array(items)) => {
+        (Shape::Map, _, other) => Err(wrong(other, "map[string]string")),
+        (Shape::Repeated, Type::Message(item), Value::Array(items)) => {
+            let kind = item.message().name();
             let mut read = Vec::with_capacity(items.len());
-            for (index, item) in items.iter().enumerate() {
-                let Value::Object(members) = item else { return Err(wrong(item, &format!("v1.{kind}"))) };
+            for (index, value) in items.iter().enumerate() {
+                let Value::Object(members) = value else { return Err(wrong(value, &format!("v1.{kind}"))) };
                 let mut entry = Map::new();
                 for (member, value) in members {
-                    let Some((_, field)) = fields.iter().find(|(known, _)| known == member) else {
+                    let Some(field) = item.message().field(member) else {
                         unknown.push(format!("{name}[{index}].{member}"));
                         continue;
                     };
                     let inner = &mut Vec::new();
-                    if let Some(value) = read_field(value, *field, &format!("{kind}.{name}"), member, inner)? {
+                    if let Some(value) = read_field(value, field, &format!("{kind}.{name}"), inner)? {
                         entry.insert(member.clone(), value);
-                    } else if kind == "OwnerReference" && value.is_string() {
-                        // Written even when empty: these fields are not optional.
-                        entry.insert(member.clone(), value.clone());
                     }
                 }
                 read.push(Value::Object(entry));
             }
             Ok((!read.is_empty()).then_some(Value::Array(read)))
         }
-        (Field::Structs(kind, _), other) => Err(wrong(other, &format!("[]v1.{kind}"))),
+        (Shape::Repeated, Type::Message(item), other) => Err(wrong(other, &format!("[]v1.{}", item.message().name()))),
+        (Shape::Repeated, _, Value::Array(items)) => match items.iter().find(|item| !item.is_string()) {
+            Some(other) => Err(wrong(other, "string")),
+            None => Ok((!items.is_empty()).then(|| value.clone())),
+        },
+        (Shape::Repeated, _, other) => Err(wrong(other, "[]string")),
+        (_, Type::String, Value::String(text)) => Ok((is_written || !text.is_empty()).then(|| value.clone())),
+        (_, Type::String, other) => Err(wrong(other, "string")),
+        (_, Type::Bool, Value::Bool(_)) => Ok(Some(value.clone())),
+        (_, Type::Bool, other) => Err(wrong(other, "bool")),
+        (_, Type::Int64, value) => match value.as_i64() {
+            Some(number) => Ok((is_written || number != 0).then(|| value.clone())),
+            None => Err(wrong(value, "int64")),
+        },
+        (_, Type::Time, Value::String(text)) if is_rfc3339(text) => Ok(Some(value.clone())),
+        (_, Type::Time, Value::String(text)) => {
+            let shown = quote(text);
+            Err(format!("parsing time {shown} as \"2006-01-02T15:04:05Z07:00\": cannot parse {shown} as \"2006\""))
+        }
+        (_, Type::Time, other) => Err(cannot(other, "value of type string")),
+        // `FieldsV1`.
+        (_, _, value) => Ok(Some(value.clone())),
     }
 }
 

@@ -201,6 +201,12 @@ fn an_etag_names_the_state_of_what_is_served() {
 }
 
 #[test]
+fn reported_release_is_that_of_the_types() {
+    let release = listwatch_k8s_types::RELEASE;
+    assert!(KUBERNETES_VERSION.starts_with(&format!("{release}.")), "{KUBERNETES_VERSION} serves types of {release}");
+}
+
+#[test]
 fn version_is_indented_and_parses_as_semver() {
     let body = VersionInfo::current().body();
     let text = std::str::from_utf8(&body).unwrap();
