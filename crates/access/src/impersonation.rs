@@ -48,7 +48,7 @@ impl std::error::Error for UserNameMissing {}
 
 impl Impersonation {
     /// Whether any header of a request is one of impersonation.
-    pub fn is_requested(headers: &HeaderMap) -> bool {
+    fn is_requested(headers: &HeaderMap) -> bool {
         headers.keys().any(|name| {
             let name = name.as_str();
             name.starts_with(EXTRA) || matches!(name, USER | GROUP | UID)

@@ -8,16 +8,16 @@ use crate::authorizer::{Attributes, Authorization, Authorizer};
 use crate::maybe_future::MaybeFuture;
 use crate::rules::{NonResourceRule, ResourceRule, UserRules};
 
-/// Whether the server knows a user: members of `system:masters`, the administrator by name, and service
-/// accounts.
-pub fn is_known_user(user: &UserInfo) -> bool {
+/// Whether the server knows a user.
+fn is_known_user(user: &UserInfo) -> bool {
     user.groups.iter().any(|group| group == SYSTEM_MASTERS)
         || user.username == UserInfo::admin().username
         || user.service_account().is_some()
 }
 
-/// Allows everything to known users ([`is_known_user`]). Others may read what is served and review their
-/// own access (`system:discovery`, `system:basic-user`).
+/// Allows everything to known users: members of `system:masters`, the administrator by name, and service
+/// accounts. Others may read what is served and review their own access (`system:discovery`,
+/// `system:basic-user`).
 #[derive(Clone, Copy, Debug, Default)]
 pub struct KnownUserAuthorizer;
 

@@ -58,10 +58,10 @@ pub use crate::admin::{AdminToken, EveryoneIsAdmin};
 pub use crate::authenticator::{Authentication, AuthenticationRequest, Authenticator, AuthenticatorChain};
 pub use crate::authorizer::{Attributes, Authorization, Authorizer, AuthorizerChain, Decision};
 pub use crate::impersonation::{Impersonation, UserNameMissing};
-pub use crate::known_users::{KnownUserAuthorizer, is_known_user};
+pub use crate::known_users::KnownUserAuthorizer;
 pub use crate::maybe_future::MaybeFuture;
 pub use crate::rules::{NonResourceRule, ResourceRule, UserRules};
 pub use crate::service_account::{
     BoundObjectReference, Claims, ISSUER, KubernetesClaims, SIGNING_KEY_BYTES, ServiceAccountObjects,
-    ServiceAccountTokenAuthenticator, SigningKey, service_account_groups, service_account_username,
+    ServiceAccountTokenAuthenticator, SigningKey, service_account_username,
 };

@@ -112,7 +112,7 @@ pub fn service_account_username(namespace: &str, name: &str) -> String {
 }
 
 /// The groups of the service accounts of a namespace.
-pub fn service_account_groups(namespace: &str) -> Vec<String> {
+pub(crate) fn service_account_groups(namespace: &str) -> Vec<String> {
     vec!["system:serviceaccounts".to_owned(), format!("system:serviceaccounts:{namespace}")]
 }
 

@@ -18,7 +18,7 @@
 //! ```
 //!
 //! A filter is a function. It returns what the next one needs, or a [`Rejection`]. [`serve`] calls all
-//! of them in this order.
+//! of them in this order (`docs/decisions/0013-request-chain.md`).
 
 pub(crate) mod audit;
 pub(crate) mod authentication;
