@@ -66,8 +66,9 @@ pub(crate) enum PathProblem {
 impl<'a> RequestInfo<'a> {
     /// The facts of a request.
     pub(crate) fn new(method: &Method, path: &'a str, query: &Query<'_>) -> Self {
+        let all = Segments::of(path);
         let mut info = RequestInfo {
-            path: percent_decode_str(path).decode_utf8_lossy(),
+            path: if all.is_encoded { percent_decode_str(path).decode_utf8_lossy() } else { Cow::Borrowed(path) },
             raw_path: path,
             verb: method_in_lower_case(method),
             is_resource_request: false,
@@ -84,17 +85,17 @@ impl<'a> RequestInfo<'a> {
             subresource: Cow::Borrowed(""),
             has_more_segments: false,
         };
-        if segments(path).any(|segment| segment.is_none()) {
+        if all.is_malformed() {
             info.problem = Some(PathProblem::Malformed);
             return info;
         }
-        let mut segments = segments(path).flatten().peekable();
+        let mut segments = all.peekable();
         let (has_group, segments_min) = match segments.next().as_deref() {
-            Some("api") => (false, 2),
-            Some("apis") => (true, 3),
+            Some("api") => (false, 3),
+            Some("apis") => (true, 4),
             _ => return info,
         };
-        if segments.clone().count() < segments_min {
+        if all.number() < segments_min {
             // Discovery of a group or a version.
             return info;
         }
@@ -154,7 +155,7 @@ impl<'a> RequestInfo<'a> {
 
     /// The decoded segments of the path.
     pub(crate) fn segments(&self) -> Vec<Cow<'a, str>> {
-        segments(self.raw_path).flatten().collect()
+        Segments::of(self.raw_path).collect()
     }
 
     /// What an authorizer decides on.
@@ -216,14 +217,53 @@ fn verb_of_resource(method: &Method) -> &'static str {
     }
 }
 
-/// The decoded segments of a path, without leading and trailing slashes; `None` for each malformed one.
-fn segments(path: &str) -> impl Iterator<Item = Option<Cow<'_, str>>> + Clone {
-    let trimmed = path.trim_matches('/');
-    let segments = trimmed.split('/').skip(usize::from(trimmed.is_empty()));
-    segments.map(|segment| {
-        let decoded = percent_decode_str(segment).decode_utf8().ok()?;
-        (!decoded.is_empty() && !decoded.contains('/')).then_some(decoded)
-    })
+/// The decoded segments of a path, without leading and trailing slashes.
+#[derive(Clone, Copy)]
+struct Segments<'a> {
+    rest: Option<&'a str>,
+    /// The path has percent signs. Others are not decoded: this runs for each request.
+    is_encoded: bool,
+}
+
+impl<'a> Segments<'a> {
+    fn of(path: &'a str) -> Self {
+        let trimmed = path.trim_matches('/');
+        Segments { rest: (!trimmed.is_empty()).then_some(trimmed), is_encoded: path.as_bytes().contains(&b'%') }
+    }
+
+    /// How many segments there are.
+    fn number(self) -> usize {
+        self.rest.map_or(0, |rest| 1 + rest.bytes().filter(|byte| *byte == b'/').count())
+    }
+
+    /// Whether a segment is empty, is not UTF-8 or hides a slash.
+    fn is_malformed(self) -> bool {
+        let has_invalid = |rest: &str| {
+            rest.split('/').any(|segment| {
+                let decoded = percent_decode_str(segment).decode_utf8();
+                decoded.is_err() || decoded.is_ok_and(|decoded| decoded.contains('/'))
+            })
+        };
+        self.rest.is_some_and(|rest| {
+            rest.as_bytes().windows(2).any(|two| two == b"//") || (self.is_encoded && has_invalid(rest))
+        })
+    }
+}
+
+impl<'a> Iterator for Segments<'a> {
+    type Item = Cow<'a, str>;
+
+    fn next(&mut self) -> Option<Cow<'a, str>> {
+        let rest = self.rest.take()?;
+        let segment = match rest.bytes().position(|byte| byte == b'/') {
+            Some(at) => {
+                self.rest = Some(&rest[at + 1..]);
+                &rest[..at]
+            }
+            None => rest,
+        };
+        Some(if self.is_encoded { percent_decode_str(segment).decode_utf8_lossy() } else { Cow::Borrowed(segment) })
+    }
 }
 
 #[cfg(test)]
