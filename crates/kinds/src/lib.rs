@@ -67,6 +67,10 @@ kinds! {
         service,
         binding,
         component_status,
+    } + {
+        data,
+        event_v1,
+        ports,
     }
     apiregistration {
         api_service,

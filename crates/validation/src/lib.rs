@@ -1,6 +1,7 @@
 //! Rules that Kubernetes' kinds share, as pure functions over JSON objects.
 #![forbid(unsafe_code)]
 
+pub mod base64;
 pub mod clock;
 pub mod common;
 pub mod diff;

@@ -1,14 +1,113 @@
-//! `Endpoints (v1)`: endpoints.
+//! Endpoints (`v1`): the addresses behind a Service, deprecated in favor of EndpointSlice.
+//!
+//! Upstream: `pkg/registry/core/endpoint/strategy.go`, `ValidateEndpoints` in `pkg/apis/core/validation`.
+
+use listwatch_schema::Path;
+use listwatch_validation::formats::{endpoint_ip, is_full, label, legacy_ip, port_number, same, subdomain};
+use listwatch_validation::{Errors, Object, given, items, number, objects, text};
 
 use crate::Kind;
+use crate::core::ports::{validate_app_protocol, validate_protocol};
+use crate::defaults::Default::{Each, Text};
+use crate::defaults::Defaults;
+use crate::printers::text::{NONE, with_more};
+use crate::printers::{Printed, Printer};
+use crate::table::{AGE, Column, NAME};
 
 pub(crate) static KIND: Kind = Kind {
     short_names: &["ep"],
     storage_prefix: "services/endpoints",
     create_on_update: true,
     deprecation: Some("v1 Endpoints is deprecated in v1.33+; use discovery.k8s.io/v1 EndpointSlice"),
-    defaults: &crate::defaults::table::ENDPOINTS,
-    validate: crate::validate::endpoints::endpoints,
-    printer: &crate::printers::network::ENDPOINTS,
+    defaults: &DEFAULTS,
+    validate,
+    printer: &PRINTER,
     ..Kind::namespaced("", "v1", "endpoints", "Endpoints")
 };
+
+static PORT_DEFAULTS: Defaults = Defaults(&[("protocol", Text("TCP"))]);
+static SUBSET_DEFAULTS: Defaults = Defaults(&[("ports", Each(&PORT_DEFAULTS))]);
+
+static DEFAULTS: Defaults = Defaults(&[("subsets", Each(&SUBSET_DEFAULTS))]);
+
+fn validate(endpoints: &Object, old: Option<&Object>, errors: &mut Errors) {
+    // An update may keep subsets that an earlier release accepted.
+    if old.is_some_and(|old| same(endpoints.get("subsets"), old.get("subsets"))) {
+        return;
+    }
+    let subsets_at = Path::root("subsets");
+    for (index, subset) in objects(endpoints, "subsets") {
+        if is_full(errors) {
+            return;
+        }
+        let at = subsets_at.index(index);
+        if items(subset, "addresses").is_empty() && items(subset, "notReadyAddresses").is_empty() {
+            errors.required(&at, "must specify `addresses` or `notReadyAddresses`");
+        }
+        for list in ["addresses", "notReadyAddresses"] {
+            let list_at = at.child(list);
+            for (index, address) in objects(subset, list) {
+                validate_address(address, &list_at.index(index), errors);
+            }
+        }
+        let ports_at = at.child("ports");
+        let several = items(subset, "ports").len() > 1;
+        for (index, port) in objects(subset, "ports") {
+            let at = ports_at.index(index);
+            match text(port, "name") {
+                "" if several => errors.required(&at.child("name"), ""),
+                "" => {}
+                name => label(name, &at.child("name"), errors),
+            }
+            port_number(number(port, "port").unwrap_or(0), &at.child("port"), errors);
+            validate_protocol(port, &at, errors);
+            validate_app_protocol(port, &at, errors);
+        }
+    }
+}
+
+fn validate_address(address: &Object, at: &Path<'_>, errors: &mut Errors) {
+    let (ip, ip_at) = (text(address, "ip"), at.child("ip"));
+    legacy_ip(ip, &ip_at, errors);
+    if !text(address, "hostname").is_empty() {
+        label(text(address, "hostname"), &at.child("hostname"), errors);
+    }
+    if given(address, "nodeName").is_some() {
+        subdomain(text(address, "nodeName"), &at.child("nodeName"), errors);
+    }
+    endpoint_ip(ip, &ip_at, errors);
+}
+
+/// The most addresses with ports that a cell shows.
+const SHOWN_MAX: usize = 3;
+
+static PRINTER: Printer = Printer {
+    columns: &[NAME, Column::text("Endpoints", "Addresses and ports that serve."), AGE],
+    cells: |endpoints| vec![endpoints.name().into(), endpoint_list(endpoints).into(), endpoints.age().into()],
+};
+
+/// The addresses of all subsets, each with all ports of its subset.
+fn endpoint_list(endpoints: Printed<'_>) -> String {
+    let subsets = endpoints.get("subsets").items();
+    if subsets.is_empty() {
+        return NONE.to_owned();
+    }
+    let mut list = Vec::new();
+    for subset in subsets {
+        let addresses: Vec<String> =
+            subset.get("addresses").items().into_iter().map(|address| address.get("ip").string()).collect();
+        let ports = subset.get("ports").items();
+        if ports.is_empty() {
+            list.extend(addresses.iter().cloned()); // A headless service may have no ports.
+        }
+        for port in ports {
+            let number = port.get("port").int().unwrap_or(0);
+            let with_port = |ip: &String| match ip.contains(':') {
+                true => format!("[{ip}]:{number}"),
+                false => format!("{ip}:{number}"),
+            };
+            list.extend(addresses.iter().map(with_port));
+        }
+    }
+    with_more(list, SHOWN_MAX, ",", "")
+}

@@ -1,11 +1,13 @@
-//! `ServiceAccount (v1)`: serviceaccounts.
+//! ServiceAccount (`v1`): an identity for programs.
+//!
+//! Upstream: `pkg/registry/core/serviceaccount/strategy.go`.
 
-use crate::Kind;
-use crate::Subresource;
+use crate::printers::NAME_AND_AGE;
+use crate::{Kind, Subresource};
 
 pub(crate) static KIND: Kind = Kind {
     short_names: &["sa"],
     subresources: &[Subresource::Token],
-    printer: &crate::printers::NAME_AND_AGE,
+    printer: &NAME_AND_AGE,
     ..Kind::namespaced("", "v1", "serviceaccounts", "ServiceAccount")
 };

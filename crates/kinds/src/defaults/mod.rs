@@ -325,15 +325,6 @@ mod tests {
 
     #[test]
     fn the_rest() {
-        check("", "Secret", json!({}), json!({"type": "Opaque"}));
-        check(
-            "",
-            "LimitRange",
-            json!({"spec": {"limits": [{"type": "Container", "max": {"cpu": "2"}, "min": {"memory": "1"}}, {"type": "Pod", "max": {"cpu": "1"}}]}}),
-            json!({"spec": {"limits": [{"type": "Container", "max": {"cpu": "2"}, "min": {"memory": "1"},
-                "default": {"cpu": "2"}, "defaultRequest": {"cpu": "2", "memory": "1"}}, {"type": "Pod", "max": {"cpu": "1"}}]}}),
-        );
-        check("", "Secret", json!({"type": "x/y"}), json!({"type": "x/y"}));
         check(
             "networking.k8s.io",
             "NetworkPolicy",

@@ -3,7 +3,7 @@
 use serde_json::{Map, Value, json};
 
 use super::Default::{Do, Each, Empty, Flag, From, If, In, Number, Positive, Text};
-use super::{BLANK, Defaults, NULL, missing};
+use super::{Defaults, NULL, missing};
 use listwatch_validation::pod_spec::default_pod_level_resources;
 
 const RBAC: &str = "rbac.authorization.k8s.io";
@@ -318,28 +318,6 @@ fn labels_of_template(object: &mut Map<String, Value>) {
     }
 }
 
-pub(crate) static LIMIT: Defaults = Defaults(&[("default", Do(container_limits))]);
-pub(crate) static LIMIT_RANGE_SPEC: Defaults = Defaults(&[("limits", Each(&LIMIT))]);
-pub(crate) static LIMIT_RANGE: Defaults = Defaults(&[("spec", If(&LIMIT_RANGE_SPEC))]);
-
-/// For containers: the default limit is the maximum, the default request the default limit, else
-/// the minimum.
-fn container_limits(item: &mut Map<String, Value>) {
-    if !is_type(item, "Container") {
-        return;
-    }
-    for (target, source) in [("default", "max"), ("defaultRequest", "default"), ("defaultRequest", "min")] {
-        let amounts = item.get(source).and_then(Value::as_object).cloned().unwrap_or_default();
-        let target = item.entry(target).or_insert_with(|| json!({}));
-        if let Value::Object(target) = target {
-            for (name, amount) in amounts {
-                target.entry(name).or_insert(amount);
-            }
-        }
-    }
-    item.retain(|_, value| !value.as_object().is_some_and(Map::is_empty));
-}
-
 // The network.
 
 pub(crate) static SERVICE_PORT: Defaults = Defaults(&[
@@ -407,17 +385,6 @@ fn session_affinity(spec: &mut Map<String, Value>) {
     }
 }
 
-pub(crate) static SUBSET: Defaults = Defaults(&[("ports", Each(&PORT))]);
-pub(crate) static ENDPOINTS: Defaults = Defaults(&[("subsets", Each(&SUBSET))]);
-pub(crate) static SLICE_PORT: Defaults =
-    Defaults(&[("name", From(|port| (!port.contains_key("name")).then(|| json!("")))), ("protocol", Text("TCP"))]);
-pub(crate) static SLICE_ENDPOINT: Defaults = Defaults(&[("conditions", Empty)]);
-pub(crate) static ENDPOINT_SLICE: Defaults = Defaults(&[
-    ("endpoints", NULL),
-    ("endpoints", Each(&SLICE_ENDPOINT)),
-    ("ports", Each(&SLICE_PORT)),
-    ("ports", NULL),
-]);
 pub(crate) static POLICY_RULE: Defaults = Defaults(&[("ports", Each(&PORT))]);
 pub(crate) static NETWORK_POLICY_SPEC: Defaults = Defaults(&[
     ("ingress", Each(&POLICY_RULE)),
@@ -449,60 +416,6 @@ pub(crate) static PERSISTENT_VOLUME_SPEC: Defaults = Defaults(&[
 pub(crate) static PERSISTENT_VOLUME: Defaults = Defaults(&[("spec", In(&PERSISTENT_VOLUME_SPEC))]);
 pub(crate) static PERSISTENT_VOLUME_CLAIM: Defaults = Defaults(&[("spec", In(&CLAIM_SPEC))]);
 
-pub(crate) static NODE_ENDPOINT: Defaults = Defaults(&[("Port", Number(0))]);
-pub(crate) static DAEMON_ENDPOINTS: Defaults = Defaults(&[("kubeletEndpoint", In(&NODE_ENDPOINT))]);
-pub(crate) static NODE_INFO: Defaults = Defaults(&[
-    ("machineID", BLANK),
-    ("systemUUID", BLANK),
-    ("bootID", BLANK),
-    ("kernelVersion", BLANK),
-    ("osImage", BLANK),
-    ("containerRuntimeVersion", BLANK),
-    ("kubeletVersion", BLANK),
-    ("kubeProxyVersion", BLANK),
-    ("operatingSystem", BLANK),
-    ("architecture", BLANK),
-]);
-pub(crate) static NODE_STATUS: Defaults = Defaults(&[
-    ("allocatable", Do(allocatable)),
-    ("daemonEndpoints", In(&DAEMON_ENDPOINTS)),
-    ("nodeInfo", In(&NODE_INFO)),
-]);
-pub(crate) static NODE_SPEC: Defaults = Defaults(&[("podCIDR", Do(pod_networks))]);
-pub(crate) static NODE: Defaults = Defaults(&[("spec", In(&NODE_SPEC)), ("status", In(&NODE_STATUS))]);
-
-/// What a node does not say to be reserved can be used.
-fn allocatable(status: &mut Map<String, Value>) {
-    let none = |value: Option<&Value>| value.and_then(Value::as_object).is_none_or(Map::is_empty);
-    if none(status.get("allocatable"))
-        && let Some(capacity) = status.get("capacity").filter(|capacity| !none(Some(capacity))).cloned()
-    {
-        status.insert("allocatable".to_owned(), capacity);
-    }
-}
-
-/// The first of several networks goes by a name of its own.
-fn pod_networks(spec: &mut Map<String, Value>) {
-    let first = spec.get("podCIDRs").and_then(|list| list.get(0)).cloned();
-    match (spec.get("podCIDR").filter(|cidr| **cidr != "").cloned(), first) {
-        (Some(single), None) => {
-            spec.insert("podCIDRs".to_owned(), json!([single]));
-        }
-        (None, Some(first)) => {
-            spec.insert("podCIDR".to_owned(), first);
-        }
-        _ => {}
-    }
-}
-
-pub(crate) static EVENT: Defaults = Defaults(&[
-    ("source", Empty),
-    ("firstTimestamp", NULL),
-    ("lastTimestamp", NULL),
-    ("eventTime", NULL),
-    ("reportingComponent", BLANK),
-    ("reportingInstance", BLANK),
-]);
 pub(crate) static STORAGE_CLASS: Defaults =
     Defaults(&[("reclaimPolicy", Text("Delete")), ("volumeBindingMode", Text("Immediate"))]);
 pub(crate) static CSI_DRIVER_SPEC: Defaults = Defaults(&[
@@ -518,7 +431,6 @@ pub(crate) static CSI_DRIVER: Defaults = Defaults(&[("spec", In(&CSI_DRIVER_SPEC
 
 // Access, scheduling, scaling, extension.
 
-pub(crate) static SECRET: Defaults = Defaults(&[("type", Text("Opaque"))]);
 pub(crate) static ROLE_REF: Defaults = Defaults(&[("apiGroup", Text(RBAC))]);
 pub(crate) static SUBJECT: Defaults = Defaults(&[(
     "apiGroup",

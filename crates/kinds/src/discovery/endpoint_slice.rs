@@ -1,13 +1,218 @@
-//! `EndpointSlice (discovery.k8s.io/v1)`: endpointslices.
+//! EndpointSlice (`discovery.k8s.io/v1`): a part of the addresses behind a Service.
+//!
+//! Upstream: `pkg/registry/discovery/endpointslice/strategy.go`, `pkg/apis/discovery/validation`.
+
+use std::collections::HashSet;
+
+use listwatch_schema::Path;
+use listwatch_validation::formats::{
+    self, IMMUTABLE, endpoint_ip, is_full, is_ipv4, is_ipv6, label, label_value, legacy_ip, same, strict_ip, subdomain,
+};
+use listwatch_validation::{Errors, Object, child, given, items, objects, text};
+use serde_json::{Value, json};
 
 use crate::Kind;
+use crate::core::ports::{validate_app_protocol, validate_protocol};
+use crate::defaults::Default::{Each, Empty, From, Text};
+use crate::defaults::{Defaults, NULL};
+use crate::printers::Printer;
+use crate::printers::text::{UNSET, with_more};
+use crate::table::{AGE, Column, Json, NAME};
 
 pub(crate) static KIND: Kind = Kind {
     generation: true,
-    defaults: &crate::defaults::table::ENDPOINT_SLICE,
-    prepare_for_create: |slice, _| crate::validate::endpoints::drop_topology(slice, None),
-    prepare_for_update: |slice, old, _| crate::validate::endpoints::drop_topology(slice, Some(old)),
-    validate: crate::validate::endpoints::endpoint_slice,
-    printer: &crate::printers::network::ENDPOINT_SLICE,
+    defaults: &DEFAULTS,
+    prepare_for_create: |slice, _| drop_topology(slice, None),
+    prepare_for_update: |slice, old, _| drop_topology(slice, Some(old)),
+    validate,
+    printer: &PRINTER,
     ..Kind::namespaced("discovery.k8s.io", "v1", "endpointslices", "EndpointSlice")
+};
+
+/// The most endpoints of one slice.
+const ENDPOINTS_MAX: usize = 1_000;
+
+/// The most addresses of one endpoint.
+const ADDRESSES_MAX: usize = 100;
+
+/// The most ports of one slice.
+const PORTS_MAX: usize = 20_000;
+
+/// The most zones, and the most nodes, that the hints of one endpoint name.
+const HINTS_MAX: usize = 8;
+
+static PORT_DEFAULTS: Defaults =
+    Defaults(&[("name", From(|port| (!port.contains_key("name")).then(|| json!("")))), ("protocol", Text("TCP"))]);
+
+static ENDPOINT_DEFAULTS: Defaults = Defaults(&[("conditions", Empty)]);
+
+static DEFAULTS: Defaults = Defaults(&[
+    ("endpoints", NULL),
+    ("endpoints", Each(&ENDPOINT_DEFAULTS)),
+    ("ports", Each(&PORT_DEFAULTS)),
+    ("ports", NULL),
+]);
+
+/// Drops `deprecatedTopology`, unless the endpoints stay as they are (`dropTopologyOnV1`). The host name moves to
+/// `nodeName` if the stored object had it in its topology.
+fn drop_topology(slice: &mut Object, old: Option<&Object>) {
+    const HOST: &str = "kubernetes.io/hostname";
+    const TOPOLOGY: &str = "deprecatedTopology";
+    let has_any = objects(slice, "endpoints").any(|(_, endpoint)| endpoint.contains_key(TOPOLOGY));
+    if !has_any || old.is_some_and(|old| same(slice.get("endpoints"), old.get("endpoints"))) {
+        return;
+    }
+    let host = |endpoint: &Object| text(child(endpoint, TOPOLOGY), HOST).to_owned();
+    let known: HashSet<String> =
+        old.map(|old| objects(old, "endpoints").map(|(_, endpoint)| host(endpoint)).collect()).unwrap_or_default();
+    let Some(Value::Array(endpoints)) = slice.get_mut("endpoints") else { return };
+    for endpoint in endpoints.iter_mut().filter_map(Value::as_object_mut) {
+        let host = host(endpoint);
+        let is_node = listwatch_meta::selector::validate_dns_subdomain(&host).is_ok();
+        if given(endpoint, "nodeName").is_none() && known.contains(&host) && is_node {
+            endpoint.insert("nodeName".to_owned(), Value::String(host));
+        }
+        endpoint.shift_remove(TOPOLOGY);
+    }
+}
+
+fn validate(slice: &Object, old: Option<&Object>, errors: &mut Errors) {
+    let kind = text(slice, "addressType");
+    let kind_at = Path::root("addressType");
+    match kind {
+        "" => errors.required(&kind_at, ""),
+        "FQDN" | "IPv4" | "IPv6" => {}
+        other => errors.not_supported(&kind_at, other, &["FQDN", "IPv4", "IPv6"]),
+    }
+    validate_ports(slice, errors);
+    if old.is_none_or(|old| !same(slice.get("endpoints"), old.get("endpoints"))) {
+        validate_endpoints(slice, kind, errors);
+    }
+    if old.is_some_and(|old| text(old, "addressType") != kind) {
+        errors.invalid(&kind_at, kind, IMMUTABLE);
+    }
+}
+
+fn validate_ports(slice: &Object, errors: &mut Errors) {
+    let ports_at = Path::root("ports");
+    let count = items(slice, "ports").len();
+    if count > PORTS_MAX {
+        return errors.too_many(&ports_at, count, PORTS_MAX);
+    }
+    let mut names = HashSet::new();
+    for (index, port) in objects(slice, "ports") {
+        let at = ports_at.index(index);
+        let name = text(port, "name");
+        if !name.is_empty() {
+            label(name, &at.child("name"), errors);
+        }
+        if !names.insert(name) {
+            errors.duplicate(&at.child("name"), name);
+        }
+        validate_protocol(port, &at, errors);
+        validate_app_protocol(port, &at, errors);
+    }
+}
+
+fn validate_endpoints(slice: &Object, kind: &str, errors: &mut Errors) {
+    let endpoints_at = Path::root("endpoints");
+    let count = items(slice, "endpoints").len();
+    if count > ENDPOINTS_MAX {
+        return errors.too_many(&endpoints_at, count, ENDPOINTS_MAX);
+    }
+    for (index, endpoint) in objects(slice, "endpoints") {
+        let at = endpoints_at.index(index);
+        let addresses_at = at.child("addresses");
+        let addresses = items(endpoint, "addresses");
+        if addresses.is_empty() {
+            errors.required(&addresses_at, "must contain at least 1 address");
+        } else if addresses.len() > ADDRESSES_MAX {
+            errors.too_many(&addresses_at, addresses.len(), ADDRESSES_MAX);
+        }
+        for (index, address) in addresses.iter().enumerate() {
+            if is_full(errors) {
+                return;
+            }
+            let (address, at) = (address.as_str().unwrap_or_default(), addresses_at.index(index));
+            match kind {
+                "IPv4" if legacy_ip(address, &at, errors) => {
+                    if !is_ipv4(address) {
+                        errors.invalid(&addresses_at, address, "must be an IPv4 address");
+                    }
+                    endpoint_ip(address, &at, errors);
+                }
+                "IPv6" if strict_ip(address, &at, errors) => {
+                    if !is_ipv6(address) {
+                        errors.invalid(&addresses_at, address, "must be an IPv6 address");
+                    }
+                    endpoint_ip(address, &at, errors);
+                }
+                "FQDN" => formats::domain_name(address, &at, errors),
+                _ => {}
+            }
+        }
+        if given(endpoint, "nodeName").is_some() {
+            subdomain(text(endpoint, "nodeName"), &at.child("nodeName"), errors);
+        }
+        formats::labels(endpoint, "deprecatedTopology", &at.child("deprecatedTopology"), errors);
+        if given(endpoint, "hostname").is_some() {
+            label(text(endpoint, "hostname"), &at.child("hostname"), errors);
+        }
+        if let Some(Value::Object(hints)) = given(endpoint, "hints") {
+            validate_hints(hints, &at.child("hints"), errors);
+        }
+    }
+}
+
+fn validate_hints(hints: &Object, at: &Path<'_>, errors: &mut Errors) {
+    type Validate = fn(&str, &Path<'_>, &mut Errors);
+    for (list, validate) in [("forZones", label_value as Validate), ("forNodes", subdomain)] {
+        let list_at = at.child(list);
+        let count = items(hints, list).len();
+        if count > HINTS_MAX {
+            return errors.too_many(&list_at, count, HINTS_MAX);
+        }
+        let mut names = HashSet::new();
+        for (index, hint) in objects(hints, list) {
+            let (name, item_at) = (text(hint, "name"), list_at.index(index));
+            let name_at = item_at.child("name");
+            if !names.insert(name) {
+                errors.duplicate(&name_at, name);
+            }
+            validate(name, &name_at, errors);
+        }
+    }
+}
+
+/// The most ports and addresses that a cell shows.
+const SHOWN_MAX: usize = 3;
+
+static PRINTER: Printer = Printer {
+    columns: &[
+        NAME,
+        Column::text("AddressType", "What the addresses are."),
+        Column::text("Ports", "The ports that serve."),
+        Column::text("Endpoints", "The addresses that serve."),
+        AGE,
+    ],
+    cells: |slice| {
+        let port = |port: Json<'_>| {
+            port.get("port").int().map_or_else(|| port.get("name").string_or("*"), |number| number.to_string())
+        };
+        let ports = slice.get("ports").items().into_iter().map(port).collect();
+        let addresses = slice
+            .get("endpoints")
+            .items()
+            .into_iter()
+            .flat_map(|endpoint| endpoint.get("addresses").items())
+            .map(Json::string)
+            .collect();
+        vec![
+            slice.name().into(),
+            slice.get("addressType").string().into(),
+            with_more(ports, SHOWN_MAX, ",", UNSET).into(),
+            with_more(addresses, SHOWN_MAX, ",", UNSET).into(),
+            slice.age().into(),
+        ]
+    },
 };

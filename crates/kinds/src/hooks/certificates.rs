@@ -8,13 +8,13 @@ use std::collections::HashMap;
 use listwatch_meta::FieldError;
 use serde_json::{Map, Value, json};
 
-use super::data::normalize;
 use crate::Subresource;
 use crate::kind::{CreateContext, UpdateContext};
 use crate::validate::certificates;
 use listwatch_meta::go;
 use listwatch_validation::Errors;
 use listwatch_validation::Object;
+use listwatch_validation::base64::normalize_base64;
 use listwatch_validation::child_mut;
 
 /// Consent and refusal: they come through `/approval` alone.
@@ -25,8 +25,8 @@ const LASTING: [&str; 3] = ["Approved", "Denied", "Failed"];
 
 /// The request and the certificate have to be base64.
 pub(crate) fn decode(request: &mut Object) -> Result<(), String> {
-    normalize(request.get_mut("spec").and_then(|spec| spec.get_mut("request")))?;
-    normalize(request.get_mut("status").and_then(|status| status.get_mut("certificate")))
+    normalize_base64(request.get_mut("spec").and_then(|spec| spec.get_mut("request")))?;
+    normalize_base64(request.get_mut("status").and_then(|status| status.get_mut("certificate")))
 }
 
 /// A new one is its sender's, and nobody has decided about it.

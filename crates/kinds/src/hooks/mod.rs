@@ -8,8 +8,6 @@
 
 pub(crate) mod certificates;
 pub(crate) mod counts;
-pub(crate) mod data;
-pub(crate) mod namespaces;
 pub(crate) mod pods;
 pub(crate) mod resize;
 pub(crate) mod workloads;

@@ -1,6 +1,6 @@
 //! Services and what leads to them.
 
-use super::text::{NONE, UNSET, joined, labels, or, selector_cell, with_more};
+use super::text::{NONE, joined, labels, or, selector_cell};
 use super::{Printed, Printer};
 use crate::table::Cell;
 use crate::table::Json;
@@ -75,66 +75,6 @@ fn ports(ports: Json<'_>) -> String {
     };
     ports.items().into_iter().map(port).collect::<Vec<_>>().join(",")
 }
-
-pub(crate) static ENDPOINTS: Printer = Printer {
-    columns: &[NAME, Column::text("Endpoints", "Addresses and ports that serve."), AGE],
-    cells: |endpoints| vec![endpoints.name().into(), endpoint_list(endpoints).into(), endpoints.age().into()],
-};
-
-fn endpoint_list(endpoints: Printed<'_>) -> String {
-    let subsets = endpoints.get("subsets").items();
-    if subsets.is_empty() {
-        return NONE.to_owned();
-    }
-    let mut list = Vec::new();
-    for subset in subsets {
-        let addresses: Vec<String> =
-            subset.get("addresses").items().into_iter().map(|address| address.get("ip").string()).collect();
-        let ports = subset.get("ports").items();
-        if ports.is_empty() {
-            list.extend(addresses.iter().cloned()); // a headless service may have no ports
-        }
-        for port in ports {
-            let number = port.get("port").int().unwrap_or(0);
-            let with_port = |ip: &String| match ip.contains(':') {
-                true => format!("[{ip}]:{number}"),
-                false => format!("{ip}:{number}"),
-            };
-            list.extend(addresses.iter().map(with_port));
-        }
-    }
-    with_more(list, SHOWN_MAX, ",", "")
-}
-
-pub(crate) static ENDPOINT_SLICE: Printer = Printer {
-    columns: &[
-        NAME,
-        Column::text("AddressType", "What the addresses are."),
-        Column::text("Ports", "The ports that serve."),
-        Column::text("Endpoints", "The addresses that serve."),
-        AGE,
-    ],
-    cells: |slice| {
-        let port = |port: Json<'_>| {
-            port.get("port").int().map_or_else(|| port.get("name").string_or("*"), |number| number.to_string())
-        };
-        let ports = slice.get("ports").items().into_iter().map(port).collect();
-        let addresses = slice
-            .get("endpoints")
-            .items()
-            .into_iter()
-            .flat_map(|endpoint| endpoint.get("addresses").items())
-            .map(Json::string)
-            .collect();
-        vec![
-            slice.name().into(),
-            slice.get("addressType").string().into(),
-            with_more(ports, SHOWN_MAX, ",", UNSET).into(),
-            with_more(addresses, SHOWN_MAX, ",", UNSET).into(),
-            slice.age().into(),
-        ]
-    },
-};
 
 pub(crate) static INGRESS: Printer = Printer {
     columns: &[

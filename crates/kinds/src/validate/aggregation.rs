@@ -47,7 +47,7 @@ fn reached_through(spec: &Object, errors: &mut Errors) {
     let insecure = is_true(spec, "insecureSkipTLSVerify");
     let Some(Value::Object(service)) = given(spec, "service") else {
         if !bundle.is_empty() {
-            let shown = quoted(&format!("{} bytes", super::storage::decoded_len(bundle)));
+            let shown = quoted(&format!("{} bytes", listwatch_validation::base64::decoded_len(bundle)));
             errors.push(FieldError::invalid("spec.caBundle", shown, "local APIServices may not have a caBundle"));
         }
         if insecure {

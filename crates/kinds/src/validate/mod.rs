@@ -18,26 +18,12 @@ pub(crate) mod batch;
 pub(crate) mod certificates;
 pub(crate) mod csi;
 pub(crate) mod devices;
-pub(crate) mod endpoints;
-pub(crate) mod events;
 pub(crate) mod flow_control;
 pub(crate) mod networking;
-pub(crate) mod nodes;
-pub(crate) mod quotas;
 pub(crate) mod rbac;
 pub(crate) mod services;
-pub(crate) mod storage;
 pub(crate) mod volumes;
 pub(crate) mod webhooks;
 pub(crate) mod workloads;
 
 use listwatch_validation::*;
-
-/// Who holds a new namespace; of one that is there, `/finalize` says so.
-pub(crate) fn namespace(namespace: &Object, old: Option<&Object>, errors: &mut Errors) {
-    if old.is_none() {
-        for finalizer in texts(child(namespace, "spec"), "finalizers") {
-            crate::hooks::namespaces::finalizer(finalizer, "spec.finalizers", errors);
-        }
-    }
-}

@@ -9,9 +9,9 @@ use listwatch_meta::FieldError;
 use listwatch_schema::Path;
 use serde_json::Value;
 
-use super::endpoints::{app_protocol, protocol};
 use super::networking::balancer_hostname;
 use crate::PORT_TAKEN;
+use crate::core::ports::{validate_app_protocol, validate_protocol};
 use listwatch_meta::go::quote;
 use listwatch_validation::formats::{
     self, IMMUTABLE, endpoint_ip, is_ipv4, is_ipv6, json, label, legacy_cidr, legacy_ip, port_name, port_number,
@@ -137,7 +137,7 @@ fn ports(spec: &Object, at: &Path<'_>, errors: &mut Errors) {
         }
         let number = number(port, "port").unwrap_or(0);
         port_number(number, &at.child("port"), errors);
-        protocol(port, &at, errors);
+        validate_protocol(port, &at, errors);
         let target_at = at.child("targetPort");
         match given(port, "targetPort") {
             Some(Value::String(name)) => port_name(name, &target_at, errors),
@@ -147,7 +147,7 @@ fn ports(spec: &Object, at: &Path<'_>, errors: &mut Errors) {
                 port_number(target, &target_at, errors);
             }
         }
-        app_protocol(port, &at, errors);
+        validate_app_protocol(port, &at, errors);
     }
 }
 

@@ -5,7 +5,6 @@
 //! Each second version is therefore one pair of functions over trees (`pkg/apis/*/v1/conversion.go`, v1.36).
 
 pub mod autoscaling;
-mod events;
 
 use listwatch_apply::Convert;
 use listwatch_meta::SelectableField;
@@ -45,7 +44,7 @@ pub struct SecondVersion {
 }
 
 /// All second versions.
-pub static SECOND_VERSIONS: [&SecondVersion; 2] = [&events::V1, &autoscaling::V1];
+pub static SECOND_VERSIONS: [&SecondVersion; 2] = [&crate::core::event_v1::V1, &autoscaling::V1];
 
 impl SecondVersion {
     /// `events.k8s.io/v1`.
@@ -72,7 +71,7 @@ impl SecondVersion {
     }
 
     /// The object in the version that is asked for, one of this version's two.
-    fn converted(&self, object: &Value, api_version: &str) -> Value {
+    pub(crate) fn converted(&self, object: &Value, api_version: &str) -> Value {
         let Value::Object(tree) = object else { return object.clone() };
         let is = tree.get("apiVersion").and_then(Value::as_str).unwrap_or_default();
         if is == api_version {
