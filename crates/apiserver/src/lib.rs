@@ -531,3 +531,8 @@ impl Shared {
         health::findings(endpoint, &state)
     }
 }
+
+/// The example of the README, as a documentation test.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+mod readme {}

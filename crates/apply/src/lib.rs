@@ -51,3 +51,8 @@ pub use path::{Name, Path, PathElement};
 pub use set::Set;
 pub use typed::{Comparison, ValidationError};
 pub use typing::Typing;
+
+/// The example of the README, as a documentation test.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+mod readme {}

@@ -123,3 +123,8 @@ pub use limits::{Limits, UNDECODABLE_KEYS_MAX};
 pub use snapshot::ListItems;
 pub use stats::{CacherStats, WatcherStats};
 pub use stream::Watcher;
+
+/// The example of the README, as a documentation test.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+mod readme {}

@@ -145,3 +145,8 @@ pub use resource::{ApiResource, Scope};
 pub use shard::{ShardListWatch, Unsharded};
 pub use stored::{Stored, Typed};
 pub use work_queue::{QueueConfig, WorkItem, WorkQueue};
+
+/// The example of the README, as a documentation test.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+mod readme {}

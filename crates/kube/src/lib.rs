@@ -52,3 +52,8 @@ mod store;
 
 pub use events::{controller, events, reflect};
 pub use store::KubeStore;
+
+/// The example of the README, as a documentation test.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+mod readme {}

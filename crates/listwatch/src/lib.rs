@@ -28,3 +28,8 @@ pub use listwatch_meta as meta;
 pub use listwatch_schema as schema;
 pub use listwatch_storage as storage;
 pub use listwatch_wire as wire;
+
+/// The example of the README, as a documentation test.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+mod readme {}

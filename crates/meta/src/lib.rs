@@ -61,3 +61,8 @@ pub use selector::{FieldSelector, LabelSelector};
 pub use shard::{InvalidShardSelector, ShardField, ShardSelector};
 pub use status::{FieldError, GroupResource, Status};
 pub use user::UserInfo;
+
+/// The example of the README, as a documentation test.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+mod readme {}

@@ -67,3 +67,8 @@ pub use path::Path;
 pub use props::ParseError;
 pub use publish::{OpenApi, TYPE_META, publish};
 pub use schema::{Interner, Kind, ListType, NodeRef, Schema};
+
+/// The example of the README, as a documentation test.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+mod readme {}

@@ -116,3 +116,8 @@ async fn play(seed: u64, scale: &Scale) -> Result<(), String> {
     }
     Ok(())
 }
+
+/// The example of the README, as a documentation test.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+mod readme {}

@@ -71,3 +71,8 @@ pub use types::*;
 pub use update::{
     Decision, GuaranteedUpdateError, Outcome, Step, UPDATE_ATTEMPTS_MAX, UpdateLimits, UpdateLoop, guaranteed_update,
 };
+
+/// The example of the README, as a documentation test.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+mod readme {}

@@ -61,3 +61,8 @@ pub use list::{ListBody, ListDecoder, ListMeta, ListStyle, split_list};
 pub use media_type::{Encoding, Negotiated, PatchType, Purpose, Served, View, negotiate, negotiate_body};
 pub use metadata::{Metadata, MetadataSpans};
 pub use query::{Extra, Query, WriteOptions, parse_list_options, print_list_options};
+
+/// The example of the README, as a documentation test.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+mod readme {}
