@@ -10,6 +10,7 @@
 
 use bytes::{Bytes, BytesMut};
 
+#[cfg(feature = "cbor")]
 use crate::cbor::CborFrames;
 use crate::cut::ValueSplitter;
 use crate::media_type::Encoding;
@@ -209,16 +210,21 @@ pub enum Frames {
     /// Protobuf messages.
     Length(LengthFrames),
     /// CBOR items.
+    #[cfg(feature = "cbor")]
     Cbor(CborFrames),
 }
 
 impl Frames {
-    /// The decoder of this encoding; `None` for YAML, which has no watch.
+    /// The decoder of this encoding; `None` for YAML, which has no watch, and for CBOR without the
+    /// feature `cbor`.
     pub fn new(encoding: Encoding, limit_bytes: usize) -> Option<Self> {
         match encoding {
             Encoding::Json => Some(Frames::Json(JsonFrames::with_limit(limit_bytes))),
             Encoding::Protobuf => Some(Frames::Length(LengthFrames::with_limit(limit_bytes))),
+            #[cfg(feature = "cbor")]
             Encoding::Cbor => Some(Frames::Cbor(CborFrames::with_limit(limit_bytes))),
+            #[cfg(not(feature = "cbor"))]
+            Encoding::Cbor => None,
             Encoding::Yaml => None,
         }
     }
@@ -228,6 +234,7 @@ impl Frames {
         match self {
             Frames::Json(frames) => frames.feed(chunk),
             Frames::Length(frames) => frames.feed(chunk),
+            #[cfg(feature = "cbor")]
             Frames::Cbor(frames) => frames.feed(chunk),
         }
     }
@@ -240,6 +247,7 @@ impl Frames {
         match self {
             Frames::Json(frames) => frames.next_frame(),
             Frames::Length(frames) => frames.next_frame(),
+            #[cfg(feature = "cbor")]
             Frames::Cbor(frames) => frames.next_frame(),
         }
     }
@@ -252,6 +260,7 @@ impl Frames {
         match self {
             Frames::Json(frames) => frames.finish(),
             Frames::Length(frames) => frames.finish(),
+            #[cfg(feature = "cbor")]
             Frames::Cbor(frames) => frames.finish(),
         }
     }

@@ -20,6 +20,14 @@
 //! Everything here is a pure function or a state machine: decoders take bytes and return frames,
 //! encoders return bytes. Objects are never parsed; they are passed as [`bytes::Bytes`].
 //!
+//! # Features
+//!
+//! | feature (all are on by default) | adds | dependencies |
+//! |---|---|---|
+//! | `protobuf` | `protobuf`: Kubernetes' built-in types to JSON and back | listwatch-k8s-types, base64, time |
+//! | `cbor` | `cbor`: CBOR to JSON and back, its frames | base64, time |
+//! | `websocket` | `websocket`: the handshake and frames | base64, sha1 |
+//!
 //! # Example
 //! A watch stream split at arbitrary positions:
 //! ```
@@ -43,17 +51,24 @@
 //! ```
 #![forbid(unsafe_code)]
 
+#[cfg(feature = "cbor")]
 pub mod cbor;
 mod cut;
 pub mod event;
+#[cfg(any(feature = "protobuf", feature = "cbor"))]
+#[cfg_attr(not(feature = "protobuf"), allow(dead_code, reason = "CBOR needs a part"))]
+mod forms;
 pub mod frame;
 pub mod list;
 pub mod media_type;
 pub mod metadata;
+#[cfg(feature = "protobuf")]
 pub mod protobuf;
 pub mod query;
+#[cfg(feature = "websocket")]
 pub mod websocket;
 
+#[cfg(feature = "cbor")]
 pub use cbor::CborFrames;
 pub use event::{Bookmark, EventError, EventKind, JsonEvents, ReadEventError, WatchEvent, error_frame};
 pub use frame::{FrameError, Frames, JsonFrames, LengthFrames};

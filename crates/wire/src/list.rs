@@ -92,6 +92,7 @@ impl ListMeta {
     }
 
     /// The JSON of `metadata`.
+    #[cfg(feature = "cbor")]
     pub(crate) fn metadata_json(&self, style: ListStyle) -> String {
         let mut json = String::new();
         self.push_metadata(&mut json, style);

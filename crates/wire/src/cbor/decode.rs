@@ -10,7 +10,7 @@ use super::{
     ARRAY, BREAK, BYTES, DEPTH_MAX, Head, HeadError, INDEFINITE, MAP, NEGATIVE, SELF_DESCRIBED, SIMPLE, TAG, TEXT,
     UNSIGNED,
 };
-use crate::protobuf::forms;
+use crate::forms;
 
 /// The error of an undecodable body. It is the sender's fault and retrying is useless; a server
 /// returns 400.

@@ -9,7 +9,8 @@ use std::ops::Range;
 
 use super::error::{DecodeError, Malformed};
 use super::reader::{Reader, ValueRange, Wire};
-use super::{DEPTH_MAX, Envelope, MAGIC, forms, json_limit_bytes};
+use super::{DEPTH_MAX, Envelope, MAGIC, json_limit_bytes};
+use crate::forms;
 use listwatch_k8s_types::{Field, Id, Message, Omit, Shape, Type};
 
 /// Decodes the object of an envelope to JSON.

@@ -14,7 +14,7 @@ use serde::de::{
 use serde_json::value::RawValue;
 
 use super::error::EncodeError;
-use super::forms;
+use crate::forms;
 use listwatch_k8s_types::{Field, INLINE_DEPTH_MAX, Id, Message, Shape, Type};
 
 /// Encodes the message of a JSON object.

@@ -52,7 +52,6 @@ mod decode;
 mod encode;
 mod envelope;
 mod error;
-pub(crate) mod forms;
 mod list;
 mod reader;
 mod watch;

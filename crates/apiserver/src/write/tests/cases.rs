@@ -7,8 +7,8 @@ use serde_json::{Map, Value, json};
 
 use crate::auth::User;
 use crate::registry::{Registry, Resource};
-use listwatch_kinds::CreateContext;
 use crate::write::{Clock, prepare};
+use listwatch_kinds::CreateContext;
 
 const CASES: [(&str, &str); 11] = [
     ("csi", include_str!("cases/csi.jsonl")),

@@ -8,7 +8,7 @@ use time::format_description::well_known::Rfc3339;
 use time::{OffsetDateTime, UtcOffset};
 
 /// Unix time of Go's zero time, 0001-01-01T00:00:00Z, which means "no time".
-pub(super) const ZERO_TIME_SECONDS: i64 = -62_135_596_800;
+pub(crate) const ZERO_TIME_SECONDS: i64 = -62_135_596_800;
 
 const HEX: &[u8; 16] = b"0123456789abcdef";
 
@@ -112,7 +112,7 @@ pub(crate) fn push_base64(out: &mut Vec<u8>, bytes: &[u8]) {
 }
 
 /// Decodes a base64 string; line breaks are ignored, as in Go.
-pub(super) fn read_base64(text: &str) -> Option<Vec<u8>> {
+pub(crate) fn read_base64(text: &str) -> Option<Vec<u8>> {
     if text.contains(['\r', '\n']) {
         return STANDARD.decode(text.replace(['\r', '\n'], "")).ok();
     }
@@ -163,7 +163,7 @@ fn digits_into(out: &mut Vec<u8>, value: u32, count: u32) {
 ///
 /// # Errors
 /// The syntax error, or that the JSON is nested more than `depth` levels deep.
-pub(super) fn push_raw_json(out: &mut Vec<u8>, text: &[u8], depth: usize) -> Result<(), String> {
+pub(crate) fn push_raw_json(out: &mut Vec<u8>, text: &[u8], depth: usize) -> Result<(), String> {
     serde_json::from_slice::<IgnoredAny>(text).map_err(|error| error.to_string())?;
     // `IgnoredAny` skips strings without validation, but JSON must be UTF-8.
     std::str::from_utf8(text).map_err(|error| error.to_string())?;
