@@ -16,6 +16,7 @@ use crate::controllers::Problems;
 use crate::crd::{CustomKind, Definitions};
 use crate::registry::{Registry, Resource};
 use crate::tokens::Tokens;
+use crate::write::admission::AdmissionChain;
 
 /// The server's state below HTTP. One per server, shared by all requests.
 pub(crate) struct Backend {
@@ -31,6 +32,7 @@ pub(crate) struct Backend {
     /// How many creations are under way in a namespace, by its name; one for each write in flight at
     /// most.
     creations: Mutex<HashMap<Box<str>, usize>>,
+    admission: AdmissionChain,
     watch_cache: bool,
     limits: Limits,
     /// What all caches may take together; `None` is no bound.
@@ -85,6 +87,7 @@ impl Backend {
             builtin,
             cachers: Mutex::new(HashMap::new()),
             creations: Mutex::new(HashMap::new()),
+            admission: AdmissionChain::default(),
             watch_cache,
             limits,
             budget: None,
@@ -95,6 +98,17 @@ impl Backend {
     pub(crate) fn with_cache_budget(mut self, bytes_max: Option<usize>) -> Self {
         self.budget = bytes_max.map(|bytes_max| Mutex::new(CacheBudget::new(bytes_max)));
         self
+    }
+
+    /// Replaces the admission plugins.
+    pub(crate) fn with_admission(mut self, admission: AdmissionChain) -> Self {
+        self.admission = admission;
+        self
+    }
+
+    /// The admission plugins.
+    pub(crate) fn admission(&self) -> &AdmissionChain {
+        &self.admission
     }
 
     /// The store, for writes.

@@ -56,7 +56,6 @@ mod bootstrap;
 mod cache_budget;
 mod components;
 mod compute;
-mod conditions;
 mod connect;
 mod controllers;
 mod crd;
@@ -87,6 +86,12 @@ mod server;
 mod service;
 mod store_health;
 pub mod table;
+/// Admission plugins: code that changes or rejects writes.
+pub mod admission {
+    pub use crate::write::admission::{
+        AdmissionFuture, AdmissionRequest, MutatingAdmission, ObjectReader, Operation, ValidatingAdmission,
+    };
+}
 mod tokens;
 mod upload;
 mod versions;
@@ -124,6 +129,7 @@ pub use crate::service::ApiService;
 use crate::store_health::StoreHealth;
 pub use crate::upload::REQUEST_BODY_BYTES_MAX;
 use crate::watch::Farewell;
+use crate::write::admission::{AdmissionChain, MutatingAdmission, ValidatingAdmission};
 
 /// A watch whose client names no timeout lasts between this and twice this
 /// (`--min-request-timeout`).
@@ -195,6 +201,7 @@ pub struct Builder {
     http2_streams_max: u32,
     client_ca: Option<String>,
     secure_port: u16,
+    admission: AdmissionChain,
 }
 
 impl std::fmt::Debug for Builder {
@@ -337,6 +344,20 @@ impl Builder {
         self
     }
 
+    /// Adds a mutating admission plugin behind the built-in ones.
+    #[must_use]
+    pub fn mutating_admission(mut self, plugin: impl MutatingAdmission + 'static) -> Self {
+        self.admission.add_mutating(Arc::new(plugin));
+        self
+    }
+
+    /// Adds a validating admission plugin behind the built-in ones.
+    #[must_use]
+    pub fn validating_admission(mut self, plugin: impl ValidatingAdmission + 'static) -> Self {
+        self.admission.add_validating(Arc::new(plugin));
+        self
+    }
+
     /// Builds the server on the current tokio runtime: creates the objects every cluster has and
     /// starts the built-in loops.
     ///
@@ -350,7 +371,7 @@ impl Builder {
         storage.health().await?;
         let registry = registry::Registry::builtin();
         let backend = Backend::new(storage, registry, self.watch_cache, self.limits);
-        let backend = Arc::new(backend.with_cache_budget(self.cache_bytes_max));
+        let backend = Arc::new(backend.with_cache_budget(self.cache_bytes_max).with_admission(self.admission));
         namespaces::ensure_system_namespaces(&backend)
             .await
             .map_err(|status| BuildError::Namespaces(status.message))?;
@@ -427,6 +448,7 @@ impl ApiServer {
             http2_streams_max: HTTP2_STREAMS_MAX,
             client_ca: None,
             secure_port: SECURE_PORT,
+            admission: AdmissionChain::default(),
             controllers: Controllers::default(),
         }
     }

@@ -32,11 +32,11 @@ use tokio::time::Instant;
 
 use crate::auth::User;
 use crate::backend::Backend;
-use crate::conditions::{self, Saying};
 use crate::controllers::survive;
 use crate::crd;
 use crate::registry::Resource;
 use crate::write::{self, Amendment, Removal, WriteRequest, WriteVerb};
+use listwatch_kinds::conditions::{self, Saying};
 use listwatch_validation::object_meta::FINALIZER_KUBERNETES;
 
 /// The namespaces that every cluster has.

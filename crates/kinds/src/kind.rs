@@ -10,12 +10,14 @@ use time::OffsetDateTime;
 
 use crate::defaults::Defaults;
 use crate::printers::{self, Printer};
+use crate::strategy::Deletion;
 use crate::subresource::Subresource;
 use crate::write_scope::WriteScope;
 
 /// A built-in kind: what the server must know about it. All functions are pure.
 ///
 /// A kind is a `static` that starts from [`Kind::namespaced`] or [`Kind::cluster`] and names what differs.
+#[derive(Clone, Copy)]
 pub struct Kind {
     /// The API group; `""` for core.
     pub group: &'static str,
@@ -61,6 +63,8 @@ pub struct Kind {
     pub late_defaults: fn(&mut Object),
     /// The status of a new object, for kinds with the status subresource; `None` keeps the client's.
     pub initial_status: fn() -> Option<serde_json::Value>,
+    /// Whether `null` members mean something: they are dropped from objects of other kinds.
+    pub keeps_nulls: bool,
     /// Changes a decoded body before defaults apply. The error is what upstream's decoder says.
     pub normalize: fn(&mut Object) -> Result<(), String>,
     /// Completes a new object after defaults apply (`PrepareForCreate`).
@@ -77,6 +81,20 @@ pub struct Kind {
     pub validate_status: fn(&Object, Option<&Object>, &mut Errors),
     /// Validates what a write of the object or of any subresource changes: new, old.
     pub validate_transition: fn(&Object, &Object, UpdateContext<'_>, &mut Errors),
+    /// Warnings for the client that writes an object (`WarningsOnCreate`, `WarningsOnUpdate`).
+    pub warnings: fn(&Object) -> Vec<String>,
+    /// Fields of the spec that admission fills in. A client that leaves them out does not own them.
+    pub admission_fields: &'static [&'static str],
+    /// Begins the deletion of an object that other work must precede; the second argument is the time.
+    pub begin_deletion: fn(&mut Object, &str) -> Deletion,
+    /// Whether the object must stay although nothing else holds its deletion.
+    pub holds_deletion: fn(&Object) -> bool,
+    /// The warning for a client that deletes an object without a propagation policy.
+    pub delete_warning: Option<&'static str>,
+    /// Whether deletion leaves dependents behind, unless the client says otherwise.
+    pub orphans_dependents: bool,
+    /// Whether deletion answers with the last state instead of a Status (`ReturnDeletedObject`).
+    pub returns_deleted: bool,
     /// Whether the spec never changes after creation.
     pub keeps_spec: bool,
     /// What a write of the status subresource changes.
@@ -190,6 +208,7 @@ impl Kind {
             defaults: &Defaults::NONE,
             late_defaults: |_| {},
             initial_status: || Some(json!({})),
+            keeps_nulls: false,
             normalize: |_| Ok(()),
             prepare_for_create: |_, _| {},
             prepare_for_update: |_, _, _| {},
@@ -197,6 +216,13 @@ impl Kind {
             validate_update: |_, _, _| {},
             validate_status: |_, _, _| {},
             validate_transition: |_, _, _, _| {},
+            warnings: |_| Vec::new(),
+            admission_fields: &[],
+            begin_deletion: |_, _| Deletion::Unheld,
+            holds_deletion: |_| false,
+            delete_warning: None,
+            orphans_dependents: false,
+            returns_deleted: false,
             keeps_spec: false,
             status_write: WriteScope::STATUS,
             printer: &printers::DEFAULT,

@@ -18,10 +18,13 @@
 #![forbid(unsafe_code)]
 
 pub mod certificate_request;
+pub mod conditions;
 pub mod defaults;
+pub mod definitions;
 mod hooks;
 mod kind;
 pub mod printers;
+mod strategy;
 mod subresource;
 pub mod table;
 #[cfg(test)]
@@ -31,6 +34,9 @@ pub mod versions;
 mod write_scope;
 
 pub use kind::{CreateContext, Field, Kind, Unenforced, UnenforcedPart, UpdateContext};
+pub use strategy::{
+    Deletion, SecondVersionStrategy, Strategy, WriteRules, before_create, before_update, completes_deletion,
+};
 pub use subresource::{ForeignKind, Subresource, Way};
 pub use write_scope::{MetadataScope, ResourceWrites, WriteScope};
 

@@ -7,7 +7,6 @@ use listwatch_apply::{Path, PathElement, Set};
 use listwatch_validation::{Object, child_mut, metadata, metadata_mut};
 use serde_json::Value;
 
-use crate::kind::Kind;
 use crate::subresource::Subresource;
 
 /// Paths of fields, each from the root of the object.
@@ -54,17 +53,6 @@ pub struct ResourceWrites {
     pub keeps_spec: bool,
     /// What a write of the status subresource changes.
     pub status: WriteScope,
-}
-
-impl Kind {
-    /// What writes to the resource and to its subresources can change.
-    pub fn writes(&self) -> ResourceWrites {
-        ResourceWrites {
-            has_status: self.has_subresource("status"),
-            keeps_spec: self.keeps_spec,
-            status: self.status_write,
-        }
-    }
 }
 
 impl ResourceWrites {
@@ -211,6 +199,7 @@ mod tests {
     use serde_json::json;
 
     use super::*;
+    use crate::Strategy;
     use crate::testing::map;
 
     /// What becomes of `{labels: old, spec: old, status: old}` when everything is sent as new.
@@ -220,7 +209,7 @@ mod tests {
         let kind = kind.unwrap_or_else(|| panic!("{path} is a built-in kind"));
         let found = kind.subresources.iter().find(|found| found.name() == subresource);
         assert_eq!(found.is_some(), !subresource.is_empty(), "{path} {subresource}");
-        let writes = kind.writes();
+        let writes = Strategy::writes(*kind);
         let object = |text: &str| json!({"metadata": {"name": "x", "labels": {"l": text}}, "spec": {"f": text}, "status": {"f": text}});
         let (mut new, old) = (map(object("new")), map(object("old")));
         let mut paths: Vec<String> =
@@ -275,7 +264,7 @@ mod tests {
 
     #[test]
     fn resize_changes_only_container_resources() {
-        let pods = crate::find("", "Pod").unwrap().writes();
+        let pods = Strategy::writes(crate::find("", "Pod").unwrap());
         let resize = Some(&Subresource::Resize);
         let pod = |image: &str, cpu: &str| {
             let container = json!({"name": "c", "image": image, "resources": {"requests": {"cpu": cpu}}});

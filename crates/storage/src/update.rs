@@ -188,6 +188,13 @@ impl<E> UpdateLoop<E> {
         UpdateLoop { key, limits, lost: 0, state }
     }
 
+    /// Begins with the assumption that the key is absent: the first step is [`Step::Decide`] without a state, and a
+    /// refusal upon it stands without a read. If the key is present, the create fails and the loop goes on upon the
+    /// present state.
+    pub fn assuming_absent(key: Key, limits: UpdateLimits) -> Self {
+        UpdateLoop { key, limits, lost: 0, state: State::Deciding(Base { found: None, proven: true }) }
+    }
+
     /// The next action; `None` when the result was returned.
     pub fn step(&self) -> Option<Step> {
         Some(match &self.state {

@@ -19,10 +19,10 @@ use serde_json::{Map, Value, json};
 
 use super::create;
 use crate::backend::Backend;
-use crate::conditions::{self, Saying};
 use crate::crd;
 use crate::registry::{Registry, Resource};
 use crate::write::{self, Amendment};
+use listwatch_kinds::conditions::{self, Saying};
 
 pub(super) const RESOURCE: (&str, &str, &str) = ("apiregistration.k8s.io", "v1", "apiservices");
 const LABEL: &str = "kube-aggregator.kubernetes.io/automanaged";

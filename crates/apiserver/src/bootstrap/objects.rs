@@ -8,8 +8,8 @@ use serde_json::{Map, Value, json};
 
 use super::ensure;
 use crate::backend::Backend;
-use crate::conditions::{self, Saying};
 use crate::write::{self, Amendment};
+use listwatch_kinds::conditions::{self, Saying};
 
 pub(super) const CONFIG_MAPS: (&str, &str, &str) = ("", "v1", "configmaps");
 pub(super) const SYSTEM_NAMESPACE: &str = "kube-system";

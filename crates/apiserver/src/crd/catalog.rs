@@ -20,11 +20,10 @@ use std::sync::Arc;
 
 use listwatch_meta::{Change, Object, Revision};
 
-use super::approval;
-use super::definition::{Condition, Definition, Names};
 use super::kind::CustomKind;
 use super::resources;
 use crate::registry::Resource;
+use listwatch_kinds::definitions::{Condition, Definition, Names, approval_condition, condition};
 
 /// A definition's state that this server has arrived at.
 #[derive(Debug)]
@@ -291,7 +290,7 @@ impl Entry {
             Some(_) => None,
             None => Some(condition("Established", false, "NotAccepted", "not all names are accepted")),
         };
-        let approval = approval::condition_of(&self.definition);
+        let approval = approval_condition(&self.definition);
         let wanted = [Some(self.names_accepted.clone()), established, approval].into_iter().flatten();
         wanted.filter(|wanted| self.definition.condition(&wanted.kind) != Some(wanted)).collect()
     }
@@ -325,16 +324,6 @@ impl Reserved {
         entry.kind = Some(kind);
         entry.resources = resources;
         true
-    }
-}
-
-/// A condition of a definition.
-pub(crate) fn condition(kind: &str, truth: bool, reason: &str, message: impl Into<String>) -> Condition {
-    Condition {
-        kind: kind.to_owned(),
-        status: if truth { "True" } else { "False" }.to_owned(),
-        reason: reason.to_owned(),
-        message: message.into(),
     }
 }
 

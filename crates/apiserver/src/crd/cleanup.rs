@@ -9,13 +9,12 @@ use listwatch_storage::ListQuery;
 use serde_json::{Map, Value, json};
 use tokio::time::Instant;
 
-use super::catalog::condition;
-use super::definition::{Condition, Definition, FINALIZER};
 use super::kind::CustomKind;
-use super::{resources, status};
+use super::resources;
 use crate::backend::Backend;
 use crate::registry::Resource;
 use crate::write::{self, Amendment, Removal};
+use listwatch_kinds::definitions::{Condition, Definition, FINALIZER, condition, set_condition};
 
 /// Objects are listed in pages of so many.
 const PAGE_ITEMS: usize = 500;
@@ -58,7 +57,7 @@ pub(crate) async fn clean(backend: &Backend, definitions: &Resource, name: &str)
         if !is_same(tree, &definition) {
             return Amendment::Leave;
         }
-        status::set_condition(tree, &verdict, &now);
+        set_condition(tree, &verdict, &now);
         release(tree)
     })
     .await
@@ -90,7 +89,7 @@ async fn tell(
         if !is_same(tree, definition) {
             return Amendment::Leave;
         }
-        status::set_condition(tree, condition, &now);
+        set_condition(tree, condition, &now);
         Amendment::Write
     })
     .await

@@ -18,12 +18,12 @@ use tokio::task::JoinSet;
 use tokio::time::{Instant, MissedTickBehavior};
 
 use super::catalog::{Catalog, Reserved, StatusWork, Work};
-use super::status::{set_accepted, set_condition};
 use super::{GROUP, PLURAL, VERSION, cleanup};
 use crate::backend::Backend;
 use crate::controllers::survive;
 use crate::registry::Resource;
 use crate::write::{self, Amendment};
+use listwatch_kinds::definitions::{set_accepted, set_condition};
 
 /// The name of this loop in what `/readyz` says.
 pub(crate) const NAME: &str = "definitions";
@@ -59,6 +59,11 @@ pub(crate) struct Definitions {
 }
 
 impl Definitions {
+    /// Whether this is the resource of definitions.
+    pub(crate) fn is_resource(&self, resource: &Resource) -> bool {
+        !resource.custom && resource.group == GROUP && resource.plural == PLURAL
+    }
+
     /// Nothing is known yet, and these resources are built in.
     pub(crate) fn new(builtin: &[Arc<Resource>]) -> Self {
         Definitions { catalog: Mutex::new(Catalog::new(Reserved::of(builtin))), applied: watch::Sender::new(0) }

@@ -30,8 +30,8 @@ use parking_lot::Mutex;
 use serde_json::value::RawValue;
 use serde_json::{Map, Value};
 
-use super::definition::{Definition, Names};
 use super::schema::Schema;
+use listwatch_kinds::definitions::{Definition, Names};
 
 /// A custom resource as one generation of its definition describes it. Its schemas are parsed when
 /// they are first needed; until then it holds the definition's bytes, which the cache of definitions

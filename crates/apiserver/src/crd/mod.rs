@@ -18,18 +18,13 @@
 //! [`Resource`](crate::registry::Resource) per served version. There is no cache and no task for its
 //! objects, and no parsed schema, until somebody asks for them.
 
-mod approval;
 mod catalog;
 mod cleanup;
 mod controller;
-mod definition;
 mod kind;
 pub(crate) mod objects;
 mod resources;
 mod schema;
-mod status;
-pub(crate) mod strategy;
-pub(crate) mod validation;
 
 pub(crate) use self::controller::{Definitions, load, run, unreadable};
 pub(crate) use self::kind::{Creating, CustomKind, Form};

@@ -5,19 +5,12 @@
 use listwatch_meta::FieldError;
 use serde_json::{Map, Value};
 
-use crate::registry::{Resource, Subresource};
-use listwatch_meta::go;
+use listwatch_kinds::{CreateContext, ResourceWrites, Strategy, Subresource, UpdateContext, WriteRules, WriteScope};
+use listwatch_validation::object_meta as meta;
+use listwatch_validation::{Errors, metadata};
 
-/// What is wrong with a new object; nothing with one that is built in.
-pub(crate) fn create(resource: &Resource, object: &mut Map<String, Value>) -> Vec<FieldError> {
-    let Some(form) = &resource.form else { return Vec::new() };
-    let mut errors = Vec::new();
-    if let Some(schema) = form.schema() {
-        errors.extend(schema.validate(object));
-    }
-    insert(&mut errors, scale(resource, object, &[Part::Spec, Part::Status]));
-    errors
-}
+use super::kind::Form;
+use listwatch_meta::go;
 
 /// What a Scale lacks stands before the word that rules were not asked because of such errors.
 fn insert(errors: &mut Vec<FieldError>, more: Vec<FieldError>) {
@@ -26,25 +19,70 @@ fn insert(errors: &mut Vec<FieldError>, more: Vec<FieldError>) {
     errors.splice(at..at, more);
 }
 
-/// What is wrong with a changed object; nothing with one that is built in. What was wrong before and
-/// did not change is let through.
-pub(crate) fn update(
-    resource: &Resource,
-    subresource: Option<&Subresource>,
-    object: &mut Map<String, Value>,
-    old: &Map<String, Value>,
-) -> Vec<FieldError> {
-    let Some(form) = &resource.form else { return Vec::new() };
-    let mut errors = Vec::new();
-    let of_status = matches!(subresource, Some(Subresource::Status));
-    if let Some(schema) = form.schema() {
-        errors.extend(match of_status {
-            true => schema.validate_status(object, old),
-            false => schema.validate_update(object, old),
-        });
+/// The strategy of one version of a custom resource (`customResourceStrategy`).
+#[derive(Debug)]
+pub(crate) struct CustomResourceStrategy {
+    pub(crate) rules: WriteRules,
+    pub(crate) form: Form,
+    pub(crate) has_status: bool,
+    /// The scale subresource, if it is served.
+    pub(crate) scale: Option<Subresource>,
+}
+
+impl CustomResourceStrategy {
+    fn scale_errors(&self, object: &Map<String, Value>, parts: &[Part]) -> Vec<FieldError> {
+        self.scale.as_ref().map(|scale| self::scale(scale, object, parts)).unwrap_or_default()
     }
-    insert(&mut errors, scale(resource, object, if of_status { &[Part::Status] } else { &[Part::Spec, Part::Status] }));
-    errors
+}
+
+impl Strategy for CustomResourceStrategy {
+    fn rules(&self) -> WriteRules {
+        self.rules
+    }
+
+    fn writes(&self) -> ResourceWrites {
+        ResourceWrites { has_status: self.has_status, keeps_spec: false, status: WriteScope::STATUS_ONLY }
+    }
+
+    fn warnings(&self, new: &Map<String, Value>, old: Option<&Map<String, Value>>) -> Vec<String> {
+        let known = old.map(|old| meta::finalizers(metadata(old))).unwrap_or_default();
+        let known: Vec<String> = known.into_iter().map(str::to_owned).collect();
+        meta::finalizer_warnings(metadata(new), &known)
+    }
+
+    fn prepare_for_create(&self, object: &mut Map<String, Value>, _context: CreateContext<'_>) {
+        if self.has_status {
+            object.shift_remove("status");
+        }
+    }
+
+    fn validate(&self, object: &mut Map<String, Value>, errors: &mut Errors) {
+        let mut found = match self.form.schema() {
+            Some(schema) => schema.validate(object),
+            None => Vec::new(),
+        };
+        insert(&mut found, self.scale_errors(object, &[Part::Spec, Part::Status]));
+        errors.extend(found);
+    }
+
+    fn validate_update(
+        &self,
+        new: &mut Map<String, Value>,
+        old: &Map<String, Value>,
+        context: UpdateContext<'_>,
+        _is_unchanged: bool,
+        errors: &mut Errors,
+    ) {
+        let of_status = context.subresource == Some(&Subresource::Status);
+        let mut found = match self.form.schema() {
+            Some(schema) if of_status => schema.validate_status(new, old),
+            Some(schema) => schema.validate_update(new, old),
+            None => Vec::new(),
+        };
+        let parts: &[Part] = if of_status { &[Part::Status] } else { &[Part::Spec, Part::Status] };
+        insert(&mut found, self.scale_errors(new, parts));
+        errors.extend(found);
+    }
 }
 
 /// A half of what a Scale shows.
@@ -54,8 +92,8 @@ enum Part {
     Status,
 }
 
-fn scale(resource: &Resource, object: &Map<String, Value>, parts: &[Part]) -> Vec<FieldError> {
-    let Some(Subresource::Scale { spec_replicas, status_replicas, selector }) = resource.subresource("scale") else {
+fn scale(scale: &Subresource, object: &Map<String, Value>, parts: &[Part]) -> Vec<FieldError> {
+    let Subresource::Scale { spec_replicas, status_replicas, selector } = scale else {
         return Vec::new();
     };
     let mut errors = Vec::new();
@@ -128,15 +166,14 @@ mod tests {
     use super::*;
 
     fn check(spec: Value, expected: &[&str]) {
-        let mut resource = Resource::clone(crate::registry::Registry::builtin().find("", "v1", "pods").unwrap());
-        resource.subresources = vec![Subresource::Scale {
+        let subresource = Subresource::Scale {
             spec_replicas: "spec.replicas".into(),
             status_replicas: "status.replicas".into(),
             selector: Some("status.selector".into()),
-        }];
+        };
         let Value::Object(object) = json!({"spec": spec, "status": {"selector": 7}}) else { unreachable!("an object") };
         let found: Vec<String> =
-            scale(&resource, &object, &[Part::Spec, Part::Status]).iter().map(ToString::to_string).collect();
+            scale(&subresource, &object, &[Part::Spec, Part::Status]).iter().map(ToString::to_string).collect();
         assert_eq!(found[..found.len() - 1], *expected);
         assert_eq!(
             found[found.len() - 1],

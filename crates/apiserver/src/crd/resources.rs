@@ -5,10 +5,11 @@ use std::sync::Arc;
 
 use listwatch_meta::{ObjectShape, SelectableField};
 
-use super::definition::{Definition, Names, Version};
 use super::kind::{CustomKind, Form};
+use super::objects::CustomResourceStrategy;
 use crate::discovery::compare_versions;
-use crate::registry::{NameRule, PrinterColumn, Resource, Strategy, Subresource};
+use crate::registry::{NameRule, PrinterColumn, Resource, Subresource, WriteRules};
+use listwatch_kinds::definitions::{Definition, Names, Version};
 
 /// The resources of a definition's served versions, under the names it was given.
 pub(crate) fn of(definition: &Definition, accepted: &Names, kind: &Arc<CustomKind>) -> Vec<Arc<Resource>> {
@@ -22,6 +23,26 @@ pub(crate) fn of(definition: &Definition, accepted: &Names, kind: &Arc<CustomKin
         .filter(|version| version.served && !definition.needs_webhook(version))
         .map(|version| {
             let own: BTreeSet<&str> = labels_of(version);
+            let subresources = subresources(version);
+            let has_status = subresources.contains(&Subresource::Status);
+            let rules = WriteRules {
+                namespaced: definition.is_namespaced(),
+                unconditional_update: false,
+                create_on_update: false,
+                names: NameRule::Subdomain,
+                qualified_finalizers: true,
+                generation: true,
+                generation_counts_annotations: false,
+                generation_counts_status: !has_status,
+                graceful_delete: false,
+                ttl_seconds: None,
+            };
+            let strategy = CustomResourceStrategy {
+                rules,
+                form: Form::new(kind, &version.name),
+                has_status,
+                scale: subresources.iter().find(|subresource| subresource.name() == "scale").cloned(),
+            };
             Arc::new(Resource {
                 group: spec.group.clone(),
                 version: version.name.clone(),
@@ -35,15 +56,9 @@ pub(crate) fn of(definition: &Definition, accepted: &Names, kind: &Arc<CustomKin
                 storage_prefix: definition.storage_prefix(),
                 shape: Arc::new(shape.showing(|field| own.contains(field.label.as_str()))),
                 indexed_fields: indexed_fields.clone(),
-                subresources: subresources(version),
-                strategy: Strategy {
-                    unconditional_update: false,
-                    create_on_update: false,
-                    names: NameRule::Subdomain,
-                    generation: true,
-                    graceful_delete: false,
-                    ttl_seconds: None,
-                },
+                subresources,
+                rules,
+                strategy: Arc::new(strategy),
                 custom: true,
                 builtin: None,
                 printer_columns: version.additional_printer_columns.iter().cloned().map(PrinterColumn::from).collect(),

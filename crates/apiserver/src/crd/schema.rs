@@ -1,20 +1,10 @@
 //! The seam between this server and the rules of schemas ([`listwatch_schema`]): [`Schema`], one
-//! version's schema, and [`check`], what is wrong with one.
+//! version's schema.
 
 use listwatch_meta::FieldError;
-use listwatch_schema::{DefaultsTooLarge, Interner, Surroundings};
+use listwatch_schema::{DefaultsTooLarge, Interner};
 use listwatch_storage::VALUE_BYTES_MAX;
 use serde_json::{Map, Value};
-
-/// What is wrong with a version's `openAPIV3Schema`, which stands at `path` of a definition.
-/// `status`: the version has a status subresource. `unchanged`: it is as it was before the update.
-pub(crate) fn check(schema: &Value, path: &str, status: bool, unchanged: bool) -> Vec<FieldError> {
-    let surroundings = Surroundings { at: path, status_subresource: status, unchanged };
-    match listwatch_schema::check(schema, surroundings) {
-        Ok(checked) => checked.errors,
-        Err(error) => vec![FieldError::invalid(format!("{path}.openAPIV3Schema"), "\"\"", error)],
-    }
-}
 
 /// Why an object does not fit a schema.
 #[derive(Debug)]

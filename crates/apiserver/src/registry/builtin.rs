@@ -3,10 +3,10 @@
 
 use std::sync::{Arc, LazyLock, OnceLock};
 
-use listwatch_kinds::{KINDS, Kind, Subresource};
+use listwatch_kinds::{KINDS, Kind, Strategy as _, Subresource};
 use listwatch_meta::{ObjectShape, SelectableField};
 
-use super::{Resource, Strategy};
+use super::Resource;
 use crate::versions::{self, SECOND_VERSIONS};
 
 /// All built-in resources, in the order in which discovery shows their groups.
@@ -59,14 +59,8 @@ fn resource(kind: &'static Kind) -> Resource {
         shape: Arc::new(shape),
         indexed_fields: kind.fields.iter().filter(|field| field.indexed).map(|field| field.label.to_owned()).collect(),
         subresources,
-        strategy: Strategy {
-            unconditional_update: kind.unconditional_update,
-            create_on_update: kind.create_on_update,
-            names: kind.names,
-            generation: kind.generation,
-            graceful_delete: kind.graceful_delete,
-            ttl_seconds: kind.ttl_seconds,
-        },
+        rules: kind.rules(),
+        strategy: Arc::new(*kind),
         custom: false,
         builtin: Some(kind),
         printer_columns: Vec::new(),
@@ -153,13 +147,13 @@ mod tests {
             ("apiextensions.k8s.io/v1/customresourcedefinitions", false, false, true),
             ("rbac.authorization.k8s.io/v1/clusterroles", true, true, false),
         ] {
-            let strategy = &find(&registry, path).strategy;
+            let strategy = find(&registry, path).rules;
             let seen = (strategy.unconditional_update, strategy.create_on_update, strategy.generation);
             assert_eq!(seen, (unconditional, create, generation), "{path}");
         }
-        assert_eq!(find(&registry, "v1/events").strategy.ttl_seconds, Some(3600));
-        assert_eq!(find(&registry, "v1/services").strategy.names, NameRule::Label);
-        assert!(find(&registry, "v1/pods").strategy.graceful_delete);
+        assert_eq!(find(&registry, "v1/events").rules.ttl_seconds, Some(3600));
+        assert_eq!(find(&registry, "v1/services").rules.names, NameRule::Label);
+        assert!(find(&registry, "v1/pods").rules.graceful_delete);
         assert!(!find(&registry, "v1/namespaces").serves_delete_collection());
     }
 

@@ -11,7 +11,8 @@ use std::sync::{Arc, OnceLock};
 
 use bytes::Bytes;
 use listwatch_apply as apply;
-use listwatch_kinds::{Kind, ResourceWrites, WriteScope};
+pub use listwatch_kinds::WriteRules;
+use listwatch_kinds::{Kind, Strategy};
 use listwatch_meta::{GroupResource, Key, KeyRange, Object, ObjectShape, status};
 use serde_json::{Map, Value};
 
@@ -22,6 +23,7 @@ use crate::versions::Conversion;
 
 pub use listwatch_validation::names::NameRule;
 
+pub use listwatch_kinds::table::PrinterColumn;
 pub use listwatch_kinds::{ForeignKind, Subresource, Way};
 
 /// One served resource: a kind in a group and version.
@@ -53,8 +55,10 @@ pub struct Resource {
     pub indexed_fields: Vec<String>,
     /// Served subresources.
     pub subresources: Vec<Subresource>,
+    /// The write rules that are plain values.
+    pub rules: WriteRules,
     /// The write rules.
-    pub strategy: Strategy,
+    pub(crate) strategy: Arc<dyn Strategy>,
     /// True for resources of a CustomResourceDefinition.
     pub custom: bool,
     /// The description of a built-in kind; `None` for custom resources.
@@ -79,41 +83,6 @@ pub struct Resource {
     pub(crate) storage_version: Option<String>,
     /// How objects merge, once one was written.
     pub(crate) merging: OnceLock<apply::Kind>,
-}
-
-/// A column of a Table view that is read from the object by a path
-/// (`spec.versions[].additionalPrinterColumns[]` of a CustomResourceDefinition).
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct PrinterColumn {
-    /// The heading.
-    pub name: String,
-    /// `string`, `integer`, `number`, `boolean` or `date`.
-    pub type_: String,
-    /// The OpenAPI format of the type, mostly empty.
-    pub format: String,
-    /// What the column shows.
-    pub description: String,
-    /// 0 is always shown, more only in wide views.
-    pub priority: i32,
-    /// Where the value is, in Kubernetes' JSON path form, e.g. `.spec.replicas`.
-    pub json_path: String,
-}
-
-/// The write rules of a resource (`rest.RESTCreateStrategy` and friends).
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Strategy {
-    /// PUT without a resource version overwrites; else it is a 422.
-    pub unconditional_update: bool,
-    /// PUT of an absent object creates it.
-    pub create_on_update: bool,
-    /// How names are checked.
-    pub names: NameRule,
-    /// `metadata.generation` is kept: 1 on create, +1 when anything but metadata and status changes.
-    pub generation: bool,
-    /// Deletion waits: pods take `spec.terminationGracePeriodSeconds` (once bound to a node).
-    pub graceful_delete: bool,
-    /// Objects remove themselves after this many seconds (events).
-    pub ttl_seconds: Option<u64>,
 }
 
 impl Resource {
@@ -242,18 +211,6 @@ impl Resource {
     /// bindings, the states of components.
     pub fn is_stored(&self) -> bool {
         self.builtin.is_none_or(|kind| kind.stored)
-    }
-
-    /// What writes to the resource and to its subresources can change.
-    pub(crate) fn writes(&self) -> ResourceWrites {
-        self.builtin.map_or_else(
-            || ResourceWrites {
-                has_status: self.subresource("status").is_some(),
-                keeps_spec: false,
-                status: WriteScope::STATUS_ONLY,
-            },
-            Kind::writes,
-        )
     }
 
     /// May a whole collection be deleted by one request?

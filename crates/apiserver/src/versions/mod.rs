@@ -15,6 +15,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 use listwatch_kinds::versions::SecondVersion;
 pub(crate) use listwatch_kinds::versions::{SECOND_VERSIONS, other};
+use listwatch_kinds::{SecondVersionStrategy, Strategy as _};
 use listwatch_meta::Object;
 use serde_json::{Map, Value};
 
@@ -32,7 +33,11 @@ pub(crate) fn resource(version: &'static SecondVersion, stored: &Arc<Resource>) 
     let mut resource = Resource::clone(stored);
     version.group.clone_into(&mut resource.group);
     version.version.clone_into(&mut resource.version);
-    resource.strategy.names = version.names;
+    if let Some(kind) = stored.builtin {
+        let strategy = SecondVersionStrategy { version, stored: kind };
+        resource.rules = strategy.rules();
+        resource.strategy = Arc::new(strategy);
+    }
     if let Some(label) = version.label {
         resource.shape = Arc::new(stored.shape.with_selector_labels(label));
     }
@@ -64,16 +69,6 @@ impl Conversion {
     /// A stored tree as this version shows it.
     pub(crate) fn show_tree(&self, tree: Map<String, Value>) -> Map<String, Value> {
         self.version.shown(tree)
-    }
-
-    /// Makes of a tree of this version what is stored of it.
-    pub(crate) fn keep_tree(&self, tree: &mut Map<String, Value>) {
-        *tree = self.version.kept(std::mem::take(tree));
-    }
-
-    /// Fills in what this version's decoder fills in.
-    pub(crate) fn default(&self, tree: &mut Map<String, Value>) {
-        (self.version.default)(tree);
     }
 }
 

@@ -7,8 +7,8 @@ use serde_json::{Map, Value, json};
 
 use super::decode::{Expected, decode};
 use super::options::Options;
+use super::pipeline::Write;
 use super::store;
-use super::update::Target;
 use super::{WriteBody, WriteRequest, WriteResponse, create};
 use listwatch_meta::go::Words;
 use listwatch_validation::object_meta as meta;
@@ -37,11 +37,11 @@ pub(super) struct Posted {
 ///
 /// # Errors
 /// 400 and 415 for a body that is not of this kind, 422 for options that are not valid.
-pub(super) fn body(target: &Target<'_>, request: &WriteRequest<'_>, expected: Expected<'_>) -> Result<Posted, Status> {
+pub(super) fn body(write: &Write<'_>, request: &WriteRequest<'_>, expected: Expected<'_>) -> Result<Posted, Status> {
     let options = Options::parse("CreateOptions", request.query)?;
-    let decoded = decode(target.registry, expected, request.content_type, &request.body, options.field_validation)?;
+    let decoded = decode(write.registry, expected, request.content_type, &request.body, options.field_validation)?;
     let mut object = decoded.object;
-    create::place(target.resource, request.namespace, metadata_mut(&mut object))?;
+    create::place(write.resource, request.namespace, metadata_mut(&mut object))?;
     Ok(Posted { object, options, warnings: decoded.warnings })
 }
 
@@ -51,8 +51,8 @@ pub(super) fn body(target: &Target<'_>, request: &WriteRequest<'_>, expected: Ex
 /// # Errors
 /// 404 when the pod is not there, 409 when it is on a node already, on its way out or another one, 400 and
 /// 500 when the binding says no pod or no node.
-pub(super) async fn bind(target: &Target<'_>, request: &WriteRequest<'_>) -> Result<WriteResponse, Status> {
-    let Posted { object: binding, options, warnings } = body(target, request, BINDING)?;
+pub(super) async fn bind(write: &Write<'_>, request: &WriteRequest<'_>) -> Result<WriteResponse, Status> {
+    let Posted { object: binding, options, warnings } = body(write, request, BINDING)?;
     let name = meta::text(metadata(&binding), "name");
     if request.name.is_some_and(|path| path != name) {
         return Err(Status::bad_request("name in URL does not match name in Binding object"));
@@ -73,10 +73,10 @@ pub(super) async fn bind(target: &Target<'_>, request: &WriteRequest<'_>) -> Res
     }
     let uid = meta::text(metadata(&binding), "uid");
     let version = meta::text(metadata(&binding), "resourceVersion");
-    let key = target.resource.key(request.namespace, name)?;
-    let now = target.clock.now();
+    let key = write.resource.key(request.namespace, name)?;
+    let now = write.clock.now();
     let decide = |found: Option<&KeyValue>| -> Result<Decision, Status> {
-        let found = found.ok_or_else(|| Status::not_found(target.resource.gr(), name))?;
+        let found = found.ok_or_else(|| Status::not_found(write.resource.gr(), name))?;
         let mut pod = store::parse(found)?;
         let conflict = |why: String| Err(Status::conflict(BINDINGS, name, why));
         let have = meta::text(metadata(&pod), "uid");
@@ -116,7 +116,7 @@ pub(super) async fn bind(target: &Target<'_>, request: &WriteRequest<'_>) -> Res
         *metadata_mut(&mut pod) = meta::canonical(metadata);
         Ok(Decision::Write { value: store::encode(&pod), ttl: None })
     };
-    store::run(target.backend, target.resource, &key, options.dry_run, decide).await?;
+    store::run(write.backend, write.resource, &key, options.dry_run, decide).await?;
     Ok(success(warnings))
 }
 
@@ -124,6 +124,6 @@ pub(super) async fn bind(target: &Target<'_>, request: &WriteRequest<'_>) -> Res
 pub(super) fn set_condition(status: &mut Map<String, Value>, condition: Value) {
     let conditions = status.entry("conditions").or_insert_with(|| json!([]));
     if let Value::Array(conditions) = conditions {
-        crate::conditions::put(conditions, condition);
+        listwatch_kinds::conditions::put(conditions, condition);
     }
 }

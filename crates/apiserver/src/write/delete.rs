@@ -12,49 +12,33 @@
 //! namespaces `pkg/registry/core/{pod,namespace}`.
 
 use listwatch_cacher::Scope;
-use listwatch_meta::{Change, Key, ListRequest, Object, Status};
+use listwatch_meta::{Change, Key, ListRequest, Object, Status, UserInfo};
 use listwatch_storage::{Decision, KeyValue};
 use listwatch_wire::list::ListMeta;
 use listwatch_wire::query::list_options;
 use serde_json::{Map, Value};
 use time::{Duration, OffsetDateTime};
 
+use super::admission::{AdmissionRequest, Operation, namespace_lifecycle};
 use super::options::{DeleteOptions, Propagation};
 use super::store::{self, Done};
-use super::{Clock, WriteBody, WriteRequest, WriteResponse, admission, prepare, services};
+use super::{Clock, WriteBody, WriteRequest, WriteResponse, services};
 use crate::backend::Backend;
-use crate::crd::strategy;
 use crate::registry::{Registry, Resource};
+use listwatch_kinds::Deletion;
 use listwatch_validation::object_meta::{self as meta, FINALIZER_FOREGROUND, FINALIZER_ORPHAN};
 use listwatch_validation::{metadata, metadata_mut};
 
 /// A deletecollection without a limit lists so many objects at a time.
 const COLLECTION_PAGE_ITEMS: u64 = 10_000;
 
-/// Kinds whose deletion answers with the last state instead of a Status (`ReturnDeletedObject`).
-const RETURNED: [(&str, &[&str]); 3] = [
-    (
-        "",
-        &[
-            "namespaces",
-            "persistentvolumeclaims",
-            "persistentvolumes",
-            "pods",
-            "podtemplates",
-            "resourcequotas",
-            "serviceaccounts",
-            "services",
-        ],
-    ),
-    ("resource.k8s.io", &["deviceclasses", "resourceclaims", "resourceclaimtemplates", "resourceslices"]),
-    ("storage.k8s.io", &["csidrivers", "csinodes", "storageclasses", "volumeattachments", "volumeattributesclasses"]),
-];
-
 /// The object to be deleted.
 pub(super) struct Target<'a> {
     pub(super) backend: &'a Backend,
     pub(super) registry: &'a Registry,
     pub(super) resource: &'a Resource,
+    /// The user who deletes.
+    pub(super) user: &'a UserInfo,
     pub(super) clock: &'a Clock,
 }
 
@@ -90,7 +74,7 @@ pub(super) async fn delete(
     let name = request.name.unwrap_or_default();
     let key = resource.key(request.namespace, name)?;
     let registry = backend.registry();
-    let target = Target { backend, registry: &registry, resource, clock };
+    let target = Target { backend, registry: &registry, resource, user: request.user, clock };
     let deleted = target.delete(&key, &options).await?;
     let code = if !deleted.gone && options.orphan_dependents == Some(false) { 202 } else { 200 };
     let body = if deleted.gone && !returns_object(resource) {
@@ -101,22 +85,20 @@ pub(super) async fn delete(
     Ok(WriteResponse { code, body, warnings: warnings(resource, &options) })
 }
 
-/// What a client is told that deletes jobs without a word about their pods
-/// (`pkg/registry/batch/job/storage`).
+/// What a client is told that deletes objects of the kind without a word about what they own.
 fn warnings(resource: &Resource, options: &DeleteOptions) -> Vec<String> {
-    let unaware = resource.group == "batch" && resource.kind == "Job" && options.propagation.is_none();
-    let text = "child pods are preserved by default when jobs are deleted; set propagationPolicy=Background to remove them or set propagationPolicy=Orphan to suppress this warning";
-    unaware.then(|| text.to_owned()).into_iter().collect()
+    let warning = resource.builtin.and_then(|kind| kind.delete_warning);
+    warning.filter(|_| options.propagation.is_none()).map(str::to_owned).into_iter().collect()
 }
 
-/// Do objects of this kind leave behind what they own, when nothing else is said? So it was before there
-/// was a garbage collector (`DefaultGarbageCollectionPolicy` of the two strategies).
+/// Whether objects of the kind leave behind what they own, when the client does not say
+/// (`DefaultGarbageCollectionPolicy`).
 fn orphans_by_default(resource: &Resource) -> bool {
-    matches!((&*resource.group, &*resource.kind), ("batch", "Job") | ("", "ReplicationController"))
+    resource.builtin.is_some_and(|kind| kind.orphans_dependents)
 }
 
 fn returns_object(resource: &Resource) -> bool {
-    RETURNED.iter().any(|(group, plurals)| *group == resource.group && plurals.contains(&resource.plural.as_str()))
+    resource.builtin.is_some_and(|kind| kind.returns_deleted)
 }
 
 impl Target<'_> {
@@ -126,6 +108,7 @@ impl Target<'_> {
     /// 404 when it is not there, 409 when a precondition does not hold, 403 when it may not go.
     pub(super) async fn delete(&self, key: &Key, options: &DeleteOptions) -> Result<Deleted, Status> {
         let (backend, resource) = (self.backend, self.resource);
+        self.admit(key, options).await?;
         let mut shown = Map::new();
         let mut then_remove = false;
         let decide = |found: Option<&KeyValue>| -> Result<Decision, Status> {
@@ -158,6 +141,35 @@ impl Target<'_> {
         let change = if gone { Change::Deleted } else { Change::Modified };
         let object = store::object(resource, key, revision, change, &store::encode(&shown))?;
         Ok(Deleted { object, gone })
+    }
+
+    /// Asks the validating admission plugins that handle deletions of this resource, if there are any.
+    async fn admit(&self, key: &Key, options: &DeleteOptions) -> Result<(), Status> {
+        let (backend, resource) = (self.backend, self.resource);
+        let request = AdmissionRequest {
+            operation: Operation::Delete,
+            group: &resource.group,
+            version: &resource.version,
+            resource: &resource.plural,
+            kind: &resource.kind,
+            subresource: None,
+            namespace: Some(key.namespace()).filter(|namespace| !namespace.is_empty()),
+            name: key.name(),
+            user: self.user,
+            dry_run: options.dry_run,
+            old_object: None,
+            objects: backend,
+        };
+        if !backend.admission().validates(&request) {
+            return Ok(());
+        }
+        let found = backend.storage().get(key).await;
+        let (found, _) = found.map_err(|error| store::read_failed(&error, resource.gr()))?;
+        // The deletion itself answers for an absent object.
+        let Some(found) = found else { return Ok(()) };
+        let object = store::parse(&found)?;
+        let request = AdmissionRequest { old_object: Some(&object), ..request };
+        backend.admission().validate(&request, &object).await
     }
 
     /// Removes what was marked, unless it is gone or another object took its place.
@@ -207,7 +219,7 @@ impl Target<'_> {
                 ),
             ));
         }
-        if prepare::is_namespace(self.resource) { admission::namespace_may_go(name) } else { Ok(()) }
+        namespace_lifecycle::check_delete(self.resource, name)
     }
 }
 
@@ -218,21 +230,20 @@ fn judge(
     options: &DeleteOptions,
     now: OffsetDateTime,
 ) -> Result<Verdict, Status> {
-    if prepare::is_namespace(resource)
-        && let Some(verdict) = judge_namespace(&mut object, options, now)
-    {
-        return Ok(verdict);
-    }
-    if strategy::is_definition(resource) && strategy::mark_deleted(&mut object, &super::timestamp(now)) {
-        if options.propagation == Some(Propagation::Orphan) {
-            add_finalizer(metadata_mut(&mut object), FINALIZER_ORPHAN);
+    match resource.strategy.begin_deletion(&mut object, &super::timestamp(now)) {
+        Deletion::Unheld => {}
+        Deletion::Marked => {
+            if options.propagation == Some(Propagation::Orphan) {
+                add_finalizer(metadata_mut(&mut object), FINALIZER_ORPHAN);
+            }
+            order_metadata(&mut object);
+            let decision = Decision::Write { value: store::encode(&object), ttl: None };
+            return Ok(Verdict { decision, shown: object, then_remove: false });
         }
-        order_metadata(&mut object);
-        let decision = Decision::Write { value: store::encode(&object), ttl: None };
-        return Ok(Verdict { decision, shown: object, then_remove: false });
+        Deletion::Pending => return Ok(Verdict { decision: Decision::Nothing, shown: object, then_remove: false }),
     }
     let before = object.clone();
-    let grace = if resource.strategy.graceful_delete { grace(&object, options) } else { Grace::None };
+    let grace = if resource.rules.graceful_delete { grace(&object, options) } else { Grace::None };
     let verdict = |object: Map<String, Value>, then_remove: bool| Verdict {
         decision: if object == before {
             Decision::Nothing
@@ -257,28 +268,6 @@ fn judge(
         return Ok(verdict(object, false));
     }
     Ok(Verdict { decision: Decision::Delete, shown: object, then_remove: false })
-}
-
-/// A namespace is emptied before it goes: the first delete only says so.
-fn judge_namespace(object: &mut Map<String, Value>, options: &DeleteOptions, now: OffsetDateTime) -> Option<Verdict> {
-    let terminating = meta::is_set(metadata(object), "deletionTimestamp");
-    if terminating && !prepare::has_spec_finalizers(object) {
-        return None;
-    }
-    let decision = if terminating {
-        Decision::Nothing
-    } else {
-        let metadata = metadata_mut(object);
-        metadata.insert("deletionTimestamp".to_owned(), Value::String(super::timestamp(now)));
-        if options.propagation == Some(Propagation::Orphan) {
-            add_finalizer(metadata, FINALIZER_ORPHAN);
-        }
-        listwatch_validation::child_mut(object, "status")
-            .insert("phase".to_owned(), Value::String("Terminating".to_owned()));
-        order_metadata(object);
-        Decision::Write { value: store::encode(object), ttl: None }
-    };
-    Some(Verdict { decision, shown: std::mem::take(object), then_remove: false })
 }
 
 /// What is to be said about the grace of a deletion.
@@ -409,7 +398,7 @@ pub(super) async fn delete_collection(
     let (listing, _) = list_options(request.query)?;
     let listing = listing.list(&resource.shape)?;
     let registry = backend.registry();
-    let target = Target { backend, registry: &registry, resource, clock };
+    let target = Target { backend, registry: &registry, resource, user: request.user, clock };
     let scope = match request.namespace.filter(|_| resource.namespaced) {
         Some(namespace) => Scope::Namespace(namespace.to_owned()),
         None => Scope::All,

@@ -20,8 +20,8 @@ use serde_json::{Map, Value, json};
 use super::binding::{Posted, body, set_condition, success};
 use super::decode::Expected;
 use super::options::DeleteOptions;
+use super::pipeline::Write;
 use super::store;
-use super::update::Target;
 use super::{WriteRequest, WriteResponse, delete};
 use listwatch_meta::go::Words;
 use listwatch_validation::label_selector::LabelSelector;
@@ -47,16 +47,16 @@ type Object = Map<String, Value>;
 ///
 /// # Errors
 /// 400 when the eviction names another one, and what [`evict`] refuses with.
-pub(super) async fn post(target: &Target<'_>, request: &WriteRequest<'_>) -> Result<WriteResponse, Status> {
-    let Posted { object: eviction, options, warnings } = body(target, request, EVICTION)?;
-    if meta::text(metadata(&eviction), "name") != target.name {
+pub(super) async fn post(write: &Write<'_>, request: &WriteRequest<'_>) -> Result<WriteResponse, Status> {
+    let Posted { object: eviction, options, warnings } = body(write, request, EVICTION)?;
+    if meta::text(metadata(&eviction), "name") != write.name {
         return Err(Status::bad_request("name in URL does not match name in Eviction object"));
     }
     let asked = eviction.get("deleteOptions").unwrap_or(&Value::Null);
     let mut delete_options = DeleteOptions::from_value(asked)?;
     delete_options.dry_run |= options.dry_run;
-    let key = target.resource.key(request.namespace, target.name)?;
-    evict(target, &key, &delete_options).await?;
+    let key = write.resource.key(request.namespace, write.name)?;
+    evict(write, &key, &delete_options).await?;
     Ok(success(warnings))
 }
 
@@ -65,16 +65,12 @@ pub(super) async fn post(target: &Target<'_>, request: &WriteRequest<'_>) -> Res
 /// # Errors
 /// 404 when it is not there, 429 when its budget allows no disruption, 500 when it has several, what a
 /// delete gives.
-async fn evict(target: &Target<'_>, key: &Key, options: &DeleteOptions) -> Result<(), Status> {
+async fn evict(write: &Write<'_>, key: &Key, options: &DeleteOptions) -> Result<(), Status> {
     let mut conflict = None;
     for _ in 0..OVERTAKEN_MAX {
-        let (found, _) = target
-            .backend
-            .storage()
-            .get(key)
-            .await
-            .map_err(|error| store::read_failed(&error, target.resource.gr()))?;
-        let found = found.ok_or_else(|| Status::not_found(target.resource.gr(), target.name))?;
+        let (found, _) =
+            write.backend.storage().get(key).await.map_err(|error| store::read_failed(&error, write.resource.gr()))?;
+        let found = found.ok_or_else(|| Status::not_found(write.resource.gr(), write.name))?;
         let pod = store::parse(&found)?;
         let phase = text(&pod, "status", "phase");
         let going = meta::is_set(metadata(&pod), "deletionTimestamp");
@@ -86,28 +82,28 @@ async fn evict(target: &Target<'_>, key: &Key, options: &DeleteOptions) -> Resul
             if bound && !ended {
                 options.resource_version = Some(found.modified.to_string());
             }
-            match mark_and_delete(target, key, &options).await {
+            match mark_and_delete(write, key, &options).await {
                 Err(status) if status.code == 409 && bound => conflict = Some(status),
                 done => return done,
             }
             continue;
         }
-        return guarded(target, key, &found, &pod, options).await;
+        return guarded(write, key, &found, &pod, options).await;
     }
-    Err(conflict.unwrap_or_else(|| Status::server_timeout("evict", target.resource.gr())))
+    Err(conflict.unwrap_or_else(|| Status::server_timeout("evict", write.resource.gr())))
 }
 
 /// Evicts a pod that runs, if its budget says so.
 async fn guarded(
-    target: &Target<'_>,
+    write: &Write<'_>,
     key: &Key,
     found: &KeyValue,
     pod: &Object,
     mut options: DeleteOptions,
 ) -> Result<(), Status> {
-    let budgets = budgets_of(target, key.namespace(), pod).await?;
+    let budgets = budgets_of(write, key.namespace(), pod).await?;
     let (budget_key, budget) = match budgets.as_slice() {
-        [] => return mark_and_delete(target, key, &options).await,
+        [] => return mark_and_delete(write, key, &options).await,
         [only] => only,
         _ => {
             let why =
@@ -119,14 +115,14 @@ async fn guarded(
     if !is_ready(pod) && spares_unready(budget) {
         let bound = options.resource_version.is_none();
         options.resource_version.get_or_insert_with(|| found.modified.to_string());
-        return match mark_and_delete(target, key, &options).await {
+        return match mark_and_delete(write, key, &options).await {
             // It may have become ready: the client asks again.
             Err(status) if status.code == 409 && bound => Err(not_counted_yet(name)),
             done => done,
         };
     }
-    count_down(target, budget_key, key.name(), options.dry_run).await?;
-    mark_and_delete(target, key, &options).await
+    count_down(write, budget_key, key.name(), options.dry_run).await?;
+    mark_and_delete(write, key, &options).await
 }
 
 fn text<'a>(object: &'a Object, member: &str, field: &str) -> &'a str {
@@ -134,10 +130,10 @@ fn text<'a>(object: &'a Object, member: &str, field: &str) -> &'a str {
 }
 
 /// The budgets whose selector selects a pod.
-async fn budgets_of(target: &Target<'_>, namespace: &str, pod: &Object) -> Result<Vec<(Key, Object)>, Status> {
-    let Some(resource) = target.registry.find("policy", "v1", "poddisruptionbudgets") else { return Ok(Vec::new()) };
+async fn budgets_of(write: &Write<'_>, namespace: &str, pod: &Object) -> Result<Vec<(Key, Object)>, Status> {
+    let Some(resource) = write.registry.find("policy", "v1", "poddisruptionbudgets") else { return Ok(Vec::new()) };
     let query = ListQuery { range: resource.range(Some(namespace)), at: None, limit: 0 };
-    let page = target.backend.storage().list(query).await.map_err(|error| store::read_failed(&error, BUDGETS))?;
+    let page = write.backend.storage().list(query).await.map_err(|error| store::read_failed(&error, BUDGETS))?;
     let labels = metadata(pod).get("labels").and_then(Value::as_object).cloned().unwrap_or_default();
     let mut budgets = Vec::new();
     for item in &page.items {
@@ -236,31 +232,32 @@ fn why_none(budget: &Object, name: &str) -> String {
     }
 }
 
-async fn count_down(target: &Target<'_>, key: &Key, pod: &str, dry_run: bool) -> Result<(), Status> {
-    let Some(resource) = target.registry.find("policy", "v1", "poddisruptionbudgets") else { return Ok(()) };
-    let now = target.clock.now();
+async fn count_down(write: &Write<'_>, key: &Key, pod: &str, dry_run: bool) -> Result<(), Status> {
+    let Some(resource) = write.registry.find("policy", "v1", "poddisruptionbudgets") else { return Ok(()) };
+    let now = write.clock.now();
     let decide = |found: Option<&KeyValue>| -> Result<Decision, Status> {
         let found = found.ok_or_else(|| Status::not_found(resource.gr(), key.name()))?;
         let mut budget = store::parse(found)?;
         disrupt(&mut budget, pod, &now)?;
         Ok(Decision::Write { value: store::encode(&budget), ttl: None })
     };
-    store::run(target.backend, resource, key, dry_run, decide).await.map(drop)
+    store::run(write.backend, resource, key, dry_run, decide).await.map(drop)
 }
 
 /// Says on the pod why it goes, and deletes it.
-async fn mark_and_delete(target: &Target<'_>, key: &Key, options: &DeleteOptions) -> Result<(), Status> {
+async fn mark_and_delete(write: &Write<'_>, key: &Key, options: &DeleteOptions) -> Result<(), Status> {
     let mut options = options.clone();
     let deletion = delete::Target {
-        backend: target.backend,
-        registry: target.registry,
-        resource: target.resource,
-        clock: target.clock,
+        user: write.user,
+        backend: write.backend,
+        registry: write.registry,
+        resource: write.resource,
+        clock: write.clock,
     };
     if !options.dry_run {
-        let now = target.clock.now();
+        let now = write.clock.now();
         let decide = |found: Option<&KeyValue>| -> Result<Decision, Status> {
-            let found = found.ok_or_else(|| Status::not_found(target.resource.gr(), target.name))?;
+            let found = found.ok_or_else(|| Status::not_found(write.resource.gr(), write.name))?;
             let mut pod = store::parse(found)?;
             deletion.check(&pod, found, &options)?;
             let before = pod.clone();
@@ -272,7 +269,7 @@ async fn mark_and_delete(target: &Target<'_>, key: &Key, options: &DeleteOptions
                 false => Decision::Write { value: store::encode(&pod), ttl: None },
             })
         };
-        let done = store::run(target.backend, target.resource, key, false, decide).await?;
+        let done = store::run(write.backend, write.resource, key, false, decide).await?;
         // The version that was asked for has become another one by our own hand.
         if let (Some(version), store::Done::Updated { revision, .. }) = (&mut options.resource_version, &done) {
             *version = revision.to_string();

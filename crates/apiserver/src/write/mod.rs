@@ -18,7 +18,7 @@
 //! What an object becomes is decided by pure functions ([`prepare`], [`delete`], [`strategic`],
 //! [`patch`]); the files that await are thin.
 
-mod admission;
+pub(crate) mod admission;
 mod binding;
 pub(crate) mod cbor;
 mod create;
@@ -31,8 +31,8 @@ mod merge_keys;
 mod options;
 mod ownership;
 mod patch;
+mod pipeline;
 mod place;
-mod prepare;
 mod reviews;
 pub(crate) mod scale;
 mod services;
@@ -58,7 +58,6 @@ use serde_json::{Map, Value};
 
 use crate::auth::User;
 use crate::backend::Backend;
-use crate::crd::strategy;
 use crate::registry::{Resource, Subresource};
 
 pub(crate) use self::document::bytes_max as document_bytes_max;
@@ -201,7 +200,7 @@ pub(crate) async fn write(backend: &Arc<Backend>, request: WriteRequest<'_>) -> 
     let mut written = write_at(backend, &request, &Clock::default()).await?;
     written.warnings.extend(unenforced::warning(&request, &written.body));
     // One that is deleted may be gone before anybody looks for it.
-    if strategy::is_definition(request.resource)
+    if backend.definitions().is_resource(request.resource)
         && matches!(verb, WriteVerb::Create | WriteVerb::Update | WriteVerb::Patch)
         && let WriteBody::Object(object) = &written.body
     {
@@ -241,7 +240,7 @@ async fn change(
 ) -> Result<WriteResponse, Status> {
     let registry = backend.registry();
     let manager = ownership::manager(request);
-    let target = update::Target {
+    let write = pipeline::Write {
         backend,
         registry: &registry,
         resource: request.resource,
@@ -249,20 +248,23 @@ async fn change(
         namespace: request.namespace,
         name: request.name.unwrap_or_default(),
         dry_run: false,
-        told: if request.verb == WriteVerb::Patch { update::Told::Patch } else { update::Told::Body },
+        decode_errors: match request.verb {
+            WriteVerb::Patch => pipeline::DecodeErrorStyle::Patch,
+            _ => pipeline::DecodeErrorStyle::Body,
+        },
         manager: &manager,
         user: request.user,
-        account: update::Account::Update,
+        managed_fields: pipeline::ManagedFields::Untracked,
         clock,
     };
     // Which verbs a subresource has was found out when the request was routed.
     match (subresource, request.verb) {
-        (Some(Subresource::Binding), WriteVerb::Create) => binding::bind(&target, request).await,
-        (Some(Subresource::Eviction), WriteVerb::Create) => evict::post(&target, request).await,
-        (Some(Subresource::Token), WriteVerb::Create) => token::issue(&target, request).await,
-        (Some(Subresource::Scale { .. }), verb) => scale::write(&target, request, verb == WriteVerb::Patch).await,
-        (_, WriteVerb::Update) => update::update(&target, request).await,
-        (_, WriteVerb::Patch) => update::patch(&target, request).await,
+        (Some(Subresource::Binding), WriteVerb::Create) => binding::bind(&write, request).await,
+        (Some(Subresource::Eviction), WriteVerb::Create) => evict::post(&write, request).await,
+        (Some(Subresource::Token), WriteVerb::Create) => token::issue(&write, request).await,
+        (Some(Subresource::Scale { .. }), verb) => scale::write(&write, request, verb == WriteVerb::Patch).await,
+        (_, WriteVerb::Update) => update::update(&write, request).await,
+        (_, WriteVerb::Patch) => update::patch(&write, request).await,
         _ => Err(Status::method_not_allowed()),
     }
 }
@@ -352,7 +354,7 @@ pub(crate) enum Removal {
 pub(crate) async fn remove(backend: &Backend, resource: &Resource, key: &Key) -> Result<Removal, Status> {
     let registry = backend.registry();
     let clock = Clock::default();
-    let target = delete::Target { backend, registry: &registry, resource, clock: &clock };
+    let target = delete::Target { backend, registry: &registry, resource, user: User::admin(), clock: &clock };
     match target.delete(key, &options::DeleteOptions::background()).await {
         Ok(deleted) if deleted.gone => Ok(Removal::Gone),
         Ok(_) => Ok(Removal::Held),
@@ -376,7 +378,7 @@ pub(crate) async fn collect(
 ) -> Result<(), Status> {
     let registry = backend.registry();
     let clock = Clock::default();
-    let target = delete::Target { backend, registry: &registry, resource, clock: &clock };
+    let target = delete::Target { backend, registry: &registry, resource, user: User::admin(), clock: &clock };
     let options = options::DeleteOptions {
         propagation: Some(propagation),
         uid: Some(uid.to_owned()),

@@ -20,9 +20,10 @@ use time::OffsetDateTime;
 use super::decode::{self, Expected, Unfit};
 use super::document::Document;
 use super::options::{FIELD_MANAGER_BYTES_MAX, FieldValidation, Options};
+use super::pipeline::{Absent, Base, DecodeErrorStyle, ManagedFields, Write};
 use super::store::{self, OBJECT_DEPTH_MAX, is_deeper};
-use super::update::{Account, Base, Target, Told, check_name, not_convertible};
-use super::{Clock, WriteRequest, WriteResponse, create};
+use super::update::{check_name, not_convertible};
+use super::{WriteRequest, WriteResponse, create};
 use crate::registry::{Registry, Resource, Subresource};
 use crate::versions;
 use listwatch_meta::go::Words;
@@ -31,9 +32,6 @@ use listwatch_validation::{metadata, metadata_mut};
 
 /// Where in the metadata the account is.
 pub(super) const MANAGED_FIELDS: &str = "managedFields";
-
-/// What the admission of pods fills in. Nobody owns what was not sent.
-const POD_ADMISSION: [&str; 3] = ["tolerations", "priority", "preemptionPolicy"];
 
 /// The field manager of a request: as it says, else what its `User-Agent` has before the first `/`.
 pub(super) fn manager(request: &WriteRequest<'_>) -> String {
@@ -91,42 +89,27 @@ pub(super) struct Sent {
 impl Sent {
     /// Looks at an object as a client sent it.
     pub(super) fn of(resource: &Resource, object: &Map<String, Value>) -> Self {
-        let mut absent = Vec::new();
-        if resource.group.is_empty() && resource.kind == "Pod" {
-            let spec = object.get("spec");
-            absent.extend(POD_ADMISSION.into_iter().filter(|name| spec.is_none_or(|spec| spec.get(name).is_none())));
-        }
-        Sent { absent }
+        let fields = resource.strategy.admission_fields().iter().copied();
+        let spec = object.get("spec");
+        Sent { absent: fields.filter(|name| spec.is_none_or(|spec| spec.get(name).is_none())).collect() }
     }
 }
 
 /// Keeps account of a write that is no apply: `new` was made of `old` (`None`: nothing).
-pub(super) fn account(target: &Target<'_>, old: Option<&Value>, new: &mut Map<String, Value>, sent: &Sent) {
+pub(super) fn account(write: &Write<'_>, old: Option<&Value>, new: &mut Map<String, Value>, sent: &Sent) {
     // A Scale has an account of its own.
-    let write = Write {
-        registry: target.registry,
-        resource: target.resource,
-        subresource: target.subresource,
-        manager: target.manager,
-        now: target.clock.time(),
+    let write = OwnedWrite {
+        registry: write.registry,
+        resource: write.resource,
+        subresource: write.subresource,
+        manager: write.manager,
+        now: write.clock.time(),
     };
     write.account(old, new, sent);
 }
 
-/// As [`account()`], of a create.
-pub(super) fn account_for_new(
-    registry: &Registry,
-    resource: &Resource,
-    new: &mut Map<String, Value>,
-    sent: &Sent,
-    manager: &str,
-    clock: &Clock,
-) {
-    Write { registry, resource, subresource: None, manager, now: clock.time() }.account(None, new, sent);
-}
-
 /// A write, as far as ownership is concerned.
-struct Write<'a> {
+struct OwnedWrite<'a> {
     registry: &'a Registry,
     resource: &'a Resource,
     subresource: Option<&'a Subresource>,
@@ -134,17 +117,15 @@ struct Write<'a> {
     now: OffsetDateTime,
 }
 
-impl Write<'_> {
+impl OwnedWrite<'_> {
     fn account(&self, old: Option<&Value>, new: &mut Map<String, Value>, sent: &Sent) {
-        if let Some(kind) = self.resource.builtin {
-            (kind.late_defaults)(new);
-        }
+        self.resource.strategy.late_defaults(new);
         let absent = sent.absent.iter();
         let subresource = self.subresource.map_or("", Subresource::name);
         // What a patch left alone is what is kept.
         let sent = metadata_mut(new).shift_remove(MANAGED_FIELDS).filter(|sent| !sent.is_string());
         let object = Value::Object(std::mem::take(new));
-        let mut reset = self.resource.writes().reset_fields(self.subresource, &object);
+        let mut reset = self.resource.strategy.writes().reset_fields(self.subresource, &object);
         absent.for_each(|name| reset.insert(&Path::of_fields(&["spec", name]).0));
         let by = Writer { manager: self.manager, subresource, now: self.now, reset: &reset };
         let before = || old.map(|old| kept(as_map(old))).unwrap_or_default();
@@ -219,10 +200,10 @@ impl ScaleAccount {
     }
 
     /// Keeps account of a write of a Scale that is no apply.
-    pub(super) fn update(&self, target: &Target<'_>, live: Map<String, Value>, scale: &mut Map<String, Value>) {
+    pub(super) fn update(&self, write: &Write<'_>, live: Map<String, Value>, scale: &mut Map<String, Value>) {
         let nothing = Set::new();
         let mut new = Value::Object(std::mem::take(scale));
-        scale_kind().update(Some(&Value::Object(live)), &mut new, scale_writer(target, &nothing));
+        scale_kind().update(Some(&Value::Object(live)), &mut new, scale_writer(write, &nothing));
         *scale = into_map(new);
     }
 
@@ -234,8 +215,8 @@ impl ScaleAccount {
 }
 
 /// Who writes a Scale.
-pub(super) fn scale_writer<'a>(target: &Target<'a>, reset: &'a Set) -> Writer<'a> {
-    Writer { manager: target.manager, subresource: "scale", now: target.clock.time(), reset }
+pub(super) fn scale_writer<'a>(write: &Write<'a>, reset: &'a Set) -> Writer<'a> {
+    Writer { manager: write.manager, subresource: "scale", now: write.clock.time(), reset }
 }
 
 /// Takes the times of the old account where nothing else changed, so that a write without effect is
@@ -381,32 +362,32 @@ impl Config {
 /// # Errors
 /// The [`Status`] the client is told.
 pub(super) async fn apply(
-    target: &Target<'_>,
+    write: &Write<'_>,
     request: &WriteRequest<'_>,
     options: &Options,
 ) -> Result<WriteResponse, Status> {
-    let resource = target.resource;
+    let resource = write.resource;
     let config = Config::parse(&request.body, options.field_validation)?;
-    let kind = kind(target.registry, resource);
+    let kind = kind(write.registry, resource);
     let described = kind.described(&config.value);
-    let told = Told::Applied(&described);
-    let target = &Target { dry_run: options.dry_run, account: Account::Kept, told, ..*target };
-    let reset = resource.writes().reset_fields(target.subresource, &config.value);
-    let subresource = target.subresource.map_or("", Subresource::name);
-    let by = Writer { manager: target.manager, subresource, now: target.clock.time(), reset: &reset };
-    let key = resource.key(request.namespace, target.name)?;
+    let decode_errors = DecodeErrorStyle::Apply(&described);
+    let write = &Write { dry_run: options.dry_run, managed_fields: ManagedFields::Tracked, decode_errors, ..*write };
+    let reset = resource.strategy.writes().reset_fields(write.subresource, &config.value);
+    let subresource = write.subresource.map_or("", Subresource::name);
+    let by = Writer { manager: write.manager, subresource, now: write.clock.time(), reset: &reset };
+    let key = resource.key(request.namespace, write.name)?;
+    let absent = if write.subresource.is_none() { Absent::Create } else { Absent::NotFound };
     let mut warnings = Vec::new();
     let make = |base: Option<Base<'_>>| {
         let absent = base.is_none();
-        let known = base.as_ref().map(Base::finalizers).unwrap_or_default();
-        let mut live = base.map(|base| base.visible());
+        let mut live = base.as_ref().map(Base::visible);
         let account = live.as_mut().and_then(|live| metadata_mut(live).shift_remove(MANAGED_FIELDS));
         let live = live.map(Value::Object);
         let (object, managed) = config.apply_to(kind, live.as_ref(), account.as_ref(), by, options.force)?;
         if absent && let Some(uid) = config.uid() {
             return Err(Status::conflict(
                 resource.gr(),
-                target.name,
+                write.name,
                 format_args!("uid mismatch: the provided object specified uid {uid}, and no existing object was found"),
             ));
         }
@@ -419,13 +400,13 @@ pub(super) async fn apply(
         })?;
         let metadata = metadata_mut(&mut object);
         create::place(resource, request.namespace, metadata)?;
-        check_name(metadata, target.name)?;
+        check_name(metadata, write.name)?;
         warnings = config.warnings();
         warnings.extend(meta::dedup_owners(metadata));
-        warnings.extend(target.finalizer_warnings(metadata, &known));
+        warnings.extend(write.warnings(&object, base.map(|base| base.object)));
         keep(&mut object, &managed);
         Ok(object)
     };
-    let done = target.change(&key, None, target.subresource.is_none(), make).await?;
+    let done = write.run(&key, None, absent, make).await?;
     done.response(resource, &key, warnings)
 }

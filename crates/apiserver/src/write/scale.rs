@@ -10,7 +10,8 @@ use super::decode::{Expected, decode};
 use super::merge_keys;
 use super::options::Options;
 use super::ownership::{self, Config, ScaleAccount};
-use super::update::{Account, Base, Body, PatchRequest, Patcher, Target, check_name, patch_request};
+use super::pipeline::{Absent, Base, ManagedFields, Write};
+use super::update::{Body, PatchRequest, Patcher, check_name, patch_request};
 use super::{WriteBody, WriteRequest, WriteResponse, create, store};
 use crate::crd::objects::nested;
 use crate::registry::{Resource, Subresource};
@@ -113,61 +114,57 @@ fn selector_text(selector: &Value) -> String {
 ///
 /// # Errors
 /// The [`Status`] the client is told.
-pub(super) async fn write(
-    target: &Target<'_>,
-    request: &WriteRequest<'_>,
-    patch: bool,
-) -> Result<WriteResponse, Status> {
-    let resource = target.resource;
+pub(super) async fn write(write: &Write<'_>, request: &WriteRequest<'_>, patch: bool) -> Result<WriteResponse, Status> {
+    let resource = write.resource;
     let replicas_path = paths(resource)?.spec_replicas.to_owned();
-    let key = resource.key(request.namespace, target.name)?;
+    let key = resource.key(request.namespace, write.name)?;
     let mut warnings = Vec::new();
-    let target = &Target { account: Account::Kept, ..*target };
+    let write = &Write { managed_fields: ManagedFields::Tracked, ..*write };
     let done = if patch {
         let PatchRequest { patch_type, options } = patch_request(resource, request)?;
-        let target = &Target { dry_run: options.dry_run, ..*target };
+        let write = &Write { dry_run: options.dry_run, ..*write };
         if patch_type == PatchType::Apply {
-            return apply(target, request, &options, &replicas_path).await;
+            return apply(write, request, &options, &replicas_path).await;
         }
         let mut patcher = Patcher::new(patch_type, request, options.field_validation)?;
         let make = |base: Option<Base<'_>>| {
-            let Some(base) = base else { return Err(Status::not_found(resource.gr(), target.name)) };
+            let Some(base) = base else { return Err(Status::not_found(resource.gr(), write.name)) };
             let mut tree = base.visible();
             let account = ScaleAccount::of(resource, &tree, &replicas_path);
             let mut live = view(resource, &tree)?;
             let mut scale = live.clone();
             let at = merge_keys::of_kind(SCALE.group, SCALE.version, SCALE.kind);
-            warnings = patcher.apply(&mut scale, Body { registry: target.registry, expected: SCALE, at })?;
-            check_name(metadata(&scale), target.name)?;
+            warnings = patcher.apply(&mut scale, Body { registry: write.registry, expected: SCALE, at })?;
+            check_name(metadata(&scale), write.name)?;
             account.show(&mut live);
-            account.update(target, live, &mut scale);
+            account.update(write, live, &mut scale);
             write_back(&mut tree, &scale, &replicas_path, resource.custom)?;
             account.keep(&scale, &mut tree);
             Ok(tree)
         };
-        target.change(&key, None, false, make).await?
+        write.run(&key, None, Absent::NotFound, make).await?
     } else {
         let options = Options::parse("UpdateOptions", request.query)?;
-        let target = &Target { dry_run: options.dry_run, ..*target };
-        let decoded = decode(target.registry, SCALE, request.content_type, &request.body, options.field_validation)?;
+        let write = &Write { dry_run: options.dry_run, ..*write };
+        let decoded = decode(write.registry, SCALE, request.content_type, &request.body, options.field_validation)?;
         let mut scale = decoded.object;
         warnings = decoded.warnings;
         create::place(resource, request.namespace, listwatch_validation::metadata_mut(&mut scale))?;
-        check_name(metadata(&scale), target.name)?;
+        check_name(metadata(&scale), write.name)?;
         let make = |base: Option<Base<'_>>| {
-            let Some(base) = base else { return Err(Status::not_found(resource.gr(), target.name)) };
+            let Some(base) = base else { return Err(Status::not_found(resource.gr(), write.name)) };
             let mut tree = base.visible();
             let account = ScaleAccount::of(resource, &tree, &replicas_path);
             let mut live = view(resource, &tree)?;
             account.show(&mut live);
             let mut scale = scale.clone();
-            account.update(target, live, &mut scale);
+            account.update(write, live, &mut scale);
             write_back(&mut tree, &scale, &replicas_path, resource.custom)?;
             account.keep(&scale, &mut tree);
             Ok(tree)
         };
         let uid = Some(meta::text(metadata(&scale), "uid")).filter(|uid| !uid.is_empty());
-        target.change(&key, uid, false, make).await?
+        write.run(&key, uid, Absent::NotFound, make).await?
     };
     answer(resource, done.response(resource, &key, warnings)?)
 }
@@ -183,29 +180,29 @@ fn answer(resource: &Resource, response: WriteResponse) -> Result<WriteResponse,
 
 /// PATCH of a Scale with an apply configuration.
 async fn apply(
-    target: &Target<'_>,
+    write: &Write<'_>,
     request: &WriteRequest<'_>,
     options: &Options,
     replicas_path: &str,
 ) -> Result<WriteResponse, Status> {
-    let resource = target.resource;
-    let key = resource.key(request.namespace, target.name)?;
+    let resource = write.resource;
+    let key = resource.key(request.namespace, write.name)?;
     let config = Config::parse(&request.body, options.field_validation)?;
     let nothing = Set::new();
     let make = |base: Option<Base<'_>>| {
-        let Some(base) = base else { return Err(Status::not_found(resource.gr(), target.name)) };
+        let Some(base) = base else { return Err(Status::not_found(resource.gr(), write.name)) };
         let mut tree = base.visible();
         let account = ScaleAccount::of(resource, &tree, replicas_path);
         let mut live = view(resource, &tree)?;
         account.show(&mut live);
-        let by = ownership::scale_writer(target, &nothing);
+        let by = ownership::scale_writer(write, &nothing);
         let scale = config.apply(ownership::scale_kind(), Some(&Value::Object(live)), by, options.force)?;
-        check_name(metadata(&scale), target.name)?;
+        check_name(metadata(&scale), write.name)?;
         write_back(&mut tree, &scale, replicas_path, resource.custom)?;
         account.keep(&scale, &mut tree);
         Ok(tree)
     };
-    let done = target.change(&key, None, false, make).await?;
+    let done = write.run(&key, None, Absent::NotFound, make).await?;
     answer(resource, done.response(resource, &key, config.warnings())?)
 }
 

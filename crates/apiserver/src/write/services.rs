@@ -34,7 +34,7 @@ use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use listwatch_meta::{FieldError, Key, Revision, Status};
-use listwatch_storage::{CreateError, DeleteError, StoreFault};
+use listwatch_storage::{CreateError, DeleteError};
 use serde_json::{Map, Value, json};
 
 use super::{Clock, parse_timestamp, store};
@@ -139,39 +139,6 @@ pub(super) enum Unfilled {
 impl From<Status> for Unfilled {
     fn from(status: Status) -> Self {
         Unfilled::Status(Box::new(status))
-    }
-}
-
-/// Claims what a new service needs and writes it in.
-///
-/// # Errors
-/// 422 when what the client chose cannot be had, 500 when a range is full.
-pub(super) async fn claim_for_new(
-    backend: &Backend,
-    registry: &Registry,
-    resource: &Resource,
-    object: &mut Map<String, Value>,
-    dry_run: bool,
-    clock: &Clock,
-) -> Result<Grant, Status> {
-    let mut grant = Grant::default();
-    match grant.fill(resource, object, None) {
-        Ok(()) => Ok(grant),
-        Err(Unfilled::Status(status)) => Err(*status),
-        Err(Unfilled::Wants(wanted)) => {
-            grant = wanted.claim(backend, registry, dry_run, clock).await?;
-            match grant.fill(resource, object, None) {
-                Ok(()) => Ok(grant),
-                Err(Unfilled::Status(status)) => {
-                    grant.release(backend).await;
-                    Err(*status)
-                }
-                Err(Unfilled::Wants(_)) => {
-                    grant.release(backend).await;
-                    Err(Status::internal("a service wants more than it said"))
-                }
-            }
-        }
     }
 }
 
@@ -478,21 +445,6 @@ impl Grant {
     pub(super) async fn release(&self, backend: &Backend) {
         for claim in &self.claims {
             forget(backend, &claim.key, claim.made).await;
-        }
-    }
-
-    /// Gives everything back, unless the store failed in a way that leaves open whether the service is
-    /// there: then the claims stay, and are taken over once it is known that it is not.
-    pub(super) async fn release_after(&self, backend: &Backend, fault: &StoreFault) {
-        if !matches!(fault, StoreFault::Unavailable(_) | StoreFault::Closed) {
-            self.release(backend).await;
-        }
-    }
-
-    /// As [`Grant::release_after`], of a write that was answered with this.
-    pub(super) async fn release_unless_unknown(&self, backend: &Backend, status: &Status) {
-        if status.code < 500 {
-            self.release(backend).await;
         }
     }
 

@@ -69,14 +69,19 @@ pub(super) enum Faulted {
     TooLarge(Status),
     /// Its fuel was used up before anything was written.
     Abandoned(Status),
-    /// Anything else.
+    /// Whether it was written is unknown.
+    Unknown(Status),
+    /// Nothing was written, for another reason.
     Other(Status),
 }
 
 impl From<Faulted> for Status {
     fn from(faulted: Faulted) -> Self {
         match faulted {
-            Faulted::TooLarge(status) | Faulted::Abandoned(status) | Faulted::Other(status) => status,
+            Faulted::TooLarge(status)
+            | Faulted::Abandoned(status)
+            | Faulted::Unknown(status)
+            | Faulted::Other(status) => status,
         }
     }
 }
@@ -120,6 +125,18 @@ pub(super) async fn run<E: From<Status> + From<Faulted>>(
     }
     let suggestion = suggestion(backend, resource, key);
     let outcome = guaranteed_update(storage, key, suggestion, UpdateLimits::default(), decide).await;
+    done(outcome, "update", resource)
+}
+
+/// The result of an optimistic loop. `operation` is the name of the write in errors.
+///
+/// # Errors
+/// The refusal, or what the store failed with.
+pub(super) fn done<E: From<Status> + From<Faulted>>(
+    outcome: Result<Outcome, GuaranteedUpdateError<E>>,
+    operation: &str,
+    resource: &Resource,
+) -> Result<Done, E> {
     Ok(match outcome {
         Ok(Outcome::Created(current)) => Done::Created { value: current.value, revision: Some(current.modified) },
         Ok(Outcome::Updated { current, .. }) => Done::Updated { value: current.value, revision: current.modified },
@@ -128,12 +145,13 @@ pub(super) async fn run<E: From<Status> + From<Faulted>>(
         Ok(Outcome::Unchanged(None)) => Done::Absent,
         Err(GuaranteedUpdateError::Refused(refusal)) => return Err(refusal),
         Err(GuaranteedUpdateError::Contended { .. }) => {
-            return Err(Status::server_timeout("update", resource.gr()).into());
+            return Err(Status::server_timeout(operation, resource.gr()).into());
         }
         Err(GuaranteedUpdateError::Fault(fault)) => {
-            let status = store_failed("update", &fault, resource.gr());
+            let status = store_failed(operation, &fault, resource.gr());
             let faulted = match fault {
                 StoreFault::TooLarge(_) => Faulted::TooLarge(status),
+                StoreFault::Unavailable(_) | StoreFault::Closed => Faulted::Unknown(status),
                 _ => Faulted::Other(status),
             };
             return Err(faulted.into());
@@ -143,7 +161,7 @@ pub(super) async fn run<E: From<Status> + From<Faulted>>(
 
 /// The cached state of a key: a first guess that saves a read. Its JSON holds the resource
 /// version, which [`parse`] takes out.
-fn suggestion(backend: &Backend, resource: &Resource, key: &Key) -> Option<KeyValue> {
+pub(super) fn suggestion(backend: &Backend, resource: &Resource, key: &Key) -> Option<KeyValue> {
     let object = backend.running_cacher(resource)?.peek(key)?;
     if object.is_normalized() {
         // These are not the bytes in the store, and what they are to be compared with is.

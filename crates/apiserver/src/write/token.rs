@@ -8,8 +8,8 @@ use time::Duration;
 
 use super::binding::{Posted, body};
 use super::decode::Expected;
+use super::pipeline::Write;
 use super::store;
-use super::update::Target;
 use super::{WriteBody, WriteRequest, WriteResponse, new_uid, timestamp};
 use listwatch_meta::go::Words;
 use listwatch_validation::metadata;
@@ -35,23 +35,23 @@ const EXPIRATION_SECONDS_MAX: i64 = 1 << 32;
 /// 404 when the account, or what the token is to be bound to, is not there; 409 when it is another one; 422
 /// for a request of another account, or of a time that is too short or too long; 400 when it cannot be
 /// bound like that.
-pub(super) async fn issue(target: &Target<'_>, request: &WriteRequest<'_>) -> Result<WriteResponse, Status> {
-    let Posted { object: asked, mut warnings, .. } = body(target, request, REQUEST)?;
-    let namespace = target.namespace.unwrap_or_default();
+pub(super) async fn issue(write: &Write<'_>, request: &WriteRequest<'_>) -> Result<WriteResponse, Status> {
+    let Posted { object: asked, mut warnings, .. } = body(write, request, REQUEST)?;
+    let namespace = write.namespace.unwrap_or_default();
     let given = meta::text(metadata(&asked), "name");
-    if !given.is_empty() && given != target.name {
+    if !given.is_empty() && given != write.name {
         let why = "must match the service account name if specified";
         let error = FieldError::invalid("metadata.name", json!(given), why);
-        return Err(Status::invalid(GROUP, KIND, target.name, &[error]));
+        return Err(Status::invalid(GROUP, KIND, write.name, &[error]));
     }
-    let account = found(target, "serviceaccounts", Some(namespace), target.name).await?;
+    let account = found(write, "serviceaccounts", Some(namespace), write.name).await?;
     let uid = meta::text(metadata(&account), "uid");
     let asked_uid = meta::text(metadata(&asked), "uid");
     if !asked_uid.is_empty() && asked_uid != uid {
         let why = format_args!(
             "the UID in the token request ({asked_uid}) does not match the UID of the service account ({uid})"
         );
-        return Err(Status::conflict(REQUESTS, target.name, why));
+        return Err(Status::conflict(REQUESTS, write.name, why));
     }
     let nothing = Map::new();
     let spec = asked.get("spec").and_then(Value::as_object).unwrap_or(&nothing);
@@ -72,13 +72,13 @@ pub(super) async fn issue(target: &Target<'_>, request: &WriteRequest<'_>) -> Re
         audiences.push(ISSUER.to_owned());
     }
 
-    let now = target.clock.time();
-    let serviceaccount = BoundObjectReference { name: target.name.to_owned(), uid: uid.to_owned() };
+    let now = write.clock.time();
+    let serviceaccount = BoundObjectReference { name: write.name.to_owned(), uid: uid.to_owned() };
     let mut kubernetes =
         KubernetesClaims { namespace: namespace.to_owned(), node: None, pod: None, secret: None, serviceaccount };
     let bound = spec.get("boundObjectRef").and_then(Value::as_object);
     if let Some(reference) = bound {
-        bind(target, namespace, reference, &mut kubernetes).await?;
+        bind(write, namespace, reference, &mut kubernetes).await?;
     }
     let issued = now.unix_timestamp();
     let claims = Claims {
@@ -86,10 +86,10 @@ pub(super) async fn issue(target: &Target<'_>, request: &WriteRequest<'_>) -> Re
         exp: issued.saturating_add(seconds),
         iat: issued,
         iss: ISSUER.to_owned(),
-        jti: new_uid(target.clock),
+        jti: new_uid(write.clock),
         kubernetes,
         nbf: issued,
-        sub: service_account_username(namespace, target.name),
+        sub: service_account_username(namespace, write.name),
     };
     let mut answered = json!({"audiences": audiences, "expirationSeconds": seconds});
     if let Some(reference) = bound {
@@ -98,10 +98,10 @@ pub(super) async fn issue(target: &Target<'_>, request: &WriteRequest<'_>) -> Re
     let answer = json!({
         "kind": KIND,
         "apiVersion": format!("{GROUP}/v1"),
-        "metadata": {"name": target.name, "namespace": namespace, "uid": uid, "creationTimestamp": timestamp(now)},
+        "metadata": {"name": write.name, "namespace": namespace, "uid": uid, "creationTimestamp": timestamp(now)},
         "spec": answered,
         "status": {
-            "token": target.backend.tokens().sign(target.backend.storage(), &claims).await?,
+            "token": write.backend.tokens().sign(write.backend.storage(), &claims).await?,
             "expirationTimestamp": timestamp(now.saturating_add(Duration::seconds(seconds))),
         },
     });
@@ -112,7 +112,7 @@ pub(super) async fn issue(target: &Target<'_>, request: &WriteRequest<'_>) -> Re
 
 /// Binds a token to an object: it ends with it.
 async fn bind(
-    target: &Target<'_>,
+    write: &Write<'_>,
     namespace: &str,
     reference: &Map<String, Value>,
     kubernetes: &mut KubernetesClaims,
@@ -128,19 +128,19 @@ async fn bind(
             return Err(Status::bad_request(why));
         }
     };
-    let object = found(target, plural, place, name).await?;
+    let object = found(write, plural, place, name).await?;
     let uid = meta::text(metadata(&object), "uid");
     if kind == "Pod" {
         let of_pod = |field: &str| object.get("spec").and_then(|spec| spec.get(field)?.as_str()).unwrap_or_default();
-        if of_pod("serviceAccountName") != target.name {
+        if of_pod("serviceAccountName") != write.name {
             return Err(Status::bad_request(format!(
                 "cannot bind token for serviceaccount {:?} to pod running with different serviceaccount name.",
-                target.name
+                write.name
             )));
         }
         let node = of_pod("nodeName");
         if !node.is_empty() {
-            let uid = match found(target, "nodes", None, node).await {
+            let uid = match found(write, "nodes", None, node).await {
                 Ok(node) => meta::text(metadata(&node), "uid").to_owned(),
                 Err(status) if status.code == 404 => String::new(),
                 Err(status) => return Err(status),
@@ -169,14 +169,14 @@ async fn bind(
 /// # Errors
 /// 404 when it is not there.
 async fn found(
-    target: &Target<'_>,
+    write: &Write<'_>,
     plural: &str,
     namespace: Option<&str>,
     name: &str,
 ) -> Result<Map<String, Value>, Status> {
-    let resource = target.registry.find("", "v1", plural).ok_or_else(Status::no_such_resource)?;
+    let resource = write.registry.find("", "v1", plural).ok_or_else(Status::no_such_resource)?;
     let key = resource.key(namespace, name)?;
-    let read = target.backend.storage().get(&key).await;
+    let read = write.backend.storage().get(&key).await;
     let (found, _) = read.map_err(|error| store::read_failed(&error, resource.gr()))?;
     store::parse(&found.ok_or_else(|| Status::not_found(resource.gr(), name))?)
 }

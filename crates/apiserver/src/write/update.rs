@@ -1,398 +1,47 @@
-//! PUT and PATCH: the optimistic loop around one change of one object.
+//! PUT and PATCH: the change that each makes of an object; [`super::pipeline`] does the rest.
 
-use std::borrow::Cow;
-
-use listwatch_meta::{FieldError, Key, ResourceVersion, Revision, Status};
-use listwatch_storage::{Decision, KeyValue};
+use listwatch_meta::go::{self, Words};
+use listwatch_meta::{FieldError, Status};
+use listwatch_validation::object_meta as meta;
+use listwatch_validation::{metadata, metadata_mut};
 use listwatch_wire::media_type::{PatchType, Served, negotiate_patch};
 use serde_json::{Map, Value};
 
-use super::admission::{NoPriority, PriorityClass};
 use super::decode::{self, Expected, KindProblem, Unfit, decode};
 use super::merge_keys::{self, At};
 use super::options::{FieldValidation, Options};
-use super::ownership::{self, Sent};
+use super::ownership;
 use super::patch::ParsedPatch;
-use super::services::{self, Grant, Unfilled, Wanted};
-use super::store::{self, Done, Faulted};
-use super::{Clock, WriteRequest, WriteResponse, admission, create, new_uid, prepare};
-use crate::auth::User;
-use crate::backend::Backend;
-use crate::crd::strategy;
-use crate::registry::{Registry, Resource, Subresource};
-use listwatch_kinds::CreateContext;
-use listwatch_meta::go::{self, Words};
-use listwatch_validation::object_meta as meta;
-use listwatch_validation::{metadata, metadata_mut};
-
-/// One object about to be changed, and how.
-pub(super) struct Target<'a> {
-    pub(super) backend: &'a Backend,
-    pub(super) registry: &'a Registry,
-    pub(super) resource: &'a Resource,
-    pub(super) subresource: Option<&'a Subresource>,
-    pub(super) namespace: Option<&'a str>,
-    pub(super) name: &'a str,
-    pub(super) dry_run: bool,
-    /// How it is told that what is to be stored cannot be decoded.
-    pub(super) told: Told<'a>,
-    /// The field manager.
-    pub(super) manager: &'a str,
-    /// Who writes.
-    pub(super) user: &'a User,
-    /// Who keeps account of who owns which field.
-    pub(super) account: Account,
-    pub(super) clock: &'a Clock,
-}
-
-/// How it is told that what is to be stored cannot be decoded.
-#[derive(Clone, Copy, Debug)]
-pub(super) enum Told<'a> {
-    /// The body is no such object: 400.
-    Body,
-    /// It is the patch's fault, and the client is shown what it makes: 422.
-    Patch,
-    /// It is the fault of this strategic merge patch, which the client is shown: 422.
-    Strategic(&'a [u8]),
-    /// A configuration, of the object so described, merges into none: 500.
-    Applied(&'a str),
-}
-
-/// Who keeps account of who owns which field.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Account {
-    /// What a write changes goes over to its manager.
-    Update,
-    /// It is kept already in what is to be written.
-    Kept,
-}
-
-/// Why a decision was not made.
-pub(super) enum Refusal {
-    /// The client is told this.
-    Status(Box<Status>),
-    /// The service needs addresses or ports first.
-    Wants(Wanted),
-    /// The class that the new pod names is to be looked up first.
-    WantsClass(String),
-    /// The store does not take so large an object.
-    TooLarge(Box<Status>),
-    /// Nothing was written.
-    Abandoned(Box<Status>),
-}
-
-impl From<Unfilled> for Refusal {
-    fn from(missing: Unfilled) -> Self {
-        match missing {
-            Unfilled::Wants(wanted) => Refusal::Wants(wanted),
-            Unfilled::Status(status) => Refusal::Status(status),
-        }
-    }
-}
-
-impl From<NoPriority> for Refusal {
-    fn from(missing: NoPriority) -> Self {
-        match missing {
-            NoPriority::Unknown(class) => Refusal::WantsClass(class),
-            NoPriority::Refused(status) => Refusal::Status(status),
-        }
-    }
-}
-
-impl From<Status> for Refusal {
-    fn from(status: Status) -> Self {
-        Refusal::Status(Box::new(status))
-    }
-}
-
-impl From<Faulted> for Refusal {
-    fn from(faulted: Faulted) -> Self {
-        match faulted {
-            Faulted::TooLarge(status) => Refusal::TooLarge(Box::new(status)),
-            Faulted::Abandoned(status) => Refusal::Abandoned(Box::new(status)),
-            Faulted::Other(status) => Refusal::Status(Box::new(status)),
-        }
-    }
-}
-
-/// What an object is before a change: its tree without resource version, and its revision.
-pub(super) struct Base<'a> {
-    pub(super) object: &'a Map<String, Value>,
-    pub(super) revision: Revision,
-}
-
-impl Base<'_> {
-    /// Its finalizers.
-    pub(super) fn finalizers(&self) -> Vec<String> {
-        meta::finalizers(metadata(self.object)).into_iter().map(str::to_owned).collect()
-    }
-
-    /// The tree as a client sees it, with the resource version, to be changed.
-    pub(super) fn visible(&self) -> Map<String, Value> {
-        let mut object = self.object.clone();
-        let version = Value::String(self.revision.to_string());
-        metadata_mut(&mut object).insert("resourceVersion".to_owned(), version);
-        object
-    }
-}
-
-impl Target<'_> {
-    /// What is to be warned of in the finalizers of a changed object, beyond those that were `known`.
-    pub(super) fn finalizer_warnings(&self, metadata: &Map<String, Value>, known: &[String]) -> Vec<String> {
-        // A status has none.
-        if !self.resource.custom || self.subresource.is_some() {
-            return Vec::new();
-        }
-        meta::finalizer_warnings(metadata, known)
-    }
-
-    /// Changes the object as `make` says. `make` is shown the present state (`None`: not there) and
-    /// gives the whole new object, with the resource version that the client claims, if any; it may
-    /// be called several times.
-    ///
-    /// # Errors
-    /// What `make` refuses with; 404 when the object is not there and may not be created; 409 when
-    /// the claimed version or `uid` is not the present one; 422 when the result is not valid.
-    pub(super) async fn change(
-        &self,
-        key: &Key,
-        uid: Option<&str>,
-        create_absent: bool,
-        mut make: impl FnMut(Option<Base<'_>>) -> Result<Map<String, Value>, Status>,
-    ) -> Result<Done, Status> {
-        let resource = self.resource;
-        let _creating = create_absent.then(|| resource.creating()).flatten();
-        let mut _inside = None;
-        let may_create =
-            if create_absent && let Err(status) = admission::definition_is_open(self.backend, resource, self.name) {
-                Err(status)
-            } else if create_absent {
-                match self.namespace.filter(|_| resource.namespaced) {
-                    Some(namespace) => {
-                        admission::namespace_is_open(self.backend, self.registry, resource, namespace, self.name)
-                            .await
-                            .map(|inside| _inside = inside)
-                    }
-                    None => Ok(()),
-                }
-            } else {
-                Err(Status::not_found(resource.gr(), self.name))
-            };
-        let mut grant = Grant::default();
-        let mut class = None;
-        // Who owns what is left out of an object that the store would not take otherwise. An apply is about
-        // that, and is refused.
-        let mut forgotten = false;
-        // The last state that was decided upon, and what it was to become.
-        let mut before = Map::new();
-        let mut after = Map::new();
-        let done = loop {
-            let decide = |found: Option<&KeyValue>| -> Result<Decision, Refusal> {
-                let Some(found) = found else {
-                    check_uid(resource, key, uid.filter(|_| create_absent), "")?;
-                    may_create.clone()?;
-                    let mut object = make(None)?;
-                    let sent = Sent::of(resource, &object);
-                    self.complete(&mut object)?;
-                    if self.account == Account::Update {
-                        ownership::account(self, None, &mut object, &sent);
-                    }
-                    self.keep(&mut object)?;
-                    admission::set_priority(resource, &mut object, self.name, class.as_ref())?;
-                    let (uid, now) = (new_uid(self.clock), self.clock.now());
-                    prepare::create(resource, &mut object, CreateContext { uid: &uid, now: &now, user: self.user })?;
-                    admission::signer_may_be_asked(resource, &object)?;
-                    grant.fill(resource, &mut object, None)?;
-                    resource.to_stored(&mut object);
-                    if forgotten {
-                        ownership::forget(&mut object);
-                    }
-                    let value = store::encode(&object);
-                    (before, after) = (Map::new(), object);
-                    return Ok(Decision::Write { value, ttl: create::ttl(resource) });
-                };
-                let stored = Value::Object(store::parse(found)?);
-                let shown = match resource.read_stored(ownership::as_map(&stored)) {
-                    Cow::Borrowed(_) => None,
-                    Cow::Owned(tree) => Some(Value::Object(tree)),
-                };
-                let live = shown.as_ref().unwrap_or(&stored);
-                let old = ownership::as_map(live);
-                check_uid(resource, key, uid, meta::text(metadata(old), "uid"))?;
-                let base = Base { object: old, revision: found.modified };
-                let mut object = make(Some(base))?;
-                self.check_version(metadata(&object), found.modified)?;
-                let sent = Sent::of(resource, &object);
-                self.complete(&mut object)?;
-                if self.account == Account::Update {
-                    ownership::account(self, Some(live), &mut object, &sent);
-                }
-                self.keep(&mut object)?;
-                // What is judged is in one version, before and after.
-                let old = if resource.conversion.is_some() { ownership::as_map(&stored) } else { old };
-                prepare::update(resource, self.subresource, &mut object, old, self.clock)?;
-                grant.fill(resource, &mut object, Some(old))?;
-                let settled = if forgotten {
-                    ownership::forget(&mut object);
-                    true
-                } else {
-                    ownership::settle(old, &mut object)
-                };
-                let completes = prepare::completes_deletion(resource, &object, old);
-                resource.to_stored(&mut object);
-                let may_be_same = settled || shown.is_some() || resource.conversion.is_some();
-                let decision = if completes {
-                    Decision::Delete
-                } else if may_be_same && object == *ownership::as_map(&stored) {
-                    Decision::Nothing
-                } else {
-                    Decision::Write { value: store::encode(&object), ttl: create::ttl(resource) }
-                };
-                (before, after) = (ownership::into_map(stored), object);
-                Ok(decision)
-            };
-            match store::run(self.backend, resource, key, self.dry_run, decide).await {
-                Err(Refusal::Wants(wanted)) => {
-                    let more = wanted.claim(self.backend, self.registry, self.dry_run, self.clock).await;
-                    match more {
-                        Ok(more) => grant.add(more),
-                        Err(status) => {
-                            grant.release(self.backend).await;
-                            return Err(status);
-                        }
-                    }
-                }
-                Err(Refusal::WantsClass(name)) => {
-                    let of = (resource, self.name);
-                    match PriorityClass::look_up(self.backend, self.registry, &name, of).await {
-                        Ok(found) => class = Some(found),
-                        Err(status) => {
-                            grant.release(self.backend).await;
-                            return Err(status);
-                        }
-                    }
-                }
-                Err(Refusal::TooLarge(_)) if self.account == Account::Update && !forgotten => forgotten = true,
-                Err(Refusal::TooLarge(status) | Refusal::Abandoned(status)) => {
-                    grant.release(self.backend).await;
-                    return Err(*status);
-                }
-                Err(Refusal::Status(status)) => {
-                    grant.release_unless_unknown(self.backend, &status).await;
-                    return Err(*status);
-                }
-                Ok(done) => break done,
-            }
-        };
-        if !self.dry_run {
-            let (gone, at) = match &done {
-                Done::Deleted { revision, .. } => (true, *revision),
-                Done::Updated { revision, .. } => (false, Some(*revision)),
-                Done::Created { .. } | Done::Unchanged(_) | Done::Absent => (false, None),
-            };
-            if gone {
-                grant.release(self.backend).await;
-            } else {
-                grant.keep_used(self.backend, &after).await;
-            }
-            if let Some(at) = at {
-                let after = (!gone).then_some(&after);
-                services::release_unused(self.backend, self.registry, resource, &before, after, at).await;
-            }
-        }
-        Ok(match done {
-            // The client sees what it made of the object, at the version it made it of.
-            Done::Deleted { previous, .. } => {
-                Done::Updated { value: store::encode(&after), revision: previous.modified }
-            }
-            done => done,
-        })
-    }
-
-    fn complete(&self, object: &mut Map<String, Value>) -> Result<(), Status> {
-        prepare::complete(self.resource, object).map_err(|why| self.undecodable(object, &why))
-    }
-
-    fn keep(&self, object: &mut Map<String, Value>) -> Result<(), Status> {
-        prepare::keep(self.resource, object).map_err(|why| self.undecodable(object, &why))
-    }
-
-    fn undecodable(&self, object: &mut Map<String, Value>, why: &str) -> Status {
-        // The converter reads what is no text by the decoder, and says so.
-        let converted = || if why.starts_with("illegal base64") { "error decoding from json: " } else { "" };
-        match self.told {
-            Told::Body => decode::cannot_handle(object, Expected::of(self.resource), why),
-            Told::Patch => {
-                ownership::spell_out(object);
-                not_decodable(object, why)
-            }
-            Told::Strategic(patch) => match ParsedPatch::parse(PatchType::StrategicMerge, patch) {
-                Ok(parsed) => not_decodable_from(&parsed.patch.shown(), &format!("{}{why}", converted())),
-                Err(status) => status,
-            },
-            Told::Applied(described) => not_convertible(described, &format!("{}{why}", converted())),
-        }
-    }
-
-    /// The version a client claims must be the present one; none is fine where the kind allows it.
-    fn check_version(&self, metadata: &Map<String, Value>, present: Revision) -> Result<(), Status> {
-        let resource = self.resource;
-        let claimed = ResourceVersion::new(meta::text(metadata, "resourceVersion")).revision().map_err(|error| {
-            // The plain error of Go's parser is all that kube-apiserver says.
-            let text = error.to_string();
-            Status::unknown(text.find("strconv.").map_or(text.as_str(), |at| &text[at..]))
-        })?;
-        if claimed == present || (claimed.is_zero() && resource.strategy.unconditional_update) {
-            return Ok(());
-        }
-        if claimed.is_zero() {
-            let error = FieldError::invalid("metadata.resourceVersion", 0, "must be specified for an update");
-            return Err(Status::invalid(&resource.group, &resource.plural, self.name, &[error]));
-        }
-        Err(Status::modified(resource.gr(), self.name))
-    }
-}
-
-fn check_uid(resource: &Resource, key: &Key, wanted: Option<&str>, found: &str) -> Result<(), Status> {
-    match wanted {
-        Some(wanted) if wanted != found => Err(Status::conflict(
-            resource.gr(),
-            key.name(),
-            format_args!(
-                "StorageError: invalid object, Code: 4, Key: /registry{key}, ResourceVersion: 0, AdditionalErrorMsg: Precondition failed: UID in precondition: {wanted}, UID in object meta: {found}"
-            ),
-        )),
-        _ => Ok(()),
-    }
-}
+use super::pipeline::{Absent, Base, DecodeErrorStyle, Write};
+use super::store;
+use super::{WriteRequest, WriteResponse, create};
+use crate::registry::{Registry, Resource};
 
 /// PUT of an object or of a subresource that has the object's kind.
 ///
 /// # Errors
 /// The [`Status`] the client is told.
-pub(super) async fn update(target: &Target<'_>, request: &WriteRequest<'_>) -> Result<WriteResponse, Status> {
+pub(super) async fn update(write: &Write<'_>, request: &WriteRequest<'_>) -> Result<WriteResponse, Status> {
     let options = Options::parse("UpdateOptions", request.query)?;
-    let target = &Target { dry_run: options.dry_run, ..*target };
-    let resource = target.resource;
+    let write = &Write { dry_run: options.dry_run, ..*write };
+    let resource = write.resource;
     let decode_again = || -> Result<decode::Decoded, Status> {
         let expected = Expected::of(resource);
         let mut decoded =
-            decode(target.registry, expected, request.content_type, &request.body, options.field_validation)?;
+            decode(write.registry, expected, request.content_type, &request.body, options.field_validation)?;
         let metadata = metadata_mut(&mut decoded.object);
         create::place(resource, request.namespace, metadata)?;
-        check_name(metadata, target.name)?;
+        check_name(metadata, write.name)?;
         decoded.warnings.extend(meta::dedup_owners(metadata));
-        if strategy::is_definition(resource) && target.subresource.is_none() {
-            decoded.warnings.extend(strategy::warnings(&decoded.object));
-        }
         Ok(decoded)
     };
     let first = decode_again()?;
     let mut warnings = first.warnings;
-    let mut of_finalizers = Vec::new();
+    let mut of_strategy = Vec::new();
     let uid = Some(meta::text(metadata(&first.object), "uid").to_owned()).filter(|uid| !uid.is_empty());
-    let create_absent = resource.strategy.create_on_update && target.subresource.is_none();
-    let key = resource.key(request.namespace, target.name)?;
+    let creates = resource.rules.create_on_update && write.subresource.is_none();
+    let absent = if creates { Absent::Create } else { Absent::NotFound };
+    let key = resource.key(request.namespace, write.name)?;
     // The first attempt takes the tree; another one, which is rare, decodes again.
     let mut first = Some(first.object);
     let make = |base: Option<Base<'_>>| {
@@ -400,14 +49,11 @@ pub(super) async fn update(target: &Target<'_>, request: &WriteRequest<'_>) -> R
             Some(object) => object,
             None => decode_again()?.object,
         };
-        if resource.custom {
-            let known = base.as_ref().map(Base::finalizers).unwrap_or_default();
-            of_finalizers = target.finalizer_warnings(metadata(&object), &known);
-        }
+        of_strategy = write.warnings(&object, base.map(|base| base.object));
         Ok(object)
     };
-    let done = target.change(&key, uid.as_deref(), create_absent, make).await?;
-    warnings.extend(of_finalizers);
+    let done = write.run(&key, uid.as_deref(), absent, make).await?;
+    warnings.extend(of_strategy);
     done.response(resource, &key, warnings)
 }
 
@@ -415,37 +61,34 @@ pub(super) async fn update(target: &Target<'_>, request: &WriteRequest<'_>) -> R
 ///
 /// # Errors
 /// The [`Status`] the client is told.
-pub(super) async fn patch(target: &Target<'_>, request: &WriteRequest<'_>) -> Result<WriteResponse, Status> {
-    let resource = target.resource;
+pub(super) async fn patch(write: &Write<'_>, request: &WriteRequest<'_>) -> Result<WriteResponse, Status> {
+    let resource = write.resource;
     let PatchRequest { patch_type, options } = patch_request(resource, request)?;
     if patch_type == PatchType::Apply {
-        return ownership::apply(target, request, &options).await;
+        return ownership::apply(write, request, &options).await;
     }
-    let told = match patch_type {
-        PatchType::StrategicMerge => Told::Strategic(&request.body),
-        _ => Told::Patch,
+    let decode_errors = match patch_type {
+        PatchType::StrategicMerge => DecodeErrorStyle::StrategicPatch(&request.body),
+        _ => DecodeErrorStyle::Patch,
     };
-    let target = &Target { dry_run: options.dry_run, told, ..*target };
-    let key = resource.key(request.namespace, target.name)?;
+    let write = &Write { dry_run: options.dry_run, decode_errors, ..*write };
+    let key = resource.key(request.namespace, write.name)?;
     let at = merge_keys::of_kind(&resource.group, &resource.version, &resource.kind);
     let mut patcher = Patcher::new(patch_type, request, options.field_validation)?;
     let mut warnings = Vec::new();
     let make = |base: Option<Base<'_>>| {
-        let Some(base) = base else { return Err(Status::not_found(resource.gr(), target.name)) };
+        let Some(base) = base else { return Err(Status::not_found(resource.gr(), write.name)) };
         let mut object = base.visible();
-        let body = Body { registry: target.registry, expected: Expected::of(resource), at };
+        let body = Body { registry: write.registry, expected: Expected::of(resource), at };
         warnings = patcher.apply(&mut object, body)?;
         let metadata = metadata_mut(&mut object);
         create::place(resource, request.namespace, metadata)?;
-        check_name(metadata, target.name)?;
+        check_name(metadata, write.name)?;
         warnings.extend(meta::dedup_owners(metadata));
-        warnings.extend(target.finalizer_warnings(metadata, &base.finalizers()));
-        if strategy::is_definition(resource) && target.subresource.is_none() {
-            warnings.extend(strategy::warnings(&object));
-        }
+        warnings.extend(write.warnings(&object, Some(base.object)));
         Ok(object)
     };
-    let done = target.change(&key, None, false, make).await?;
+    let done = write.run(&key, None, Absent::NotFound, make).await?;
     done.response(resource, &key, warnings)
 }
 
@@ -482,12 +125,12 @@ pub(super) fn check_name(metadata: &Map<String, Value>, expected: &str) -> Resul
 }
 
 /// 422: the patch makes something of the object that cannot be decoded.
-fn not_decodable(object: &Map<String, Value>, why: &str) -> Status {
+pub(super) fn not_decodable(object: &Map<String, Value>, why: &str) -> Status {
     not_decodable_from(&Value::Object(object.clone()).to_string(), why)
 }
 
 /// As [`not_decodable`], with what the client is shown of the patch or of what it makes.
-fn not_decodable_from(shown: &str, why: &str) -> Status {
+pub(super) fn not_decodable_from(shown: &str, why: &str) -> Status {
     Status::invalid("", "", "", &[FieldError::invalid("patch", Value::from(shown), why)])
 }
 

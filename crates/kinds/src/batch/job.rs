@@ -19,5 +19,9 @@ pub(crate) static KIND: Kind = Kind {
     validate_update: crate::validate::batch::update_job,
     validate_status: crate::validate::batch::job_status,
     printer: &crate::printers::workload::JOB,
+    orphans_dependents: true,
+    delete_warning: Some(
+        "child pods are preserved by default when jobs are deleted; set propagationPolicy=Background to remove them or set propagationPolicy=Orphan to suppress this warning",
+    ),
     ..Kind::namespaced("batch", "v1", "jobs", "Job")
 };

@@ -12,7 +12,7 @@ use serde_json::{Value, json};
 
 use crate::printers::Printer;
 use crate::table::{AGE, Column, NAME};
-use crate::{CreateContext, Field, Kind, Subresource, Unenforced, UnenforcedPart, UpdateContext};
+use crate::{CreateContext, Deletion, Field, Kind, Subresource, Unenforced, UnenforcedPart, UpdateContext};
 
 pub(crate) static KIND: Kind = Kind {
     short_names: &["ns"],
@@ -23,6 +23,8 @@ pub(crate) static KIND: Kind = Kind {
     late_defaults: set_name_label,
     prepare_for_create,
     prepare_for_update,
+    begin_deletion,
+    holds_deletion: has_finalizers,
     validate,
     validate_transition,
     printer: &PRINTER,
@@ -31,6 +33,7 @@ pub(crate) static KIND: Kind = Kind {
         part: UnenforcedPart::Label("pod-security.kubernetes.io/"),
         consequence: "pods are not checked against the Pod Security Standards",
     }),
+    returns_deleted: true,
     ..Kind::cluster("", "v1", "namespaces", "Namespace")
 };
 
@@ -73,6 +76,22 @@ fn prepare_for_update(new: &mut Object, old: &Object, context: UpdateContext<'_>
         };
     }
     set_name_label(new);
+}
+
+/// Whether the spec has finalizers: the namespace still has contents.
+fn has_finalizers(namespace: &Object) -> bool {
+    let finalizers = namespace.get("spec").and_then(|spec| spec.get("finalizers")?.as_array());
+    finalizers.is_some_and(|finalizers| !finalizers.is_empty())
+}
+
+/// Marks a namespace for deletion: the first request only starts the removal of its contents.
+fn begin_deletion(namespace: &mut Object, now: &str) -> Deletion {
+    if !is_set(metadata(namespace), "deletionTimestamp") {
+        metadata_mut(namespace).insert("deletionTimestamp".to_owned(), Value::String(now.to_owned()));
+        child_mut(namespace, "status").insert("phase".to_owned(), Value::String("Terminating".to_owned()));
+        return Deletion::Marked;
+    }
+    if has_finalizers(namespace) { Deletion::Pending } else { Deletion::Unheld }
 }
 
 /// Validates the finalizers of a new namespace. Later changes go through `/finalize`.

@@ -14,5 +14,6 @@ pub(crate) static KIND: Kind = Kind {
     validate: crate::validate::volumes::volume,
     printer: &crate::printers::storage::PERSISTENT_VOLUME,
     zero_members: r#""spec":{},"status":{}"#,
+    returns_deleted: true,
     ..Kind::cluster("", "v1", "persistentvolumes", "PersistentVolume")
 };

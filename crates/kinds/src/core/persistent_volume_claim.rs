@@ -15,5 +15,6 @@ pub(crate) static KIND: Kind = Kind {
     validate_status: crate::validate::volumes::claim_status,
     printer: &crate::printers::storage::PERSISTENT_VOLUME_CLAIM,
     zero_members: r#""spec":{"resources":{}},"status":{}"#,
+    returns_deleted: true,
     ..Kind::namespaced("", "v1", "persistentvolumeclaims", "PersistentVolumeClaim")
 };

@@ -34,6 +34,7 @@ pub(crate) static KIND: Kind = Kind {
         Subresource::Resize,
     ],
     defaults: &crate::defaults::table::POD,
+    admission_fields: &["tolerations", "priority", "preemptionPolicy"],
     prepare_for_create: crate::hooks::pods::create,
     prepare_for_update: crate::hooks::pods::update,
     validate: pod_spec::validate_pod,
@@ -44,5 +45,6 @@ pub(crate) static KIND: Kind = Kind {
     },
     printer: &crate::printers::pod::POD,
     zero_members: r#""spec":{"containers":null},"status":{}"#,
+    returns_deleted: true,
     ..Kind::namespaced("", "v1", "pods", "Pod")
 };

@@ -7,5 +7,6 @@ pub(crate) static KIND: Kind = Kind {
     defaults: &crate::defaults::table::POD_TEMPLATE,
     validate: crate::validate::workloads::pod_template,
     printer: &crate::printers::workload::POD_TEMPLATE,
+    returns_deleted: true,
     ..Kind::namespaced("", "v1", "podtemplates", "PodTemplate")
 };

@@ -18,5 +18,6 @@ pub(crate) static KIND: Kind = Kind {
         crate::hooks::counts::REPLICATION_CONTROLLER.judge(new, old, context, errors)
     },
     printer: &crate::printers::workload::REPLICATION_CONTROLLER,
+    orphans_dependents: true,
     ..Kind::namespaced("", "v1", "replicationcontrollers", "ReplicationController")
 };

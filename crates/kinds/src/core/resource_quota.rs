@@ -22,6 +22,7 @@ pub(crate) static KIND: Kind = Kind {
     validate_status,
     printer: &PRINTER,
     unenforced: Some(Unenforced { part: UnenforcedPart::Object, consequence: "the namespace may exceed it" }),
+    returns_deleted: true,
     ..Kind::namespaced("", "v1", "resourcequotas", "ResourceQuota")
 };
 

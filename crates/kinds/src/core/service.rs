@@ -19,5 +19,6 @@ pub(crate) static KIND: Kind = Kind {
     validate_status: crate::validate::services::service_status,
     printer: &crate::printers::network::SERVICE,
     zero_members: r#""spec":{},"status":{"loadBalancer":{}}"#,
+    returns_deleted: true,
     ..Kind::namespaced("", "v1", "services", "Service")
 };

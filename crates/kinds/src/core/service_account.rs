@@ -9,5 +9,6 @@ pub(crate) static KIND: Kind = Kind {
     short_names: &["sa"],
     subresources: &[Subresource::Token],
     printer: &NAME_AND_AGE,
+    returns_deleted: true,
     ..Kind::namespaced("", "v1", "serviceaccounts", "ServiceAccount")
 };

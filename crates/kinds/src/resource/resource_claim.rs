@@ -15,5 +15,6 @@ pub(crate) static KIND: Kind = Kind {
     validate_status: crate::validate::devices::claim_status,
     status_write: WriteScope::STATUS_ONLY,
     printer: &crate::printers::extension::RESOURCE_CLAIM,
+    returns_deleted: true,
     ..Kind::namespaced("resource.k8s.io", "v1", "resourceclaims", "ResourceClaim")
 };

@@ -11,5 +11,6 @@ pub(crate) static KIND: Kind = Kind {
     prepare_for_update: |slice, _, context| crate::validate::devices::prepare_slice(slice, &timestamp(context.now)),
     validate: crate::validate::devices::resource_slice,
     printer: &crate::printers::extension::RESOURCE_SLICE,
+    returns_deleted: true,
     ..Kind::cluster("resource.k8s.io", "v1", "resourceslices", "ResourceSlice")
 };

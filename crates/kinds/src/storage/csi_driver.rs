@@ -7,5 +7,6 @@ pub(crate) static KIND: Kind = Kind {
     defaults: &crate::defaults::table::CSI_DRIVER,
     validate: crate::validate::csi::csi_driver,
     printer: &crate::printers::storage::CSI_DRIVER,
+    returns_deleted: true,
     ..Kind::cluster("storage.k8s.io", "v1", "csidrivers", "CSIDriver")
 };

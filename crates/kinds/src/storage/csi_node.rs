@@ -7,5 +7,6 @@ pub(crate) static KIND: Kind = Kind {
     defaults: &crate::defaults::table::CSI_NODE,
     validate: crate::validate::csi::csi_node,
     printer: &crate::printers::storage::CSI_NODE,
+    returns_deleted: true,
     ..Kind::cluster("storage.k8s.io", "v1", "csinodes", "CSINode")
 };

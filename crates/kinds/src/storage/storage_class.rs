@@ -11,5 +11,6 @@ pub(crate) static KIND: Kind = Kind {
         part: UnenforcedPart::Annotation("storageclass.kubernetes.io/is-default-class"),
         consequence: "claims without a class do not get it as their default",
     }),
+    returns_deleted: true,
     ..Kind::cluster("storage.k8s.io", "v1", "storageclasses", "StorageClass")
 };

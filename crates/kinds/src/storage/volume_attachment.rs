@@ -12,5 +12,6 @@ pub(crate) static KIND: Kind = Kind {
     validate_status: crate::validate::csi::volume_attachment_status,
     status_write: WriteScope::STATUS_ONLY,
     printer: &crate::printers::storage::VOLUME_ATTACHMENT,
+    returns_deleted: true,
     ..Kind::cluster("storage.k8s.io", "v1", "volumeattachments", "VolumeAttachment")
 };

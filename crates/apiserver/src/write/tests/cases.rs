@@ -7,8 +7,8 @@ use serde_json::{Map, Value, json};
 
 use crate::auth::User;
 use crate::registry::{Registry, Resource};
-use crate::write::{Clock, prepare};
-use listwatch_kinds::CreateContext;
+use listwatch_kinds::{CreateContext, UpdateContext, before_create, before_update};
+use listwatch_validation::{Errors, Object, metadata};
 
 const CASES: [(&str, &str); 11] = [
     ("csi", include_str!("cases/csi.jsonl")),
@@ -31,8 +31,14 @@ fn decoded(resource: &Resource, object: &Value) -> Map<String, Value> {
     if resource.namespaced {
         object["metadata"]["namespace"] = "gcns".into();
     }
-    prepare::complete(resource, &mut object).unwrap();
+    resource.strategy.apply_defaults(&mut object).unwrap();
+    resource.strategy.to_storage_version(&mut object).unwrap();
     object
+}
+
+fn refused(resource: &Resource, object: &Object, errors: &Errors) -> Result<(), Status> {
+    let name = metadata(object)["name"].as_str().unwrap_or_default();
+    if errors.is_empty() { Ok(()) } else { Err(Status::invalid(&resource.group, &resource.kind, name, errors)) }
 }
 
 /// Creates the object of a case, or replaces its old one by it.
@@ -42,10 +48,12 @@ fn write(registry: &Registry, case: &Value) -> Result<(), Status> {
     let making = CreateContext { uid: "u", now: "2024-01-01T00:00:00Z", user: User::admin() };
     let mut object = decoded(resource, &case["object"]);
     if case["old"].is_null() {
-        return prepare::create(resource, &mut object, making);
+        let errors = before_create(&*resource.strategy, &mut object, making);
+        return refused(resource, &object, &errors);
     }
     let mut old = decoded(resource, &case["old"]);
-    prepare::create(resource, &mut old, making).expect("the old object is valid");
+    let errors = before_create(&*resource.strategy, &mut old, making);
+    refused(resource, &old, &errors).expect("the old object is valid");
     if let Some(status) = case.get("oldStatus") {
         old.insert("status".to_owned(), status.clone());
     }
@@ -53,7 +61,9 @@ fn write(registry: &Registry, case: &Value) -> Result<(), Status> {
     for name in ["uid", "creationTimestamp"] {
         object["metadata"][name] = old["metadata"][name].clone();
     }
-    prepare::update(resource, subresource, &mut object, &old, &Clock::default())
+    let context = UpdateContext { subresource, now: time::OffsetDateTime::now_utc() };
+    let errors = before_update(&*resource.strategy, &mut object, &old, context);
+    refused(resource, &object, &errors)
 }
 
 /// The message with which an object is refused, or nothing.

@@ -1,5 +1,12 @@
 //! Addresses and node ports of services.
 
+use std::time::Duration;
+
+use listwatch_storage::{
+    Capabilities, CreateError, DeleteError, ListPage, ReadError as StoreReadError, StoreFault, StoreStats, UpdateError,
+    Watch, WatchError,
+};
+
 use super::*;
 
 const SERVICES: &str = "/api/v1/namespaces/default/services";
@@ -222,28 +229,68 @@ async fn services_of_two_servers_never_share_anything() {
     assert_eq!(claimed.0 + claimed.1, left.len(), "what is claimed is what services have: {left:?}");
 }
 
+/// A store in which services cannot be created.
+struct FailingServices {
+    inner: Arc<MemoryStorage>,
+    fault: StoreFault,
+}
+
+#[async_trait::async_trait]
+impl Storage for FailingServices {
+    async fn get(&self, key: &Key) -> Result<(Option<KeyValue>, Revision), StoreReadError> {
+        self.inner.get(key).await
+    }
+    async fn list(&self, query: ListQuery) -> Result<ListPage, StoreReadError> {
+        self.inner.list(query).await
+    }
+    async fn create(&self, key: &Key, value: Bytes, ttl: Option<Duration>) -> Result<Revision, CreateError> {
+        if key.as_str().starts_with("/services/specs/") {
+            return Err(CreateError::Fault(self.fault.clone()));
+        }
+        self.inner.create(key, value, ttl).await
+    }
+    async fn update(
+        &self,
+        key: &Key,
+        expected: Revision,
+        value: Bytes,
+        ttl: Option<Duration>,
+    ) -> Result<Revision, UpdateError> {
+        self.inner.update(key, expected, value, ttl).await
+    }
+    async fn delete(&self, key: &Key, expected: Revision) -> Result<Revision, DeleteError> {
+        self.inner.delete(key, expected).await
+    }
+    async fn watch(&self, range: KeyRange, after: Revision) -> Result<Watch, WatchError> {
+        self.inner.watch(range, after).await
+    }
+    async fn current_revision(&self) -> Result<Revision, StoreReadError> {
+        self.inner.current_revision().await
+    }
+    async fn compact(&self, revision: Revision) -> Result<(), StoreReadError> {
+        self.inner.compact(revision).await
+    }
+    fn capabilities(&self) -> Capabilities {
+        self.inner.capabilities()
+    }
+    async fn health(&self) -> Result<(), StoreFault> {
+        self.inner.health().await
+    }
+    async fn stats(&self) -> Result<StoreStats, StoreFault> {
+        self.inner.stats().await
+    }
+}
+
 #[tokio::test]
-async fn a_create_whose_end_is_not_known_keeps_its_claims() {
-    let world = World::new().await;
-    let registry = world.backend.registry();
-    let services = registry.find("", "v1", "services").unwrap();
-    let claim = async |fault: listwatch_storage::StoreFault| {
-        let mut object = serde_json::json!({"metadata": {"name": "s", "namespace": "default"},
-            "spec": {"type": "ClusterIP", "ports": [{"port": 80}]}});
-        let object = object.as_object_mut().unwrap();
-        let grant =
-            super::super::services::claim_for_new(&world.backend, &registry, services, object, false, &world.clock);
-        let grant = grant.await.unwrap();
-        assert_eq!(claims(&world).await, (1, 0));
-        grant.release_after(&world.backend, &fault).await;
-        let left = claims(&world).await.0;
-        grant.release(&world.backend).await;
-        left
-    };
-    use listwatch_storage::StoreFault;
-    assert_eq!(claim(StoreFault::Unavailable("timeout".to_owned())).await, 1, "the service may be there");
-    assert_eq!(claim(StoreFault::NoSpace("full".to_owned())).await, 0, "nothing was stored");
-    assert_eq!(claims(&world).await, (0, 0));
+async fn create_with_unknown_outcome_keeps_its_claims() {
+    for (fault, left) in
+        [(StoreFault::Unavailable("timeout".to_owned()), 1), (StoreFault::NoSpace("full".to_owned()), 0)]
+    {
+        let world = World::over(Arc::new(FailingServices { inner: MemoryStorage::new(), fault: fault.clone() })).await;
+        let service = body("s", r#"{"type":"ClusterIP","ports":[{"port":80}]}"#);
+        assert!(world.send(&post(SERVICES), &service).await.is_err(), "{fault:?}");
+        assert_eq!(claims(&world).await, (left, 0), "{fault:?}");
+    }
 }
 
 #[tokio::test]

@@ -3,7 +3,7 @@
 use serde_json::{Value, json};
 
 /// Puts a condition where the one of its type is, or at the end.
-pub(crate) fn put(conditions: &mut Vec<Value>, condition: Value) {
+pub fn put(conditions: &mut Vec<Value>, condition: Value) {
     match conditions.iter_mut().find(|present| present.get("type") == condition.get("type")) {
         Some(present) => *present = condition,
         None => conditions.push(condition),
@@ -12,16 +12,19 @@ pub(crate) fn put(conditions: &mut Vec<Value>, condition: Value) {
 
 /// What a condition says, without its time.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Saying<'a> {
-    pub(crate) kind: &'a str,
+pub struct Saying<'a> {
+    /// The type, e.g. `Ready`.
+    pub kind: &'a str,
     /// `True`, `False` or `Unknown`.
-    pub(crate) status: &'a str,
-    pub(crate) reason: &'a str,
-    pub(crate) message: &'a str,
+    pub status: &'a str,
+    /// The reason, a word in CamelCase.
+    pub reason: &'a str,
+    /// The message for a person.
+    pub message: &'a str,
 }
 
 /// Sets a condition. The time of its last transition moves only when its status does.
-pub(crate) fn set(conditions: &mut Vec<Value>, saying: Saying<'_>, now: &str) {
+pub fn set(conditions: &mut Vec<Value>, saying: Saying<'_>, now: &str) {
     let Saying { kind, status, reason, message } = saying;
     let since = conditions
         .iter()

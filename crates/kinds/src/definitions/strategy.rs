@@ -5,12 +5,11 @@
 use serde::Deserialize as _;
 use serde_json::{Map, Value, json};
 
-use super::catalog::condition;
-use super::definition::{Definition, FINALIZER};
-use super::status::set_condition;
-use super::{GROUP, PLURAL};
-use crate::registry::Resource;
 use listwatch_meta::go;
+
+use super::definition::{Definition, FINALIZER};
+use super::status::{condition, set_condition};
+use crate::strategy::Deletion;
 
 /// Members of a definition, the Go struct in which each is, and the type it must have.
 const TEXTS: [(&str, &str, &str); 11] = [
@@ -29,13 +28,8 @@ const TEXTS: [(&str, &str, &str); 11] = [
 /// The port of a webhook's service when none is given.
 const WEBHOOK_PORT: u16 = 443;
 
-/// Is this the resource of definitions?
-pub(crate) fn is_definition(resource: &Resource) -> bool {
-    !resource.custom && resource.group == GROUP && resource.plural == PLURAL
-}
-
 /// Fills in what is filled in while a definition is decoded.
-pub(crate) fn default(definition: &mut Map<String, Value>) {
+pub(crate) fn apply_defaults(definition: &mut Map<String, Value>) {
     let Some(Value::Object(spec)) = definition.get_mut("spec") else { return };
     drop_nulls(spec);
     if let Some(Value::Object(names)) = spec.get_mut("names") {
@@ -127,7 +121,7 @@ fn storage_version(definition: &Map<String, Value>) -> Option<String> {
 }
 
 /// Gives a new definition the status it begins with.
-pub(crate) fn create(definition: &mut Map<String, Value>) {
+pub(crate) fn prepare_for_create(definition: &mut Map<String, Value>) {
     let stored = storage_version(definition);
     definition.shift_remove("status");
     let status = json!({
@@ -139,7 +133,7 @@ pub(crate) fn create(definition: &mut Map<String, Value>) {
 }
 
 /// A changed definition remembers each version in which objects may be stored.
-pub(crate) fn update(definition: &mut Map<String, Value>) {
+pub(crate) fn prepare_for_update(definition: &mut Map<String, Value>) {
     let Some(storage) = storage_version(definition) else { return };
     let status = definition.entry("status").or_insert_with(|| json!({}));
     if let Value::Object(status) = status {
@@ -155,12 +149,11 @@ pub(crate) fn update(definition: &mut Map<String, Value>) {
     }
 }
 
-/// Marks a definition that is being deleted: it stays until its objects are gone. False when it was
-/// marked before.
-pub(crate) fn mark_deleted(definition: &mut Map<String, Value>, now: &str) -> bool {
-    let Some(Value::Object(metadata)) = definition.get_mut("metadata") else { return false };
+/// Marks a definition for deletion: it stays until its objects are gone.
+pub(crate) fn begin_deletion(definition: &mut Map<String, Value>, now: &str) -> Deletion {
+    let Some(Value::Object(metadata)) = definition.get_mut("metadata") else { return Deletion::Unheld };
     if metadata.get("deletionTimestamp").is_some_and(|time| !time.is_null()) {
-        return false;
+        return Deletion::Unheld;
     }
     metadata.insert("deletionTimestamp".to_owned(), json!(now));
     let finalizers = metadata.entry("finalizers").or_insert_with(|| json!([]));
@@ -171,7 +164,7 @@ pub(crate) fn mark_deleted(definition: &mut Map<String, Value>, now: &str) -> bo
     }
     let text = "CustomResourceDefinition marked for deletion; CustomResource deletion will begin soon";
     set_condition(definition, &condition("Terminating", true, "InstanceDeletionPending", text), now);
-    true
+    Deletion::Marked
 }
 
 #[cfg(test)]
@@ -192,7 +185,7 @@ mod tests {
             "versions": [{"name": "v1", "storage": true, "subresources": null,
                 "schema": {"openAPIV3Schema": {"default": {"a": null}}}}],
         }}));
-        default(&mut definition);
+        apply_defaults(&mut definition);
         assert_eq!(
             Value::Object(definition),
             json!({"spec": {
@@ -216,18 +209,19 @@ mod tests {
     #[test]
     fn stored_versions_are_remembered() {
         let mut definition = map(json!({"spec": {"versions": [{"name": "v1", "storage": true}]}}));
-        create(&mut definition);
+        prepare_for_create(&mut definition);
         assert_eq!(definition["status"]["storedVersions"], json!(["v1"]));
         definition["spec"]["versions"] = json!([{"name": "v1"}, {"name": "v2", "storage": true}]);
-        update(&mut definition);
-        update(&mut definition);
+        prepare_for_update(&mut definition);
+        prepare_for_update(&mut definition);
         assert_eq!(definition["status"]["storedVersions"], json!(["v1", "v2"]));
     }
 
     #[test]
     fn a_deletion_is_marked_once() {
         let mut definition = map(json!({"metadata": {"name": "a", "finalizers": ["x/y"]}}));
-        assert!(mark_deleted(&mut definition, "t1") && !mark_deleted(&mut definition, "t2"));
+        assert_eq!(begin_deletion(&mut definition, "t1"), Deletion::Marked);
+        assert_eq!(begin_deletion(&mut definition, "t2"), Deletion::Unheld);
         assert_eq!(definition["metadata"]["deletionTimestamp"], "t1");
         assert_eq!(definition["metadata"]["finalizers"], json!(["x/y", FINALIZER]));
         assert_eq!(definition["status"]["conditions"][0]["reason"], "InstanceDeletionPending");

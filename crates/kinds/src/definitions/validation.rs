@@ -1,4 +1,4 @@
-//! Which definitions are valid: [`create`], [`update`], [`status`].
+//! Which definitions are valid: [`validate`], [`validate_update`], [`validate_status`].
 //!
 //! Rules and texts: `apiextensions-apiserver/pkg/apis/apiextensions/validation/validation.go`. What is
 //! wrong with a schema says the schema's own check.
@@ -31,7 +31,7 @@ const NO_SCHEMA: &str = "may only be set when `version.schema.openAPIV3Schema` i
 const REVIEW_VERSIONS: [&str; 2] = ["v1", "v1beta1"];
 
 /// What is wrong with a new definition.
-pub(crate) fn create(definition: &Map<String, Value>) -> Vec<FieldError> {
+pub(crate) fn validate(definition: &Map<String, Value>) -> Vec<FieldError> {
     let mut errors = Vec::new();
     let name = text(definition.get("metadata"), "name");
     let spec = definition.get("spec");
@@ -46,7 +46,7 @@ pub(crate) fn create(definition: &Map<String, Value>) -> Vec<FieldError> {
 }
 
 /// What is wrong with a definition that was changed.
-pub(crate) fn update(definition: &Map<String, Value>, old: &Map<String, Value>) -> Vec<FieldError> {
+pub(crate) fn validate_update(definition: &Map<String, Value>, old: &Map<String, Value>) -> Vec<FieldError> {
     let mut errors = Vec::new();
     let (spec, old_spec) = (definition.get("spec"), old.get("spec"));
     check_spec(spec, old_spec, &mut errors);
@@ -67,7 +67,7 @@ pub(crate) fn update(definition: &Map<String, Value>, old: &Map<String, Value>) 
 }
 
 /// What is wrong with the status of a definition that was written.
-pub(crate) fn status(definition: &Map<String, Value>) -> Vec<FieldError> {
+pub(crate) fn validate_status(definition: &Map<String, Value>) -> Vec<FieldError> {
     let mut errors = Vec::new();
     check_names(at(definition.get("status"), "acceptedNames"), "status.acceptedNames", &mut errors);
     errors
@@ -82,7 +82,7 @@ fn is_established(definition: &Map<String, Value>) -> bool {
 }
 
 fn check_rest(definition: &Map<String, Value>, old: Option<&Map<String, Value>>, errors: &mut Vec<FieldError>) {
-    errors.extend(status(definition));
+    errors.extend(validate_status(definition));
     check_stored_versions(definition, errors);
     check_approval(definition, old, errors);
     let preserves = |definition: &Map<String, Value>| flag(definition.get("spec"), "preserveUnknownFields");

@@ -3,8 +3,8 @@
 //!
 //! Rules and texts: `apiextensions-apiserver/pkg/apihelpers`, `…/controller/apiapproval`.
 
-use super::catalog::condition;
 use super::definition::{APPROVAL_ANNOTATION, Condition, Definition};
+use super::status::condition;
 
 const POLICY: &str = "see https://github.com/kubernetes/enhancements/pull/1111";
 
@@ -50,7 +50,7 @@ fn is_absolute_url(text: &str) -> bool {
 }
 
 /// The condition that a definition's status is to have, if its group needs approval.
-pub(crate) fn condition_of(definition: &Definition) -> Option<Condition> {
+pub fn approval_condition(definition: &Definition) -> Option<Condition> {
     if !is_protected(&definition.spec.group) {
         return None;
     }

@@ -36,7 +36,7 @@ fn texts(errors: &[FieldError]) -> Vec<String> {
 fn check(pointer: &str, value: Value, expected: &[&str]) {
     let mut changed = definition();
     set(&mut changed, pointer, value);
-    assert_eq!(texts(&create(&map(changed))), expected, "{pointer}");
+    assert_eq!(texts(&validate(&map(changed))), expected, "{pointer}");
 }
 
 fn set(definition: &mut Value, pointer: &str, value: Value) {
@@ -97,7 +97,7 @@ fn exactly_one_version_is_stored_and_each_has_a_name_of_its_own() {
     let found = |versions: Value| {
         let mut changed = definition();
         changed["spec"]["versions"] = versions;
-        texts(&create(&map(changed)))
+        texts(&validate(&map(changed)))
             .into_iter()
             .map(|text| text.rsplit(": ").next().unwrap().to_owned())
             .collect::<Vec<_>>()
@@ -202,13 +202,13 @@ fn communities_approve_their_groups() {
     changed["metadata"]["name"] = json!("widgets.x.k8s.io");
     changed["spec"]["group"] = json!("x.k8s.io");
     assert_eq!(
-        texts(&create(&map(changed.clone()))),
+        texts(&validate(&map(changed.clone()))),
         [
             r#"metadata.annotations[api-approved.kubernetes.io]: Required value: protected groups must have approval annotation "api-approved.kubernetes.io", see https://github.com/kubernetes/enhancements/pull/1111"#
         ]
     );
     changed["metadata"]["annotations"] = json!({"api-approved.kubernetes.io": "unapproved, a test"});
-    assert_eq!(texts(&create(&map(changed))), [""; 0]);
+    assert_eq!(texts(&validate(&map(changed))), [""; 0]);
 }
 
 #[test]
@@ -218,14 +218,14 @@ fn what_objects_depend_on_does_not_change() {
     established["status"]["conditions"] = json!([{"type": "Established", "status": "True"}]);
     let mut changed = old.clone();
     changed["spec"]["scope"] = json!("Cluster");
-    assert_eq!(texts(&update(&map(changed.clone()), &map(old.clone()))), [""; 0], "nothing is stored yet");
+    assert_eq!(texts(&validate_update(&map(changed.clone()), &map(old.clone()))), [""; 0], "nothing is stored yet");
     assert_eq!(
-        texts(&update(&map(changed), &map(established))),
+        texts(&validate_update(&map(changed), &map(established))),
         [r#"spec.scope: Invalid value: "Cluster": field is immutable"#]
     );
     let mut dropped = old.clone();
     dropped["spec"]["versions"][0]["name"] = json!("v2");
-    let text = texts(&update(&map(dropped), &map(old)));
+    let text = texts(&validate_update(&map(dropped), &map(old)));
     assert!(
         text.iter().any(|text| text
             .starts_with("status.storedVersions[0]: Invalid value: \"v1\": missing from spec.versions; v1 was")),

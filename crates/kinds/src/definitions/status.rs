@@ -2,12 +2,21 @@
 
 use serde_json::{Map, Value, json};
 
+use super::definition::{Condition, Names};
 use crate::conditions::{self, Saying};
 
-use super::definition::{Condition, Names};
+/// A condition of a definition.
+pub fn condition(kind: &str, truth: bool, reason: &str, message: impl Into<String>) -> Condition {
+    Condition {
+        kind: kind.to_owned(),
+        status: if truth { "True" } else { "False" }.to_owned(),
+        reason: reason.to_owned(),
+        message: message.into(),
+    }
+}
 
 /// Sets a condition. The time of its last transition moves only when its status does.
-pub(crate) fn set_condition(definition: &mut Map<String, Value>, condition: &Condition, now: &str) {
+pub fn set_condition(definition: &mut Map<String, Value>, condition: &Condition, now: &str) {
     let conditions = member(definition).entry("conditions").or_insert(Value::Null);
     if !conditions.is_array() {
         *conditions = json!([]);
@@ -18,7 +27,7 @@ pub(crate) fn set_condition(definition: &mut Map<String, Value>, condition: &Con
 }
 
 /// Sets the names that were accepted.
-pub(crate) fn set_accepted(definition: &mut Map<String, Value>, names: &Names) {
+pub fn set_accepted(definition: &mut Map<String, Value>, names: &Names) {
     let Names { plural, singular, short_names, kind, list_kind, categories } = names;
     let mut accepted = Map::new();
     let mut put = |name: &str, value: Value, always: bool| {
@@ -50,7 +59,6 @@ fn member(definition: &mut Map<String, Value>) -> &mut Map<String, Value> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::catalog::condition;
     use super::*;
 
     #[test]

@@ -4,65 +4,67 @@
 //! Read from the definition's bytes in one pass that skips the schemas, which are most of it. The
 //! types are those of `apiextensions.k8s.io/v1`.
 
+#![expect(missing_docs, reason = "the fields are those of the Kubernetes API reference")]
+
 use serde::de::IgnoredAny;
 use serde::{Deserialize, Deserializer};
 
-use crate::registry::PrinterColumn;
+use crate::table::PrinterColumn;
 
 /// The finalizer by which a definition waits until its objects are gone.
-pub(crate) const FINALIZER: &str = "customresourcecleanup.apiextensions.k8s.io";
+pub const FINALIZER: &str = "customresourcecleanup.apiextensions.k8s.io";
 
 /// The annotation by which groups below `k8s.io` and `kubernetes.io` say who approved them.
-pub(crate) const APPROVAL_ANNOTATION: &str = "api-approved.kubernetes.io";
+pub(super) const APPROVAL_ANNOTATION: &str = "api-approved.kubernetes.io";
 
 /// A definition without its schemas.
 #[derive(Debug, Default, Clone, Deserialize)]
-pub(crate) struct Definition {
+pub struct Definition {
     #[serde(default, deserialize_with = "or_default")]
-    pub(crate) metadata: Metadata,
+    pub metadata: Metadata,
     #[serde(default, deserialize_with = "or_default")]
-    pub(crate) spec: Spec,
+    pub spec: Spec,
     #[serde(default, deserialize_with = "or_default")]
-    pub(crate) status: DefinitionStatus,
+    pub status: DefinitionStatus,
 }
 
 /// The part of the metadata that matters here.
 #[derive(Debug, Default, Clone, Deserialize)]
 #[serde(rename_all = "camelCase")]
-pub(crate) struct Metadata {
+pub struct Metadata {
     #[serde(default, deserialize_with = "or_default")]
-    pub(crate) uid: String,
+    pub uid: String,
     #[serde(default, deserialize_with = "or_default")]
-    pub(crate) generation: i64,
+    pub generation: i64,
     #[serde(default, deserialize_with = "or_default")]
-    pub(crate) creation_timestamp: String,
+    pub creation_timestamp: String,
     #[serde(default)]
-    pub(crate) deletion_timestamp: Option<String>,
+    pub deletion_timestamp: Option<String>,
     #[serde(default, deserialize_with = "or_default")]
-    pub(crate) finalizers: Vec<String>,
+    pub finalizers: Vec<String>,
     #[serde(default, deserialize_with = "or_default")]
-    pub(crate) annotations: Annotations,
+    pub annotations: Annotations,
 }
 
 /// Of all annotations the one that is looked at.
 #[derive(Debug, Default, Clone, Deserialize)]
-pub(crate) struct Annotations {
+pub struct Annotations {
     #[serde(rename = "api-approved.kubernetes.io", default)]
-    pub(crate) approval: Option<String>,
+    pub approval: Option<String>,
 }
 
 /// `spec`, as far as it matters here.
 #[derive(Debug, Default, Clone, Deserialize)]
 #[serde(rename_all = "camelCase")]
-pub(crate) struct Spec {
+pub struct Spec {
     #[serde(default, deserialize_with = "or_default")]
-    pub(crate) group: String,
+    pub group: String,
     #[serde(default, deserialize_with = "or_default")]
-    pub(crate) names: Names,
+    pub names: Names,
     #[serde(default, deserialize_with = "or_default")]
-    pub(crate) scope: String,
+    pub scope: String,
     #[serde(default, deserialize_with = "or_default")]
-    pub(crate) versions: Vec<Version>,
+    pub versions: Vec<Version>,
     #[serde(default, deserialize_with = "or_default")]
     conversion: Conversion,
 }
@@ -77,68 +79,68 @@ struct Conversion {
 /// Names that a definition asks for, or was given.
 #[derive(Debug, Default, Clone, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "camelCase")]
-pub(crate) struct Names {
+pub struct Names {
     #[serde(default, deserialize_with = "or_default")]
-    pub(crate) plural: String,
+    pub plural: String,
     #[serde(default, deserialize_with = "or_default")]
-    pub(crate) singular: String,
+    pub singular: String,
     #[serde(default, deserialize_with = "or_default")]
-    pub(crate) short_names: Vec<String>,
+    pub short_names: Vec<String>,
     #[serde(default, deserialize_with = "or_default")]
-    pub(crate) kind: String,
+    pub kind: String,
     #[serde(default, deserialize_with = "or_default")]
-    pub(crate) list_kind: String,
+    pub list_kind: String,
     #[serde(default, deserialize_with = "or_default")]
-    pub(crate) categories: Vec<String>,
+    pub categories: Vec<String>,
 }
 
 /// One version, its schema left out.
 #[derive(Debug, Default, Clone, Deserialize)]
 #[serde(rename_all = "camelCase")]
-pub(crate) struct Version {
+pub struct Version {
     #[serde(default, deserialize_with = "or_default")]
-    pub(crate) name: String,
+    pub name: String,
     #[serde(default, deserialize_with = "or_default")]
-    pub(crate) served: bool,
+    pub served: bool,
     #[serde(default, deserialize_with = "or_default")]
-    pub(crate) storage: bool,
+    pub storage: bool,
     #[serde(default, deserialize_with = "or_default")]
-    pub(crate) deprecated: bool,
+    pub deprecated: bool,
     #[serde(default)]
-    pub(crate) deprecation_warning: Option<String>,
+    pub deprecation_warning: Option<String>,
     #[serde(default, deserialize_with = "or_default")]
-    pub(crate) subresources: Subresources,
+    pub subresources: Subresources,
     #[serde(default, deserialize_with = "or_default")]
-    pub(crate) additional_printer_columns: Vec<ColumnDefinition>,
+    pub additional_printer_columns: Vec<ColumnDefinition>,
     #[serde(default, deserialize_with = "or_default")]
-    pub(crate) selectable_fields: Vec<Selectable>,
+    pub selectable_fields: Vec<Selectable>,
 }
 
 /// What a version serves besides itself.
 #[derive(Debug, Default, Clone, Deserialize)]
-pub(crate) struct Subresources {
+pub struct Subresources {
     #[serde(default)]
-    pub(crate) status: Option<IgnoredAny>,
+    pub status: Option<IgnoredAny>,
     #[serde(default)]
-    pub(crate) scale: Option<ScalePaths>,
+    pub scale: Option<ScalePaths>,
 }
 
 /// Where a Scale finds its values.
 #[derive(Debug, Default, Clone, Deserialize)]
 #[serde(rename_all = "camelCase")]
-pub(crate) struct ScalePaths {
+pub struct ScalePaths {
     #[serde(default, deserialize_with = "or_default")]
-    pub(crate) spec_replicas_path: String,
+    pub spec_replicas_path: String,
     #[serde(default, deserialize_with = "or_default")]
-    pub(crate) status_replicas_path: String,
+    pub status_replicas_path: String,
     #[serde(default)]
-    pub(crate) label_selector_path: Option<String>,
+    pub label_selector_path: Option<String>,
 }
 
 /// A column of a version's Tables.
 #[derive(Debug, Default, Clone, Deserialize)]
 #[serde(rename_all = "camelCase")]
-pub(crate) struct ColumnDefinition {
+pub struct ColumnDefinition {
     #[serde(default, deserialize_with = "or_default")]
     name: String,
     #[serde(rename = "type", default, deserialize_with = "or_default")]
@@ -163,32 +165,32 @@ impl From<ColumnDefinition> for PrinterColumn {
 /// A field that selectors may name.
 #[derive(Debug, Default, Clone, Deserialize)]
 #[serde(rename_all = "camelCase")]
-pub(crate) struct Selectable {
+pub struct Selectable {
     #[serde(default, deserialize_with = "or_default")]
-    pub(crate) json_path: String,
+    pub json_path: String,
 }
 
 /// `status`.
 #[derive(Debug, Default, Clone, Deserialize)]
 #[serde(rename_all = "camelCase")]
-pub(crate) struct DefinitionStatus {
+pub struct DefinitionStatus {
     #[serde(default, deserialize_with = "or_default")]
-    pub(crate) accepted_names: Names,
+    pub accepted_names: Names,
     #[serde(default, deserialize_with = "or_default")]
-    pub(crate) conditions: Vec<Condition>,
+    pub conditions: Vec<Condition>,
 }
 
 /// A condition, without its time.
 #[derive(Debug, Default, Clone, PartialEq, Eq, Deserialize)]
-pub(crate) struct Condition {
+pub struct Condition {
     #[serde(rename = "type", default, deserialize_with = "or_default")]
-    pub(crate) kind: String,
+    pub kind: String,
     #[serde(default, deserialize_with = "or_default")]
-    pub(crate) status: String,
+    pub status: String,
     #[serde(default, deserialize_with = "or_default")]
-    pub(crate) reason: String,
+    pub reason: String,
     #[serde(default, deserialize_with = "or_default")]
-    pub(crate) message: String,
+    pub message: String,
 }
 
 /// `null` is what is not there.
@@ -201,48 +203,48 @@ impl Definition {
     ///
     /// # Errors
     /// When a member has another type than `apiextensions.k8s.io/v1` gives it.
-    pub(crate) fn parse(json: &[u8]) -> Result<Self, serde_json::Error> {
+    pub fn parse(json: &[u8]) -> Result<Self, serde_json::Error> {
         serde_json::from_slice(json)
     }
 
     /// Is it on its way out?
-    pub(crate) fn is_deleting(&self) -> bool {
+    pub fn is_deleting(&self) -> bool {
         self.metadata.deletion_timestamp.is_some()
     }
 
     /// Does it wait for its objects to be removed?
-    pub(crate) fn awaits_cleanup(&self) -> bool {
+    pub fn awaits_cleanup(&self) -> bool {
         self.is_deleting() && self.metadata.finalizers.iter().any(|name| name == FINALIZER)
     }
 
     /// Do objects live in namespaces?
-    pub(crate) fn is_namespaced(&self) -> bool {
+    pub fn is_namespaced(&self) -> bool {
         self.spec.scope == "Namespaced"
     }
 
     /// Would a webhook have to be asked for objects of this version? Nobody asks webhooks here, so it
     /// is not served: objects would be shown in a form that they do not have.
-    pub(crate) fn needs_webhook(&self, version: &Version) -> bool {
+    pub fn needs_webhook(&self, version: &Version) -> bool {
         self.spec.conversion.strategy == "Webhook" && !version.storage
     }
 
     /// The version in which objects are stored.
-    pub(crate) fn storage_version(&self) -> Option<&Version> {
+    pub fn storage_version(&self) -> Option<&Version> {
         self.spec.versions.iter().find(|version| version.storage)
     }
 
     /// A condition of its status.
-    pub(crate) fn condition(&self, kind: &str) -> Option<&Condition> {
+    pub fn condition(&self, kind: &str) -> Option<&Condition> {
         self.status.conditions.iter().find(|condition| condition.kind == kind)
     }
 
     /// Is a condition there and true?
-    pub(crate) fn is(&self, kind: &str) -> bool {
+    pub fn is(&self, kind: &str) -> bool {
         self.condition(kind).is_some_and(|condition| condition.status == "True")
     }
 
     /// The prefix below which the objects are stored.
-    pub(crate) fn storage_prefix(&self) -> String {
+    pub fn storage_prefix(&self) -> String {
         format!("{}/{}", self.spec.group, self.spec.names.plural)
     }
 }
