@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!  table::MESSAGES ─┬▶ MESSAGES     8 bytes a message
-//!   (rows)          ├▶ FIELDS      14 bytes a field ─▶ CONSTRAINTS  20 bytes, for about one field in four
+//!   (rows)          ├▶ FIELDS      14 bytes a field ─▶ CONSTRAINTS  20 bytes, for one field in nine
 //!                   ├▶ BY_NUMBER    1 byte a field          │
 //!                   └▶ NAMES                                ▼
 //!                      all names in one string            TEXTS: map keys, merge keys, values, defaults
