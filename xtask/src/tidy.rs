@@ -195,7 +195,7 @@ fn cited(path: &str, text: &str, tree: &Tree) -> Vec<String> {
     complaints
 }
 
-/// Every numbered promise ends in a "Hunted by" line whose tests are there, as
+/// Every numbered promise ends in a "Tested by" line whose tests are there, as
 /// `crates/x/tests/y.rs::name`.
 fn promises(text: &str, tree: &Tree) -> Vec<String> {
     let mut complaints = Vec::new();
@@ -208,7 +208,7 @@ fn promises(text: &str, tree: &Tree) -> Vec<String> {
             }
             open = title.starts_with(|c: char| c.is_ascii_digit()).then_some((number, title));
         }
-        if line.starts_with("Hunted by") {
+        if line.starts_with("Tested by") {
             open = None;
         }
         for cited in code_spans(line) {
@@ -383,13 +383,13 @@ mod tests {
     #[test]
     fn a_promise_names_a_test_that_exists() {
         let check = |text: &str, expected: &[&str]| check(promises(text, &tree()), expected);
-        check("## 1. Ordered\nHunted by `crates/x/tests/a.rs::holds`\n## Notes\n", &[]);
+        check("## 1. Ordered\nTested by `crates/x/tests/a.rs::holds`\n## Notes\n", &[]);
         check(
-            "## 1. Ordered\n\n## 2. Unique\nHunted by `crates/x/tests/a.rs::holds`",
+            "## 1. Ordered\n\n## 2. Unique\nTested by `crates/x/tests/a.rs::holds`",
             &["1: the promise \"1. Ordered\" names no test"],
         );
-        check("## 1. Ordered\nHunted by `crates/x/tests/a.rs::gone`", &["2: crates/x/tests/a.rs has no test `gone`"]);
-        check("## 1. Ordered\nHunted by `crates/x/b.rs::gone`", &["2: names crates/x/b.rs, which does not exist"]);
+        check("## 1. Ordered\nTested by `crates/x/tests/a.rs::gone`", &["2: crates/x/tests/a.rs has no test `gone`"]);
+        check("## 1. Ordered\nTested by `crates/x/b.rs::gone`", &["2: names crates/x/b.rs, which does not exist"]);
     }
 
     #[test]

@@ -1,4 +1,4 @@
-//! How long to wait before trying again: [`BackoffPolicy`] and [`Backoff`].
+//! Delays between retries: [`BackoffPolicy`] and [`Backoff`].
 //!
 //! The delays are client-go's: 0.8 s, doubled up to 30 s, plus a random part of up to the delay
 //! itself, so that clients that lost the same server do not come back together. Two differences
@@ -19,7 +19,7 @@ pub struct BackoffPolicy {
     pub initial: Duration,
     /// The largest delay, before jitter.
     pub cap: Duration,
-    /// What a delay is multiplied with to give the next one; at least 1.
+    /// The factor between two delays; at least 1.
     pub factor: f64,
     /// The random part, as a fraction of the delay; 0 is none.
     pub jitter: f64,

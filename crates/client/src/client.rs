@@ -28,7 +28,7 @@ use crate::transport::{HttpTransport, RequestBody, ResponseBody, Transport, deco
 /// Largest body of a small document (discovery, an error) in bytes; more is refused.
 pub const DOCUMENT_LIMIT_BYTES: usize = 8 * 1024 * 1024;
 
-/// How long the server may take to answer with a small document, and to send it.
+/// Time for the server to answer with a small document, and to send it.
 pub const DOCUMENT_WAIT: Duration = Duration::from_secs(30);
 
 const AGENT: &str = concat!("listwatch/", env!("CARGO_PKG_VERSION"));
@@ -41,7 +41,7 @@ pub struct Client {
 
 struct Inner {
     transport: Box<dyn Transport>,
-    /// What stands in front of every path; empty, or `/k8s/clusters/x`.
+    /// The prefix of every path; empty, or `/k8s/clusters/x`.
     prefix: String,
     auth: Credentials,
     namespace: String,
@@ -216,13 +216,13 @@ async fn collect(mut body: ResponseBody) -> Result<Bytes, Problem> {
     Ok(document.freeze())
 }
 
-/// What is asked for where nothing else is.
+/// The default `Accept` header.
 const JSON: &str = "application/json";
 
-/// What a watch is asked for where only metadata is wanted.
+/// The `Accept` header of a watch of metadata only.
 const PARTIAL_METADATA: &str = "application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1";
 
-/// What a list is asked for there.
+/// The `Accept` header of a list of metadata only.
 const PARTIAL_METADATA_LIST: &str = "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1";
 
 /// Lists and watches one resource in one scope over HTTP, as JSON.
@@ -294,7 +294,7 @@ struct ListBodyStream {
     decoder: Option<ListDecoder>,
     /// The type was told.
     typed: bool,
-    /// What was decoded and not handed out: at most the type, the items of one chunk, and the end.
+    /// Decoded but unreturned items: at most the type, the items of one chunk, and the end.
     ready: VecDeque<ListItem>,
 }
 
@@ -360,7 +360,7 @@ impl Stream for ListBodyStream {
 struct WatchBodyStream {
     body: ResponseBody,
     reader: JsonEvents,
-    /// What is told next, and last: an error behind good events, or the end.
+    /// The next and last item: an error behind valid events, or the end.
     end: Option<Option<Problem>>,
 }
 

@@ -22,18 +22,18 @@ use crate::config::{ExecCredentials, ExecPlugin, Identity};
 use crate::problem::Problem;
 use crate::transport::{HttpTransport, TransportOptions};
 
-/// How long a token from a file is used before the file is read again.
+/// Time for which a token from a file is used before the file is read again.
 pub const TOKEN_LIFE: Duration = Duration::from_secs(60);
 
-/// How long before its expiry a plugin's credential is replaced; or when half of its life is over,
-/// if that is later.
+/// Time before its expiry at which a plugin's credential is renewed, or half of its lifetime if
+/// that is later.
 #[cfg(feature = "exec")]
 pub const EXPIRY_MARGIN: Duration = Duration::from_secs(10);
 
-/// How long a failure of a plugin is remembered, so that many informers do not run it at once.
+/// Time for which a plugin's failure is remembered, so that many informers do not run it at once.
 pub const FAILURE_MEMORY: Duration = Duration::from_secs(1);
 
-/// What one request is sent with.
+/// The credentials of one request.
 #[derive(Clone)]
 pub(crate) struct Session {
     /// The `Authorization` header.
@@ -56,7 +56,7 @@ pub(crate) struct Renewed {
     state: Mutex<State>,
 }
 
-/// Where credentials come from again and again.
+/// A source of renewable credentials.
 pub(crate) enum Source {
     File(PathBuf),
     #[cfg(feature = "exec")]
@@ -66,7 +66,7 @@ pub(crate) enum Source {
     },
 }
 
-/// How to reach the server with another client certificate.
+/// Connects to the server with another client certificate.
 #[cfg(feature = "exec")]
 pub(crate) struct Reach {
     server: Uri,
@@ -120,8 +120,8 @@ impl Credentials {
         }
     }
 
-    /// What to send a request with. Cancel-safe: a plugin that was started runs to its end, because a
-    /// login in a browser takes longer than a request may, and whoever asks next gets what it gave.
+    /// The credentials for a request. Cancel-safe: a started plugin runs to its end, because a
+    /// login in a browser takes longer than a request may, and the next caller gets its result.
     ///
     /// # Errors
     /// [`Problem::Misconfigured`] when the file or the plugin gives nothing usable.

@@ -1,5 +1,5 @@
-//! From a received object to what the store keeps: [`Decode`], run exactly once for each version
-//! of each object that is taken in.
+//! Converts received objects to stored values: [`Decode`], called exactly once for each version of
+//! each accepted object.
 //!
 //! | decoder | the store holds | for |
 //! |---|---|---|
@@ -26,7 +26,8 @@ use crate::stored::{Stored, Typed};
 /// Longest text of an error that is kept with an object, in bytes; the rest is cut off.
 pub const DECODE_ERROR_BYTES_MAX: usize = 512;
 
-/// Why an object cannot be kept. The object's fault, or its decoder's; never the connection's.
+/// The error of an object that cannot be stored. The object or its decoder is at fault, never the
+/// connection.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{why}")]
 pub struct DecodeError {
@@ -47,7 +48,7 @@ impl DecodeError {
 
 /// Makes what a store keeps of what was received.
 pub trait Decode: Send + Sync + 'static {
-    /// What the store keeps.
+    /// The stored type.
     type Stored: Stored;
 
     /// Decodes one object. `raw` is a slice of a network buffer: keeping it would keep the whole

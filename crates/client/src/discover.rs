@@ -12,7 +12,7 @@ use crate::discovery::{ResourceName, parse_group_list, parse_resource_list};
 use crate::problem::Problem;
 use crate::resource::ApiResource;
 
-/// Why a name leads to no resource.
+/// The error of a name that refers to no resource.
 #[derive(Clone, Debug, PartialEq)]
 #[non_exhaustive]
 pub enum DiscoverError {

@@ -5,12 +5,12 @@ use serde::Deserialize;
 use crate::resource::ApiResource;
 
 impl ApiResource {
-    /// Can it be listed and watched?
+    /// Whether the resource can be listed and watched.
     pub(crate) fn can_watch(&self) -> bool {
         ["list", "watch"].iter().all(|verb| self.verbs.iter().any(|known| known == verb))
     }
 
-    /// Is it called this: plural, singular, short name, or kind in any case?
+    /// Whether the text is one of its names: plural, singular, short name, or kind in any case.
     pub(crate) fn is_called(&self, name: &str) -> bool {
         self.plural == name
             || (!self.singular.is_empty() && self.singular == name)
@@ -24,7 +24,7 @@ impl ApiResource {
 pub(crate) struct ResourceName {
     /// The first part: any name of the resource, in lower case.
     pub(crate) name: String,
-    /// What follows the first dot, if one does: a group, or a version and a group.
+    /// The part after the first dot, if any: a group, or a version and a group.
     pub(crate) rest: Option<String>,
 }
 
@@ -40,8 +40,8 @@ impl ResourceName {
         }
     }
 
-    /// May a resource of this group and version be meant? Of the two readings of `x.v1.apps`
-    /// either will do: a version and a group, or a group whose name happens to begin so.
+    /// Whether the name may refer to a resource of this group and version. `x.v1.apps` matches both
+    /// readings: a version and a group, or a group that begins like this.
     pub(crate) fn may_mean(&self, group: &str, version: &str) -> bool {
         let Some(rest) = &self.rest else { return true };
         rest == group
@@ -49,7 +49,7 @@ impl ResourceName {
             || (group.is_empty() && rest == version)
     }
 
-    /// Does this name mean that resource?
+    /// Whether this name refers to that resource.
     pub(crate) fn means(&self, resource: &ApiResource) -> bool {
         resource.is_called(&self.name) && self.may_mean(&resource.group, &resource.version)
     }

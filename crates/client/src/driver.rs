@@ -26,11 +26,11 @@ use crate::problem::Problem;
 use crate::reflector::{Action, Reflector, ReflectorConfig, ReflectorState, SkipReason, TimeAndRandom, Verdict};
 use crate::stored::Stored;
 
-/// How many deltas are applied to the store before it is published, at most. A whole state is
-/// applied at once, whatever its size.
+/// Deltas that are applied to the store before it is published. A whole state is applied at once,
+/// whatever its size.
 pub const APPLY_BATCH: usize = 1_000;
 
-/// How many objects of a resync are reported at once. In between, events of the server come first.
+/// Objects of a resync that are reported at once. Events of the server precede the next ones.
 pub const RESYNC_BATCH: usize = 256;
 
 /// A notice of [`Reflection::next`].
@@ -48,7 +48,7 @@ pub enum Notice<S: Stored = Object> {
     Problem(Problem),
     /// An object was skipped.
     Skipped {
-        /// Why.
+        /// The reason.
         reason: SkipReason,
         /// Which one, as far as it can be told.
         key: ObjectKey,
@@ -102,7 +102,7 @@ pub(crate) type NoticeWithState<S> = (Notice<S>, Arc<Snapshot<S>>);
 
 type Asking<T> = Pin<Box<dyn Future<Output = Result<T, Problem>> + Send>>;
 
-/// What is open towards the server.
+/// The open exchange with the server.
 enum Exchange {
     Idle,
     AskingList(Asking<ListStream>),
@@ -111,7 +111,7 @@ enum Exchange {
     Watch(WatchStream),
 }
 
-/// What comes back.
+/// The response of an exchange.
 enum Input {
     ListOpened(Result<ListStream, Problem>),
     ListItem(Option<Result<ListItem, Problem>>),
@@ -382,7 +382,7 @@ impl<L: ListWatch, D: Decode> Reflection<L, D> {
         }
     }
 
-    /// Does what the reflector wants; false when the exchange that was open is given up.
+    /// Performs an action of the reflector; false when the open exchange is abandoned.
     fn act(&mut self) -> bool {
         let mut open = true;
         while let Some(action) = self.reflector.poll_action() {

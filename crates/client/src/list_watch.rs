@@ -1,4 +1,4 @@
-//! The two calls a reflector lives on: [`ListWatch`].
+//! The two calls that a reflector needs: [`ListWatch`].
 //!
 //! Objects cross this seam as bytes with the place of their metadata, so that an implementation
 //! may be HTTP, an API server in the same process, or a test's script. Both calls give streams: a
@@ -30,7 +30,7 @@ pub enum ListItem {
 /// One event of a watch.
 #[derive(Clone, Debug)]
 pub struct WatchedEvent {
-    /// What happened.
+    /// The kind of event.
     pub kind: EventKind,
     /// The object; for [`EventKind::Error`] a `Status`.
     pub object: RawObject,
@@ -50,13 +50,13 @@ pub trait ListWatch: Send + Sync + 'static {
     /// Asks for a page. Selectors are the implementation's; it adds them to the options.
     ///
     /// # Errors
-    /// What the server or the network answered instead of a list.
+    /// The error of the server or the network instead of a list.
     async fn list(&self, options: ListOptions) -> Result<ListStream, Problem>;
 
     /// Opens a watch; the stream exists once the server has agreed.
     ///
     /// # Errors
-    /// What the server or the network answered instead of a stream.
+    /// The error of the server or the network instead of a stream.
     async fn watch(&self, options: ListOptions) -> Result<WatchStream, Problem>;
 }
 

@@ -19,7 +19,7 @@ use listwatch_wire::{Metadata, MetadataSpans};
 #[derive(Clone)]
 pub struct ObjectKey {
     text: Arc<str>,
-    /// Where the name begins.
+    /// The offset of the name.
     name_at: u32,
 }
 
@@ -41,7 +41,7 @@ impl ObjectKey {
         FIRST.clone()
     }
 
-    /// Where this key is in memory; the same for its clones, for as long as one of them lives.
+    /// The address of this key in memory; equal for its clones while one of them lives.
     pub(crate) fn address(&self) -> usize {
         Arc::as_ptr(&self.text).addr()
     }

@@ -1,4 +1,4 @@
-//! One list, page by page: which options each request carries, and what a failed page leaves to do.
+//! One list, page by page: the options of each request, and the reaction to a failed page.
 //!
 //! | the list asks for | first request | further pages |
 //! |---|---|---|
@@ -27,7 +27,7 @@ pub struct Pager {
     version: String,
 }
 
-/// What a page leaves to do.
+/// The next action after a page.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Page {
     /// Ask for the next one.

@@ -49,7 +49,7 @@ impl PartialEq for Cause {
 
 impl Eq for Cause {}
 
-/// Why a list or a watch failed or ended.
+/// The reason why a list or a watch failed or ended.
 #[derive(Clone, Debug, PartialEq)]
 #[non_exhaustive]
 pub enum Problem {
@@ -71,7 +71,7 @@ pub enum Problem {
     /// The answer is not a valid list or event.
     #[non_exhaustive]
     Malformed {
-        /// What is wrong with it, in one line.
+        /// The problem in one line.
         why: String,
         /// The error of the decoder, if there is one.
         cause: Option<Cause>,
@@ -89,7 +89,7 @@ pub enum Problem {
     /// The configuration asks for something that the client cannot do. A retry does not help.
     #[non_exhaustive]
     Misconfigured {
-        /// What to change.
+        /// The remedy.
         why: String,
         /// The error of the file or program that was asked for credentials, if there is one.
         cause: Option<Cause>,

@@ -1,4 +1,4 @@
-//! Which fields of an object are kept: [`Projection`], applied to the bytes.
+//! Keeps selected fields of an object: [`Projection`], applied to the bytes.
 //!
 //! Paths are dotted member names. Arrays are passed through: `spec.containers.image` is the image
 //! of each container. What a document says about members that no path names is decided by the
@@ -11,7 +11,7 @@
 
 use listwatch_meta::scan::{self, Malformed};
 
-/// What is kept whatever else is dropped.
+/// The fields that are always kept.
 const IDENTITY: [&[&str]; 6] = [
     &["apiVersion"],
     &["kind"],
@@ -36,7 +36,7 @@ const IDENTITY: [&[&str]; 6] = [
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Projection {
-    /// What becomes of members that no path names.
+    /// The handling of members that no path names.
     keep: bool,
     root: Node,
 }
@@ -44,7 +44,7 @@ pub struct Projection {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 struct Node {
     name: Box<str>,
-    /// What was said about this very path.
+    /// The rule for exactly this path.
     keep: Option<bool>,
     children: Vec<Node>,
 }
@@ -279,7 +279,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn the_bytes_are_those_of_the_tree(
+        fn projected_bytes_equal_the_projected_tree(
             fields in prop::collection::btree_map("[abc]", any_value(), 0..4),
             kept in prop::collection::vec("[abc](\\.[abc]){0,3}", 0..4),
             dropped in prop::collection::vec("[abc](\\.[abc]){0,3}", 0..3),

@@ -66,11 +66,12 @@ pub const USEFUL_LIFE: Duration = Duration::from_secs(60);
 /// A watch that ends sooner and brought nothing is suspicious.
 pub const SHORT_WATCH: Duration = Duration::from_secs(1);
 
-/// How long after its announced end a watch is given up: the server missed its own deadline.
+/// Time after its announced end at which a watch is abandoned, because the server missed its own
+/// deadline.
 pub const OVERTIME: Duration = Duration::from_secs(30);
 
-/// How often a server may say that it has not reached the version to resume from before it is
-/// believed, and the most recent state taken instead.
+/// Times that a server may report not to have reached the resume version before the reflector
+/// accepts it and reads the most recent state instead.
 pub const CHECK_LIMIT: u32 = 3;
 
 /// A server that sends bookmarks is taken to be gone after this many of its own intervals without
@@ -80,7 +81,7 @@ pub const BOOKMARKS_MISSED: u32 = 3;
 /// The shortest silence that counts as missed bookmarks, however often they come.
 pub const BOOKMARK_WAIT_MIN: Duration = Duration::from_secs(30);
 
-/// What a first list may show.
+/// The consistency of a first list.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FirstRead {
     /// Every write acknowledged before.
@@ -90,10 +91,10 @@ pub enum FirstRead {
     Any,
 }
 
-/// How a reflector behaves. The defaults suit a controller.
+/// The options of a reflector. The defaults suit a controller.
 #[derive(Clone, Debug)]
 pub struct ReflectorConfig {
-    /// What the first list may show.
+    /// The consistency of the first list.
     pub first_read: FirstRead,
     /// Try a WatchList (initial events through the watch) before a list.
     pub watch_list: bool,
@@ -105,19 +106,19 @@ pub struct ReflectorConfig {
     /// A watch that brings nothing for this long is opened again at its last version. Keep it
     /// below the idle limit of the load balancers on the way; `None` relies on HTTP/2 pings alone.
     pub idle_limit: Option<Duration>,
-    /// How long a request may take to be answered, and a list to bring its next item.
+    /// Time for the response to a request, and for the next item of a list.
     pub request_wait: Duration,
-    /// How long a WatchList may bring nothing before its end marker.
+    /// Time without input before the end marker of a WatchList.
     pub marker_wait: Duration,
     /// After a stream that broke or ended early, ask the server whether it has reached the version
     /// to resume from before resuming there.
     pub check_server: bool,
-    /// How failures are spaced.
+    /// The delays after failures.
     pub backoff: BackoffPolicy,
     /// The type of the resource's objects, where it is known (discovery tells). Events of another
     /// type are passed over.
     pub type_name: Option<TypeName>,
-    /// What is known of the server. Reflectors of one server share it, those of another do not.
+    /// Knowledge about the server, shared by the reflectors of this server only.
     pub server: ServerMemory,
 }
 
@@ -148,7 +149,7 @@ pub struct TimeAndRandom {
     pub random: f64,
 }
 
-/// What the driver is to do. Opening one exchange gives up the one before.
+/// The next action of the driver. Opening an exchange abandons the former one.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Action {
     /// Begin to collect a new state, dropping what was collected.
@@ -166,7 +167,7 @@ pub enum Action {
     },
 }
 
-/// What to do with one event of a watch.
+/// The handling of one event of a watch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Verdict {
     /// Apply it to the store.
@@ -181,7 +182,7 @@ pub enum Verdict {
     Skip(SkipReason),
 }
 
-/// Why an event is passed over.
+/// The reason for skipping an event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SkipReason {
     /// It is of another kind than the resource's. The version does not move.
@@ -206,17 +207,17 @@ pub struct Reflector {
     version_unavailable: bool,
     /// A list of "whatever is at hand" came in pages: this server has no watch cache to spare.
     paged: bool,
-    /// How far apart this server's bookmarks are at most, as far as was seen.
+    /// The longest distance seen between this server's bookmarks.
     bookmark_interval: Option<Duration>,
     /// Watches in a row that brought nothing.
     fruitless: u32,
     /// The server may not be the one it was: a stream broke or ended early.
     doubtful: bool,
     synced: bool,
-    /// What list items without a type are.
+    /// The type of list items without a type.
     item_type: Option<TypeName>,
-    /// What every event must be. Never taken from a list: a custom resource may call its list
-    /// anything.
+    /// The required type of every event. Never taken from a list, because a custom resource may
+    /// give its list any name.
     event_type: Option<TypeName>,
     problem: Option<Problem>,
 }
@@ -263,13 +264,13 @@ struct Initial {
     cuts: u32,
     since: Instant,
     heard: Instant,
-    /// What the server was asked for.
+    /// The requested version.
     timeout: Duration,
 }
 
 #[derive(Debug)]
 struct Checking {
-    /// How often the server said that it has not reached the version.
+    /// The number of times that the server reported not to have reached the version.
     refusals: u32,
     since: Instant,
     heard: Instant,
@@ -284,7 +285,7 @@ struct Watching {
     heard: Instant,
     /// The last bookmark of this watch.
     bookmark: Option<Instant>,
-    /// What the server was asked for.
+    /// The requested version.
     timeout: Duration,
 }
 
@@ -312,7 +313,7 @@ impl Reflector {
 
     // ===== questions =====
 
-    /// Where the reflector stands.
+    /// The state of the reflector.
     pub fn state(&self) -> ReflectorState {
         match &self.phase {
             Phase::Starting => ReflectorState::Starting,
@@ -345,7 +346,7 @@ impl Reflector {
         &self.version
     }
 
-    /// What went wrong since the last progress, if anything did.
+    /// The problem since the last progress, if any.
     pub fn last_problem(&self) -> Option<&Problem> {
         self.problem.as_ref()
     }

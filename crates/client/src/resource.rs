@@ -1,4 +1,4 @@
-//! What can be listed and watched: [`ApiResource`], and the paths it has.
+//! Resources that can be listed and watched: [`ApiResource`], with their request paths.
 
 use listwatch_wire::query::encode_path_segment;
 
@@ -17,13 +17,13 @@ pub struct ApiResource {
     pub singular: String,
     /// E.g. `Pod`.
     pub kind: String,
-    /// Do its objects live in namespaces?
+    /// Whether the resource is namespaced.
     pub namespaced: bool,
     /// Other names, e.g. `po`.
     pub short_names: Vec<String>,
     /// Groups of resources it belongs to, e.g. `all`.
     pub categories: Vec<String>,
-    /// What it can do, e.g. `list`, `watch`.
+    /// The supported verbs, e.g. `list`, `watch`.
     pub verbs: Vec<String>,
 }
 

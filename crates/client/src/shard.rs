@@ -20,7 +20,7 @@ use crate::list_watch::{ListItem, ListStream, ListWatch, WatchStream, WatchedEve
 use crate::object::RawObject;
 use crate::problem::Problem;
 
-/// What becomes of a server that ignores `shardSelector`.
+/// The reaction to a server that ignores `shardSelector`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Unsharded {
     /// Its objects of other shards are dropped here. Right, but every replica is sent everything.
@@ -54,15 +54,15 @@ impl<L> ShardListWatch<L> {
         }
     }
 
-    /// What becomes of a server that ignores the selector.
+    /// The reaction to a server that ignores the selector.
     #[must_use]
     pub fn unsharded(mut self, unsharded: Unsharded) -> Self {
         self.unsharded = unsharded;
         self
     }
 
-    /// Does the server send the shard alone? `None` before anything tells: a list that says which
-    /// shards it shows, or an object of another shard.
+    /// Whether the server sends only the shard. `None` until a list names its shards, or an object
+    /// of another shard arrives.
     pub fn is_honoured(&self) -> Option<bool> {
         match self.honoured.load(Ordering::Relaxed) {
             HONOURED => Some(true),
@@ -123,7 +123,7 @@ impl ShardFilter {
     }
 }
 
-/// What is looked at: a list's items, or a watch's events.
+/// The filtered input: a list's items, or a watch's events.
 trait Filterable: Sized {
     fn check(self, filter: &ShardFilter) -> Result<Self, Problem>;
 }

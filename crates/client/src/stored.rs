@@ -1,4 +1,4 @@
-//! What a store can hold: the [`Stored`] trait, and [`Typed`] for values of the user's own.
+//! The values that a store can hold: the [`Stored`] trait, and [`Typed`] for the user's own types.
 //!
 //! A cache of bytes ([`Object`]) and a cache of Rust values differ in what a reader gets and in
 //! nothing else. What the machinery asks of either is here: identity, version, labels, weight.
@@ -26,7 +26,7 @@ pub trait Stored: Clone + fmt::Debug + Send + Sync + 'static {
     /// True when both are the same state in memory, not merely equal ones.
     fn is_same(&self, other: &Self) -> bool;
 
-    /// What this state weighs in memory, in bytes, roughly: what a queue counts.
+    /// The approximate bytes of this state in memory, which a queue counts.
     fn size_bytes(&self) -> usize;
 
     /// `metadata.labels` as JSON; empty when there are none, or when they were not kept.

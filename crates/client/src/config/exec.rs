@@ -23,16 +23,17 @@ use crate::problem::Cause;
 /// The longest output of a plugin in bytes; one that writes more has failed.
 pub const OUTPUT_LIMIT_BYTES: usize = 1024 * 1024;
 
-/// How long a plugin may take that cannot ask the user anything; then it is killed.
+/// Time for a plugin that cannot interact with the user, after which it is killed.
 pub const RUN_LIMIT: Duration = Duration::from_secs(60);
 
-/// How long a plugin may take that can, e.g. for a login in a browser; then it is killed.
+/// Time for a plugin that can interact with the user, e.g. for a login in a browser, after which it
+/// is killed.
 pub const INTERACTIVE_LIMIT: Duration = Duration::from_secs(600);
 
-/// How much of what a plugin complains about goes into the error, in bytes from the end.
+/// Bytes of a plugin's error output in the error, counted from the end.
 const COMPLAINT_LIMIT_BYTES: usize = 2 * 1024;
 
-/// May a plugin ask the user something?
+/// Whether a plugin may interact with the user.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
 pub enum InteractiveMode {
     /// It never asks; it gets no standard input.
@@ -76,11 +77,11 @@ pub struct ExecPlugin {
     pub args: Vec<String>,
     /// Variables added to this process's environment.
     pub env: Vec<(String, String)>,
-    /// What it speaks.
+    /// The version of the plugin's protocol.
     pub version: ExecVersion,
-    /// May it ask the user something?
+    /// Whether the plugin may interact with the user.
     pub interactive: InteractiveMode,
-    /// What to tell a user who does not have the program.
+    /// A hint for users who do not have the program.
     pub install_hint: String,
     /// The cluster as the program is told about it, as JSON; `None` when it is not
     /// (`provideClusterInfo: false`).
@@ -94,14 +95,14 @@ impl fmt::Debug for ExecPlugin {
     }
 }
 
-/// What a plugin handed out: a token, a client certificate, or both.
+/// The credentials of a plugin: a token, a client certificate, or both.
 #[derive(Debug)]
 pub struct ExecCredentials {
     /// Goes into `Authorization: Bearer`.
     pub token: Option<Secret>,
     /// The client certificate.
     pub identity: Option<Identity>,
-    /// How long it is good for, from now; `None` until the server refuses it.
+    /// The remaining validity; `None` until the server rejects the credentials.
     pub lasts: Option<Duration>,
 }
 
@@ -115,7 +116,7 @@ impl fmt::Debug for Secret {
     }
 }
 
-/// Why a plugin gave no credentials. The plugin, or whoever installed it, is at fault.
+/// The error of a plugin. The plugin or its installation is at fault.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum ExecError {
@@ -132,7 +133,7 @@ pub enum ExecError {
     NotRunnable {
         /// The program.
         command: PathBuf,
-        /// What the system said.
+        /// The system's error.
         why: String,
         /// The error of the system.
         source: Cause,
@@ -148,7 +149,7 @@ pub enum ExecError {
     TooSlow {
         /// The program.
         command: PathBuf,
-        /// How long it had.
+        /// The time limit.
         limit: Duration,
     },
     /// It ended with an error.
@@ -161,12 +162,12 @@ pub enum ExecError {
         /// The end of what it wrote on standard error, if that did not go to the user's terminal.
         said: String,
     },
-    /// What it printed are no credentials.
+    /// The plugin's output is not a credential.
     #[error("the credential plugin {} printed no usable credentials: {why}", command.display())]
     Unusable {
         /// The program.
         command: PathBuf,
-        /// What is wrong with it.
+        /// The problem.
         why: String,
     },
 }
@@ -427,7 +428,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_does_not_work_says_why() {
+    async fn exec_plugin_failure_names_its_reason() {
         let begin = "the credential plugin /plugin printed no usable credentials: ";
         let unusable = |why: &str| format!("{begin}{why}");
         check("echo oops >&2; exit 1", Err("the credential plugin /plugin failed (exit status: 1): oops")).await;

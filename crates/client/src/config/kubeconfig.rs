@@ -579,7 +579,7 @@ contexts:
     }
 
     #[test]
-    fn what_does_not_work_says_why() {
+    fn invalid_kubeconfig_names_its_reason() {
         fn check(context: &str, expected: &str) {
             let error = parse(&sample()).unwrap().config(Some(context)).unwrap_err().to_string();
             assert_eq!(error, expected);

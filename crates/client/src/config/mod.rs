@@ -1,5 +1,4 @@
-//! Where the server is and how to prove who we are: [`Config`], from a kubeconfig or from inside a
-//! cluster.
+//! The address and credentials of a server: [`Config`], from a kubeconfig or from inside a cluster.
 //!
 //! The parsing is our own, of the few members that matter here: a whole client library would bring
 //! its HTTP stack along. What is not supported (the auth providers that client-go dropped as well,
@@ -30,21 +29,21 @@ pub use self::kubeconfig::Kubeconfig;
 use self::certificate::parse_certificates;
 use crate::transport::{BoxError, TransportOptions};
 
-/// Where a pod finds its credentials.
+/// The directory of a pod's credentials.
 const SERVICE_ACCOUNT: &str = "/var/run/secrets/kubernetes.io/serviceaccount";
 
-/// How to reach one API server.
+/// The address, credentials and connection options of one API server.
 #[derive(Debug)]
 pub struct Config {
     /// `https://host:port`, perhaps with a path in front of the API.
     pub server: Uri,
-    /// How the connection is secured.
+    /// The TLS options.
     pub tls: TlsOptions,
-    /// How requests are authenticated.
+    /// The authentication of requests.
     pub auth: Auth,
     /// The namespace that is meant where none is named.
     pub namespace: String,
-    /// How connections are made and watched over.
+    /// The connection options.
     pub transport: TransportOptions,
     /// Ask for lists as gzip: less to carry, more to compute, at both ends. A kubeconfig says no
     /// with `disable-compression`; next to the server (in its cluster, on its machine) it is off.
@@ -70,7 +69,7 @@ impl Config {
     }
 }
 
-/// How a TLS connection is made.
+/// The options of TLS connections.
 #[derive(Clone, Debug, Default)]
 pub struct TlsOptions {
     /// The authorities that may have signed the server's certificate; empty: the system's.
@@ -83,7 +82,7 @@ pub struct TlsOptions {
     pub identity: Option<Identity>,
 }
 
-/// How requests are authenticated, besides a client certificate.
+/// The authentication of requests, besides a client certificate.
 #[derive(Clone, Default)]
 #[non_exhaustive]
 pub enum Auth {
@@ -122,7 +121,7 @@ impl fmt::Debug for Auth {
     }
 }
 
-/// Why there is no usable configuration. Each message says where to look.
+/// The error of an unusable configuration. Each message names the file or variable.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ConfigError {
@@ -131,7 +130,7 @@ pub enum ConfigError {
     Unreadable {
         /// The file.
         path: PathBuf,
-        /// What the system said.
+        /// The system's error.
         source: std::io::Error,
     },
     /// A kubeconfig is no kubeconfig.
@@ -139,9 +138,9 @@ pub enum ConfigError {
     Malformed {
         /// The file.
         path: PathBuf,
-        /// What is wrong with it.
+        /// The problem.
         why: String,
-        /// What the parser said.
+        /// The parser's error.
         source: BoxError,
     },
     /// A context, cluster or user is named and not there.
@@ -157,15 +156,15 @@ pub enum ConfigError {
     /// Nothing says which cluster is meant.
     #[error("no kubeconfig at {} and not inside a cluster; name a file with --kubeconfig or KUBECONFIG", tried.display())]
     Nothing {
-        /// Where one was looked for.
+        /// The paths that were searched.
         tried: PathBuf,
     },
     /// The kubeconfig asks for something this client cannot do.
     #[error("{what} is not supported by this client{advice}")]
     Unsupported {
-        /// What it asks for.
+        /// The unsupported feature.
         what: String,
-        /// What to do instead, beginning with `; `, or nothing.
+        /// The alternative, beginning with `; `, or nothing.
         advice: String,
     },
     /// A value cannot be used.
@@ -173,9 +172,9 @@ pub enum ConfigError {
     Invalid {
         /// Which value.
         what: String,
-        /// What is wrong with it.
+        /// The problem.
         why: String,
-        /// What its parser said, if there is one.
+        /// The parser's error, if any.
         source: Option<BoxError>,
     },
 }
@@ -267,7 +266,7 @@ impl Config {
     }
 }
 
-/// Is the server on this machine?
+/// Whether the server is on this machine.
 fn is_local(server: &Uri) -> bool {
     let host = server.host().unwrap_or_default().trim_start_matches('[').trim_end_matches(']');
     host == "localhost" || host.parse().is_ok_and(|address: std::net::IpAddr| address.is_loopback())

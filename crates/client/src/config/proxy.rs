@@ -1,5 +1,5 @@
-//! Which proxy the environment asks for: `HTTPS_PROXY`, `HTTP_PROXY` and `NO_PROXY`, in capitals or
-//! not, as Go's programs read them.
+//! The proxy settings of the environment: `HTTPS_PROXY`, `HTTP_PROXY` and `NO_PROXY`, in upper or
+//! lower case, interpreted as by Go programs.
 
 use std::net::IpAddr;
 

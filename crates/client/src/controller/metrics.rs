@@ -1,4 +1,4 @@
-//! What a controller counts: [`ControllerMetrics`], under controller-runtime's names.
+//! The metrics of a controller: [`ControllerMetrics`], under controller-runtime's names.
 
 use std::fmt::Write as _;
 
@@ -21,11 +21,11 @@ pub struct ControllerMetrics {
     pub aborted: u64,
     /// Reconciles that began although a cache did not show the last write of their key.
     pub behind: u64,
-    /// How long reconciles took, failures included.
+    /// The durations of reconciles, including failed ones.
     pub reconcile_duration: Histogram,
     /// Keys being reconciled.
     pub active_workers: usize,
-    /// How many may be at once.
+    /// The maximum number of concurrent reconciles.
     pub max_workers: usize,
     /// The queue.
     pub queue: QueueMetrics,

@@ -48,20 +48,21 @@ use crate::Store;
 use crate::object::{Object, ObjectKey};
 use crate::work_queue::{QueueConfig, WorkQueue};
 
-/// How a controller behaves.
+/// The options of a controller.
 #[derive(Clone, Debug)]
 pub struct ControllerConfig {
-    /// What it is called in logs and metrics.
+    /// The name in logs and metrics.
     pub name: String,
-    /// How many keys are reconciled at once; zero counts as one.
+    /// The number of concurrent reconciles; zero counts as one.
     pub workers: usize,
-    /// How long one reconcile may take before it is dropped at its next await and counted as a
-    /// failure; `None` is for ever. Default: 5 min.
+    /// Time limit of one reconcile, after which it is dropped at its next await and counted as a
+    /// failure; `None` for no limit. Default: 5 min.
     pub timeout: Option<Duration>,
-    /// How long a key waits for a cache to show what its last reconcile wrote. Past it the key is
-    /// reconciled all the same, and [`Request::is_behind`] says so. Default: 10 s.
+    /// Time for which a key waits until a cache shows the writes of its last reconcile. Then the
+    /// key is reconciled anyway, and [`Request::is_behind`] is true. Default: 10 s.
     pub write_wait: Duration,
-    /// How long a stopped controller works on. Default: 25 s, just below the 30 s that a pod gets.
+    /// Time for which a stopped controller continues. Default: 25 s, just below a pod's grace
+    /// period of 30 s.
     pub drain_wait: Duration,
     /// The queue. Default: client-go's limits, and namespaces take turns.
     pub queue: QueueConfig<ObjectKey>,
@@ -90,7 +91,7 @@ impl SourceId {
     pub const OWN: SourceId = SourceId(0);
 }
 
-/// What a reconcile came to.
+/// The result of a reconcile.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Outcome {
     /// Nothing to do until something changes.
@@ -99,8 +100,8 @@ pub enum Outcome {
     RequeueAfter(Duration),
 }
 
-/// What is to be reconciled, and with what. The key may be of an object that is gone: reconcile
-/// then removes what was made for it.
+/// The key to reconcile, with its context. The object may be deleted: reconcile then removes its
+/// dependents.
 #[derive(Clone, Debug)]
 pub struct Request {
     key: ObjectKey,
@@ -128,7 +129,7 @@ impl Request {
         &self.shared.stores[source.0]
     }
 
-    /// How often this key failed in a row before.
+    /// The number of earlier failures of this key in a row.
     pub fn failures(&self) -> u32 {
         self.failures
     }
@@ -147,10 +148,10 @@ impl Request {
     }
 }
 
-/// What a controller does. Implemented by every
-/// `Fn(Request) -> impl Future<Output = Result<Outcome, E>>`.
+/// The reconcile function of a controller. Implemented by every `Fn(Request) -> impl Future<Output
+/// = Result<Outcome, E>>`.
 pub trait Reconcile: Send + Sync + 'static {
-    /// Why a reconcile failed.
+    /// The error of a reconcile.
     type Error: fmt::Display + Send + 'static;
 
     /// Makes the world what the object says. Called again for the same key after every change; has
@@ -174,7 +175,7 @@ where
     }
 }
 
-/// Why a controller ended without being told to.
+/// The reason why a controller ended by itself.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ControllerError {
     /// A source ended. Reconciling on would be on a cache that nobody keeps.

@@ -1,4 +1,5 @@
-//! A controller that runs: pumps from the sources, workers, and the end. [`ControllerHandle`].
+//! A running controller: tasks that read the sources, workers, and the shutdown.
+//! [`ControllerHandle`].
 
 use std::any::Any;
 use std::collections::HashMap;
@@ -21,13 +22,13 @@ use crate::object::{ObjectKey, compare_versions};
 use crate::work_queue::{WorkItem, WorkQueue};
 use crate::{Store, WaitError};
 
-/// What workers, pumps and handles share.
+/// The state shared by workers, source tasks and handles.
 pub(super) struct Shared {
     pub(super) stores: Vec<Store>,
     counts: Mutex<ControllerMetrics>,
-    /// What the last reconcile of a key wrote, until the caches show it.
+    /// The writes of a key's last reconcile, until the caches show them.
     writes: Mutex<HashMap<ObjectKey, Vec<(SourceId, String)>>>,
-    /// How many sources have loaded their state.
+    /// The number of sources that have loaded their state.
     synced: watch::Sender<usize>,
 }
 
@@ -82,7 +83,7 @@ pub struct ControllerHandle {
     shared: Arc<Shared>,
     stop: watch::Sender<bool>,
     task: JoinHandle<Result<(), ControllerError>>,
-    /// What the task returned, once it has.
+    /// The result of the task, once it has ended.
     over: Option<Result<(), ControllerError>>,
 }
 

@@ -1,4 +1,4 @@
-//! Where a controller hears of changes ([`EventSource`]), and which keys a change concerns.
+//! The event sources of a controller ([`EventSource`]), and the keys that a change concerns.
 
 use async_trait::async_trait;
 use serde::Deserialize;
@@ -9,7 +9,7 @@ use crate::object::{Object, ObjectKey};
 use crate::work_queue::{PRIORITY_LOW, PRIORITY_NORMAL};
 use crate::{Change, Origin, Store};
 
-/// What a source tells.
+/// A message of a source.
 #[derive(Clone, Debug)]
 pub enum SourceEvent {
     /// The cache changed; readers see it already.
@@ -24,7 +24,7 @@ pub trait EventSource: Send + 'static {
     /// The cache. It shows every change before [`EventSource::next`] tells it.
     fn store(&self) -> Store;
 
-    /// What happened next; `None` when nothing ever will. Waits for ever otherwise. Cancel-safe.
+    /// The next message; `None` after the last one. Cancel-safe.
     async fn next(&mut self) -> Option<SourceEvent>;
 }
 
@@ -55,7 +55,8 @@ pub struct OwnerType {
     pub group: String,
     /// E.g. `Deployment`.
     pub kind: String,
-    /// Does it live in namespaces? An owner that does not has a key without one.
+    /// Whether the owner's kind is namespaced. A cluster-scoped owner has a key without a
+    /// namespace.
     pub namespaced: bool,
 }
 
@@ -94,7 +95,7 @@ impl Mapping {
     }
 }
 
-/// How urgent a change is.
+/// The priority of a change.
 pub(super) fn priority(change: &Change) -> i32 {
     match change.origin() {
         Origin::Live => PRIORITY_NORMAL,

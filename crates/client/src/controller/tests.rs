@@ -128,7 +128,7 @@ impl Feed {
     }
 }
 
-/// What was reconciled, in order: `name@version`, or `name gone`.
+/// The reconciled keys in order: `name@version`, or `name gone`.
 type Log = Arc<Mutex<Vec<String>>>;
 
 fn noting(log: &Log) -> impl Reconcile<Error = String> + use<> {

@@ -1,4 +1,4 @@
-//! What stands in the queue: [`Delta`], [`Replacement`], [`Quarantined`].
+//! The entries of the queue: [`Delta`], [`Replacement`], [`Quarantined`].
 
 use std::fmt;
 use std::sync::Arc;
@@ -26,7 +26,7 @@ pub enum Delta<S: Stored = Object> {
     Quarantine {
         /// Which one.
         key: ObjectKey,
-        /// Why.
+        /// The reason.
         entry: Arc<Quarantined>,
     },
     /// Nothing changed; the object is told again because a resync was asked for.
@@ -68,7 +68,7 @@ impl<S: Stored> Replacement<S> {
         &self.version
     }
 
-    /// How many objects vanished, and how many were added or changed.
+    /// The numbers of removed objects, and of added or changed ones.
     pub fn differences(&self) -> (usize, usize) {
         (self.vanished.len(), self.upserted.as_ref().map_or(self.after.len(), Vec::len))
     }
@@ -94,7 +94,7 @@ impl Quarantined {
         &self.version
     }
 
-    /// Why.
+    /// The reason.
     pub fn error(&self) -> &DecodeError {
         &self.error
     }

@@ -51,20 +51,21 @@ use crate::stored::Stored;
 pub use delta::{Delta, Quarantined, Replacement};
 use replace::Collecting;
 
-/// What the queue may hold, in bytes of objects and [`DELTA_BYTES`] for each delta, before
-/// [`DeltaFifo::has_room`] says no. A producer that stops then goes beyond it by one chunk of the
-/// network at most.
+/// Bytes of queued objects, plus [`DELTA_BYTES`] for each delta, above which
+/// [`DeltaFifo::has_room`] returns false. A producer that stops then exceeds the bound by at most
+/// one network chunk.
 pub const QUEUE_BYTES_MAX: usize = 64 * 1024 * 1024;
 
-/// What a delta is taken to weigh beside its object, in bytes: slot, key, and its place in the
-/// table of what is queued.
+/// Accounted bytes of a delta besides its object: slot, key, and its entry in the table of queued
+/// keys.
 pub const DELTA_BYTES: usize = 192;
 
-/// How many bytes of undecodable objects are kept for a look and for another try. What comes above
-/// it is kept in quarantine without its bytes: named, with its error, but not tried again.
+/// Bytes of undecodable objects that are kept for inspection and another try. Objects above the
+/// bound are quarantined without their bytes: they are named, with their error, but not tried
+/// again.
 pub const QUARANTINE_BYTES_MAX: usize = 4 * 1024 * 1024;
 
-/// How many emptied slots a queue may have beside as many as it has deltas.
+/// Empty slots that a queue may have in addition to its number of deltas.
 const EMPTY_SLOTS_MAX: usize = 64;
 
 /// The treatment of several states of one object in the queue.
@@ -79,12 +80,12 @@ pub enum Compaction {
     LatestPerKey,
 }
 
-/// How a queue behaves.
+/// The options of a queue.
 #[derive(Clone, Copy, Debug)]
 pub struct FifoConfig {
     /// See [`QUEUE_BYTES_MAX`].
     pub bytes_max: usize,
-    /// What becomes of several states of one object.
+    /// The handling of several states of one object.
     pub compaction: Compaction,
     /// A batch holds no object twice: each state that is told can be found in the store at that
     /// time. Without it a handler may see in the store the effect of later deltas of its batch.
@@ -123,15 +124,15 @@ pub struct DeltaFifo<D: Decode> {
     bytes: usize,
     /// Deltas in the queue, without emptied slots.
     len: usize,
-    /// What is queued or being applied, by key: one layer for each whole state in the queue, and
-    /// one below. Only the last one says what is known at the end of the queue.
+    /// Queued and currently applied states by key: one layer for each whole state in the queue, and
+    /// one below. Only the last layer describes the end of the queue.
     layers: VecDeque<Layer<D::Stored>>,
     /// The batch that is being applied.
     taken: Vec<ObjectKey>,
     taken_replacement: bool,
     batch: u64,
     collecting: Option<Collecting<D::Stored>>,
-    /// What is in quarantine at the end of the queue.
+    /// The quarantined objects at the end of the queue.
     quarantine: OrdMap<ObjectKey, Arc<Quarantined>>,
     quarantine_bytes: usize,
     /// A resync goes on behind this key.
@@ -146,7 +147,7 @@ struct Slot<S: Stored> {
     bytes: usize,
 }
 
-/// What stands on top of the store, or of a whole state.
+/// The changes on top of the store, or of a whole state.
 struct Layer<S: Stored> {
     /// The whole state below, until the store shows it itself.
     below: Option<OrdMap<ObjectKey, S>>,
@@ -159,7 +160,7 @@ impl<S: Stored> Default for Layer<S> {
     }
 }
 
-/// What is known of one object at the end of the queue.
+/// The state of one object at the end of the queue.
 struct Tail<S> {
     /// Its state; `None` when it is gone.
     latest: Option<S>,
@@ -218,7 +219,7 @@ impl<D: Decode> DeltaFifo<D> {
         self.len == 0
     }
 
-    /// What waits, in bytes: see [`QUEUE_BYTES_MAX`].
+    /// The bytes of queued objects: see [`QUEUE_BYTES_MAX`].
     pub fn bytes(&self) -> usize {
         self.bytes
     }
@@ -401,7 +402,7 @@ impl<D: Decode> DeltaFifo<D> {
         }
     }
 
-    /// May this delta be in one batch with what was taken?
+    /// Whether this delta may be in one batch with the taken ones.
     fn may_join(&self, delta: &Delta<D::Stored>) -> bool {
         let Some(key) = delta.key().filter(|_| self.config.distinct_keys) else { return true };
         let tail = self.layers.front().and_then(|layer| layer.keys.get(key));
@@ -437,8 +438,7 @@ impl<D: Decode> DeltaFifo<D> {
         &mut self.layers[last]
     }
 
-    /// What is known of an object at the end of the queue: its state, and a version that is known
-    /// to be past.
+    /// The state of an object at the end of the queue, and a version that is known to be past.
     fn tail<'a>(&'a self, known: &'a Snapshot<D::Stored>, key: &str) -> (Option<&'a D::Stored>, Option<&'a str>) {
         let Some(layer) = self.layers.back() else { return (known.objects.get(key), None) };
         if let Some(tail) = layer.keys.get(key) {

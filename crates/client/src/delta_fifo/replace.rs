@@ -80,7 +80,7 @@ impl<D: Decode> DeltaFifo<D> {
         pushed
     }
 
-    /// What did not change is found by the text of its key, which costs no allocation.
+    /// Unchanged objects are found by the text of their key, without an allocation.
     fn collect_into(
         &self,
         collecting: &mut Collecting<D::Stored>,

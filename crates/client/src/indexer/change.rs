@@ -3,7 +3,7 @@
 use crate::object::{Object, ObjectKey};
 use crate::stored::Stored;
 
-/// Why a change is reported.
+/// The reason of a change.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Origin {
     /// The first state ever loaded.
@@ -24,7 +24,7 @@ pub enum Change<S = Object> {
     Added {
         /// The object.
         object: S,
-        /// Why it is reported.
+        /// The reason.
         origin: Origin,
     },
     /// The same object (same uid) in another version.
@@ -33,7 +33,7 @@ pub enum Change<S = Object> {
         old: S,
         /// The state now.
         new: S,
-        /// Why it is reported.
+        /// The reason.
         origin: Origin,
     },
     /// The object is gone.
@@ -43,7 +43,7 @@ pub enum Change<S = Object> {
         last: S,
         /// True when `last` is the state at the deletion, false when it may be older.
         last_is_final: bool,
-        /// Why it is reported.
+        /// The reason.
         origin: Origin,
     },
 }
@@ -63,7 +63,7 @@ impl<S: Stored> Change<S> {
         }
     }
 
-    /// Why the change is reported.
+    /// The reason of the change.
     pub fn origin(&self) -> Origin {
         match self {
             Change::Added { origin, .. } | Change::Updated { origin, .. } | Change::Deleted { origin, .. } => *origin,

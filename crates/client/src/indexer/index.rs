@@ -14,7 +14,7 @@ use imbl::{OrdMap, OrdSet};
 use crate::object::ObjectKey;
 use crate::stored::Stored;
 
-/// What can be a value of an index.
+/// A type whose values can be index keys.
 pub trait IndexValue: Ord + Clone + Send + Sync + 'static {}
 
 impl<V: Ord + Clone + Send + Sync + 'static> IndexValue for V {}
@@ -97,7 +97,7 @@ impl<S: Stored, V: IndexValue> IndexBy<S, V> {
         IndexBy { function, places: OrdSet::new() }
     }
 
-    /// Is this the index of that handle?
+    /// Whether this is the index of that handle.
     pub(crate) fn is_of(&self, index: &Index<S, V>) -> bool {
         Arc::ptr_eq(&self.function, &index.function)
     }

@@ -1,4 +1,4 @@
-//! Reading: [`Store`], from anywhere at any time, and the [`Snapshot`]s it hands out.
+//! Reading a store: [`Store`], from any task at any time, and its [`Snapshot`] values.
 
 use std::fmt;
 use std::sync::Arc;
@@ -138,7 +138,7 @@ impl<S: Stored> Snapshot<S> {
         Some(keys)
     }
 
-    /// How many objects there are.
+    /// The number of objects.
     pub fn len(&self) -> usize {
         self.objects.len()
     }
@@ -154,8 +154,8 @@ impl<S: Stored> Snapshot<S> {
         &self.version
     }
 
-    /// Does this state show everything up to `version`? `None` when that cannot be told, because
-    /// one of the versions is no number and they differ.
+    /// Whether this state includes everything up to `version`. `None` if unknown, because one of
+    /// the versions is not a number and they differ.
     pub fn has_reached(&self, version: &str) -> Option<bool> {
         if self.version == version {
             return Some(true);
@@ -171,8 +171,8 @@ impl<S: Stored> Snapshot<S> {
         self.synced
     }
 
-    /// Why an object's newest version is not shown, if it could not be decoded. [`Snapshot::get`]
-    /// gives its last good state, if it ever had one.
+    /// The error of an object whose newest version could not be decoded. [`Snapshot::get`] returns
+    /// its last decodable state, if any.
     pub fn quarantined(&self, key: &str) -> Option<&Quarantined> {
         self.quarantine.get(key).map(|entry| &**entry)
     }
@@ -195,31 +195,31 @@ pub(super) struct Shared<S: Stored> {
     pub(super) published: ArcSwap<Snapshot<S>>,
 }
 
-/// Why a wait for a version ended without it.
+/// The error of a wait for a version.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum WaitError {
     /// The time is over. The store may be behind, or the version be of another resource.
     #[error("version {wanted} was not reached in {waited:?}: the store is at {reached:?}")]
     TimedOut {
-        /// What was waited for.
+        /// The awaited version.
         wanted: String,
-        /// What the store has reached.
+        /// The version that the store has reached.
         reached: String,
-        /// How long was waited.
+        /// The duration of the wait.
         waited: Duration,
     },
     /// The versions cannot be compared: one of them is no number.
     #[error("version {wanted:?} cannot be compared with the store's {reached:?}")]
     Incomparable {
-        /// What was waited for.
+        /// The awaited version.
         wanted: String,
-        /// What the store has reached.
+        /// The version that the store has reached.
         reached: String,
     },
     /// Nobody writes this store any more.
     #[error("the store is no longer kept: it ended at version {reached:?}")]
     Ended {
-        /// What the store has reached.
+        /// The version that the store has reached.
         reached: String,
     },
 }

@@ -1,4 +1,4 @@
-//! Reading one's own writes: [`OwnWrites`].
+//! Reading one's own writes before the server's events arrive: [`OwnWrites`].
 //!
 //! A controller that has written an object and reads its cache at once finds the state before the
 //! write, and does its work twice. Here it records what the server answered, and reads through the
@@ -10,8 +10,8 @@ use crate::indexer::{Snapshot, Store};
 use crate::object::{Object, ObjectKey, compare_versions};
 use crate::stored::Stored;
 
-/// How many writes are remembered that the store does not show yet. Above it a write is not
-/// recorded, and the writer is told so ([`RecordError::Full`]): it waits for the store instead.
+/// Remembered writes that the store does not show yet. Above the bound a write is not recorded, and
+/// the caller receives [`RecordError::Full`]: it should wait for the store instead.
 pub const OWN_WRITES_MAX: usize = 10_000;
 
 /// Writes of this process that the store may not show yet, laid over it.
@@ -53,8 +53,8 @@ enum Write<S> {
     },
 }
 
-/// Why a write was not recorded. Nothing changed; the store will show the write in time, and
-/// [`Store::wait_for_version`] says when.
+/// The error of recording a write. Nothing changed; the store will show the write later, and
+/// [`Store::wait_for_version`] waits for it.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum RecordError {
     /// [`OWN_WRITES_MAX`] writes are waiting to be seen.
@@ -168,7 +168,7 @@ impl<S: Stored> Write<S> {
         compare_versions(&own, than).is_some_and(|order| order.is_gt())
     }
 
-    /// Does the store know at least as much as this write's answer told?
+    /// Whether the store is at or past the version of this write's response.
     fn is_seen<T: Stored>(&self, key: &str, snapshot: &Snapshot<T>) -> bool {
         let reached = |version: &str| {
             let shown = snapshot.get(key).map(|stored| stored.resource_version().into_owned());

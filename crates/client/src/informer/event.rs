@@ -8,7 +8,7 @@ use crate::indexer::{Change, Origin};
 use crate::object::{Object, ObjectKey};
 use crate::stored::Stored;
 
-/// Why a handler receives an event.
+/// The reason of an event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Reason {
     /// Part of the initial state of the handler, or of a namespace or shard that was added.
@@ -127,7 +127,7 @@ impl<S> From<Change<S>> for Event<S> {
     }
 }
 
-/// Why an informer stopped.
+/// The reason why an informer stopped.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Stop {
     /// It was stopped; it can be started again.

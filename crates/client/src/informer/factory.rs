@@ -1,4 +1,4 @@
-//! One informer for each thing that is watched: [`SharedInformerFactory`].
+//! Shares one informer per watched resource: [`SharedInformerFactory`].
 
 use std::any::{Any, TypeId};
 use std::collections::{BTreeSet, HashMap};
@@ -42,8 +42,7 @@ pub enum Shards {
     /// All of it, in one list and watch.
     #[default]
     Whole,
-    /// What this replica of several takes on, for example
-    /// [`ShardSelector::part`]`(ShardField::Uid, 0, 3)`.
+    /// The shard of this replica, for example [`ShardSelector::part`]`(ShardField::Uid, 0, 3)`.
     Selected(ShardSelector),
     /// All of it, in this many lists and watches by uid. With several namespaces, which are lists
     /// and watches of their own anyway, the same as `Whole`.
@@ -168,7 +167,7 @@ struct Inner {
     informers: Mutex<Informers>,
 }
 
-/// What can be hashed of a key, the kept type, and the decoder's name.
+/// The hashable parts of a key, the kept type, and the decoder's name.
 type Identity = (String, TypeId, String);
 
 type Informers = HashMap<Identity, Vec<(InformerKey, Box<dyn AnyWeak>)>>;
@@ -327,7 +326,7 @@ impl SharedInformerFactory {
         if handlers.is_empty() { Ok(()) } else { Err(StillBusy { handlers }) }
     }
 
-    /// What every informer that somebody holds says about itself, by name.
+    /// The status of every informer in use, by name.
     pub fn statuses(&self) -> Vec<InformerStatus> {
         let mut statuses: Vec<InformerStatus> = self.held().iter().map(|informer| informer.status()).collect();
         statuses.sort_by(|a, b| a.name.cmp(&b.name));

@@ -1,5 +1,5 @@
-//! Those who are told: callbacks ([`Handler`]) and streams ([`EventStream`]), each on a view of its
-//! own.
+//! The receivers of events: callbacks ([`Handler`]) and streams ([`EventStream`]), each with its
+//! own view.
 //!
 //! A callback runs in a task of its own and is given one event at a time; the next one comes when it
 //! is done. A panic in it ends that handler, says so ([`HandlerEnd::Panicked`]), and concerns no
@@ -24,15 +24,15 @@ use super::view::{Counts, Lag, Policy};
 use crate::object::Object;
 use crate::stored::Stored;
 
-/// How a handler wants to be told.
+/// The options of a handler.
 #[derive(Clone, Debug, Default)]
 pub struct HandlerOptions {
-    /// What it is called in logs, metrics and errors; a number when empty.
+    /// The name in logs, metrics and errors; a number when empty.
     pub name: String,
-    /// What happens when it is slower than the changes.
+    /// The behavior when the handler is slower than the changes.
     pub policy: Policy,
-    /// How often it wants to be told every object again although nothing changed, spread over that
-    /// time; `None` is never. At least [`RESYNC_PERIOD_MIN`](super::RESYNC_PERIOD_MIN).
+    /// The period in which the handler receives every unchanged object again, spread over that
+    /// time; `None` for never. At least [`RESYNC_PERIOD_MIN`](super::RESYNC_PERIOD_MIN).
     pub resync: Option<Duration>,
 }
 
@@ -57,7 +57,7 @@ impl HandlerOptions {
     }
 }
 
-/// Why a handler is told nothing more.
+/// The reason why a handler receives no more events.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum HandlerEnd {
     /// It was removed, or its informer was shut down, and it has processed what there was (or that
@@ -85,7 +85,7 @@ impl fmt::Display for HandlerEnd {
     }
 }
 
-/// What becomes of events that wait for a handler that is removed.
+/// The handling of events that wait for a removed handler.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Remaining {
     /// It is told them first.
@@ -103,7 +103,7 @@ pub struct Handler<S: Stored = Object> {
 }
 
 impl<S: Stored> Handler<S> {
-    /// What it is called.
+    /// The name of the handler.
     pub fn name(&self) -> &str {
         &self.slot.name
     }
@@ -130,12 +130,12 @@ impl<S: Stored> Handler<S> {
         }
     }
 
-    /// How far it is behind.
+    /// The lag of the handler.
     pub fn lag(&self) -> Lag {
         self.slot.lag()
     }
 
-    /// What it was told so far.
+    /// The counters of the handler.
     pub fn counts(&self) -> Counts {
         self.slot.counts()
     }
@@ -169,17 +169,17 @@ pub struct EventStream<S: Stored = Object> {
 }
 
 impl<S: Stored> EventStream<S> {
-    /// What happened next; asking says that what was told before is processed. Cancel-safe.
+    /// The next event. The call confirms that the previous one is processed. Cancel-safe.
     pub async fn next(&mut self) -> Option<Event<S>> {
         poll_fn(|context| self.slot.poll_take(context, &mut self.timer)).await
     }
 
-    /// How far the reader of this stream is behind.
+    /// The lag of this stream's reader.
     pub fn lag(&self) -> Lag {
         self.slot.lag()
     }
 
-    /// What was read so far.
+    /// The counters of this stream.
     pub fn counts(&self) -> Counts {
         self.slot.counts()
     }

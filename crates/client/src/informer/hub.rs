@@ -1,4 +1,4 @@
-//! From one informer to its handlers: [`Hub`].
+//! Distributes the changes of one informer to its handlers: [`Hub`].
 //!
 //! The hub knows the state that was told last. A handler that joins begins with that state and gets
 //! everything after it, both under the hub's lock, so it has no gap and nothing twice. The lock is
@@ -47,7 +47,7 @@ pub(crate) struct Pushed<S: Stored> {
 /// A handler that has taken only the first changes of a batch.
 struct Backlog<S: Stored> {
     slot: Arc<Slot<S>>,
-    /// How many changes of the batch it has.
+    /// The number of changes in the batch.
     taken: usize,
 }
 

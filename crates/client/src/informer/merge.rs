@@ -1,4 +1,4 @@
-//! One state out of several lists and watches, as pure functions: [`fold`], [`take_out`].
+//! Merges several lists and watches into one state; pure functions: [`fold`], [`take_out`].
 //!
 //! The parts of a merged informer are namespaces or shards. Each is a copy of its own; the merged
 //! state is their union. What each part reports is right for that part, but parts are not in step:
@@ -42,8 +42,8 @@ impl DeletedVersions {
     }
 }
 
-/// What a part's change does to the merged state. `others` are the parts that may hold the same
-/// key: for namespaces, whose keys differ, none.
+/// The effect of a part's change on the merged state. `others` are the parts that may have the same
+/// key; there are none for namespaces, whose keys differ.
 pub(crate) fn fold<'o, S: Stored>(
     merged: &Snapshot<S>,
     change: &Change<S>,
@@ -91,7 +91,7 @@ pub(crate) fn fold<'o, S: Stored>(
     }
 }
 
-/// What takes a part out of the merged state: everything it shows there, as it was known last.
+/// The changes that remove a part from the merged state, with the last known states.
 pub(crate) fn take_out<S: Stored>(merged: &Snapshot<S>, part: &Snapshot<S>) -> Vec<Delta<S>> {
     let gone = |object: &S| Change::Deleted { last: object.clone(), last_is_final: false, origin: Origin::Live };
     part.iter().flat_map(|object| fold(merged, &gone(object), &DeletedVersions::default(), [])).collect()

@@ -1,5 +1,5 @@
-//! The tasks of an informer: one per part, which polls the part's [`Reflection`], and one that hands the
-//! changes to the hub.
+//! The tasks of an informer: one per part, which polls the part's [`Reflection`], and one that
+//! passes the changes to the hub.
 //!
 //! ```text
 //!   part "a": Reflection ─┐ one message      ┌──▶ view ──▶ handler task
@@ -43,7 +43,7 @@ const PART_BATCHES_MAX: usize = 1;
 /// Commands that may wait for the worker. A sender waits while there are more.
 const COMMANDS_MAX: usize = 16;
 
-/// How often the version of a merged state is brought up to the oldest of its parts.
+/// The interval at which the version of a merged state is raised to the oldest of its parts.
 const MERGED_VERSION_TICK: Duration = Duration::from_secs(1);
 
 /// A running list and watch, whatever its types.
@@ -95,7 +95,7 @@ pub(super) type MakeSource<S> = Box<dyn Fn(&str) -> Box<dyn Source<S>> + Send + 
 /// Something to be done with the store's writer.
 pub(super) type WithIndexer<S> = Box<dyn FnOnce(&mut Indexer<S>) + Send>;
 
-/// What the parts of a merged informer are.
+/// The parts of a merged informer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum PartKind {
     /// No key is in two of them.
@@ -104,7 +104,7 @@ pub(super) enum PartKind {
     Shards,
 }
 
-/// What is asked of a running worker, beside a stop.
+/// A request to a running worker, besides a stop.
 pub(super) enum Command<S: Stored> {
     AddPart { name: String, done: oneshot::Sender<bool> },
     RemovePart { name: String, done: oneshot::Sender<bool> },
@@ -130,7 +130,7 @@ struct CommandReceiver<S: Stored> {
     stop: mpsc::Receiver<()>,
 }
 
-/// What the worker shares with handles.
+/// The state shared by the worker and the handles.
 pub(super) struct Shared<S: Stored> {
     pub(super) name: String,
     pub(super) hub: Hub<S>,
@@ -142,7 +142,7 @@ pub(super) struct Shared<S: Stored> {
     unheld: AtomicBool,
 }
 
-/// What handles wait for.
+/// The conditions that handles wait for.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(super) struct Condition {
     pub(super) phase: Phase,
@@ -232,7 +232,7 @@ struct RunningPart<S: Stored> {
     synced: bool,
 }
 
-/// What a part says.
+/// A message of a part.
 struct PartMessage<S: Stored> {
     part: Arc<str>,
     number: u64,
@@ -245,11 +245,11 @@ struct EndedPart<S: Stored> {
     part: Arc<str>,
     number: u64,
     source: Box<dyn Source<S>>,
-    /// What it knew and had not said.
+    /// The state that it had not reported.
     left: Vec<NoticeWithState<S>>,
 }
 
-/// What changed in a part, to be pushed batch by batch.
+/// The changes of a part, to be pushed batch by batch.
 struct PartChanges<S: Stored> {
     part: Arc<str>,
     changes: Vec<Vec<Change<S>>>,
@@ -264,7 +264,7 @@ pub(super) struct Worker<S: Stored> {
     next_number: u64,
     merged: Option<Merged<S>>,
     make: Option<MakeSource<S>>,
-    /// What was asked while the worker waited for a handler.
+    /// The requests that arrived while the worker waited for a handler.
     deferred: VecDeque<Command<S>>,
 }
 
@@ -338,7 +338,7 @@ impl<S: Stored> Worker<S> {
         true
     }
 
-    /// Does something with the store's writer while nothing runs.
+    /// Runs a function on the store's writer while no part runs.
     pub(super) fn with_indexer(&mut self, action: WithIndexer<S>) {
         match (&mut self.merged, self.parked.values_mut().next()) {
             (Some(merged), _) => action(&mut merged.indexer),

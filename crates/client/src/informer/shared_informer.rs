@@ -1,4 +1,4 @@
-//! The handle: [`SharedInformer`].
+//! The handle of a shared informer: [`SharedInformer`].
 
 use std::any::Any;
 use std::fmt;
@@ -22,12 +22,12 @@ use crate::object::{Object, ObjectKey, RawObject, TypeName};
 use crate::reflector::ReflectorConfig;
 use crate::stored::Stored;
 
-/// How an informer behaves.
+/// The options of an informer.
 #[derive(Clone, Debug, Default)]
 pub struct InformerConfig {
-    /// What it is called in logs, metrics and errors.
+    /// The name in logs, metrics and errors.
     pub name: String,
-    /// How its reflectors behave.
+    /// The options of the reflectors.
     pub reflector: ReflectorConfig,
 }
 
@@ -141,7 +141,7 @@ impl<S: Stored> SharedInformer<S> {
         SharedInformer { inner: Arc::new(inner) }
     }
 
-    /// What it is called.
+    /// The name of the informer.
     pub fn name(&self) -> &str {
         &self.inner.shared.name
     }
@@ -287,7 +287,7 @@ impl<S: Stored> SharedInformer<S> {
         index.await.ok()
     }
 
-    /// What it says about itself.
+    /// The status of the informer.
     pub fn status(&self) -> InformerStatus {
         let condition = self.inner.shared.condition.borrow().clone();
         let snapshot = self.inner.store.snapshot();

@@ -33,7 +33,7 @@ struct State<S: Stored> {
     producer: Option<Waker>,
 }
 
-/// What others may wait for.
+/// The conditions that other tasks may wait for.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct Progress {
     pub(crate) synced: bool,
@@ -68,7 +68,7 @@ impl<S: Stored> Slot<S> {
         result
     }
 
-    /// What the handler is told next. `Ready(None)` once the view is over.
+    /// The next event for the handler. `Ready(None)` once the view is closed.
     pub(crate) fn poll_take(&self, context: &mut Context<'_>, timer: &mut Timer) -> Poll<Option<Event<S>>> {
         loop {
             let mut state = self.lock();

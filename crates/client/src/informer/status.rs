@@ -36,33 +36,33 @@ pub struct PartStatus {
     pub problem: Option<Problem>,
     /// Objects that were skipped because they had no name or were of another kind.
     pub skipped: u64,
-    /// How often an object could not be decoded.
+    /// The number of failed decodings.
     pub quarantined: u64,
 }
 
 /// One handler of an informer.
 #[derive(Clone, Debug, PartialEq)]
 pub struct HandlerStatus {
-    /// What it is called.
+    /// The name.
     pub name: String,
     /// It has processed the state that was there when it began.
     pub synced: bool,
-    /// How far it is behind.
+    /// The lag.
     pub lag: Lag,
-    /// What it was told so far.
+    /// The counters.
     pub counts: Counts,
 }
 
 /// An informer at one moment.
 #[derive(Clone, Debug, PartialEq)]
 pub struct InformerStatus {
-    /// What it is called.
+    /// The name.
     pub name: String,
     /// Whether it runs.
     pub phase: Phase,
     /// Its whole initial state is in place.
     pub synced: bool,
-    /// How many objects it holds.
+    /// The number of objects.
     pub objects: usize,
     /// The version that it is current for.
     pub version: String,
@@ -72,7 +72,7 @@ pub struct InformerStatus {
     pub handlers: Vec<HandlerStatus>,
 }
 
-/// Why a wait for the initial state ended without it.
+/// The error of a wait for the initial state.
 #[derive(Clone, Debug, PartialEq)]
 pub enum NotSynced {
     /// The time is over.
@@ -86,7 +86,7 @@ pub enum NotSynced {
     Stopped(Stop),
     /// The handler ended first.
     Ended {
-        /// Why.
+        /// The reason.
         why: HandlerEnd,
     },
 }
@@ -114,10 +114,10 @@ impl fmt::Display for NotSynced {
 
 impl std::error::Error for NotSynced {}
 
-/// How many parts an error names; the others are counted.
+/// Parts that an error names; further ones are counted.
 const NAMED_PARTS_MAX: usize = 3;
 
-/// Why an informer was not started.
+/// The error of starting an informer.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum StartError {
     /// It is about to stop; try again when that is done.
@@ -138,7 +138,7 @@ pub struct StillBusy {
 }
 
 impl InformerStatus {
-    /// Why it is not synced, in words; `None` when it is.
+    /// The reason why the informer is not synced, as text; `None` if it is.
     pub fn why_not_synced(&self) -> Option<String> {
         if self.synced {
             return None;
@@ -196,7 +196,7 @@ impl InformerStatus {
     }
 }
 
-/// What the metrics of informers are, to be written once before all
+/// The descriptions of the informers' metrics, to be written once before all
 /// [`InformerStatus::write_metrics`].
 pub const METRIC_TYPES: &str = "\
 # HELP listwatch_informer_running 1 while the informer runs.

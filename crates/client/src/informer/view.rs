@@ -49,12 +49,12 @@ use crate::indexer::{Change, Snapshot};
 use crate::object::ObjectKey;
 use crate::stored::Stored;
 
-/// How many changes a handler that wants each of them may be behind before the informer waits for
-/// it, unless its policy says otherwise.
+/// Default number of changes by which a handler that requires each of them may lag before the
+/// informer waits for it.
 pub const BLOCK_CHANGES_MAX: usize = 1024;
 
-/// How long the informer waits in total for handlers under [`Policy::Block`] that take nothing, unless
-/// a policy says otherwise. Other handlers wait this long at most, however many handlers are stuck.
+/// Default total time for which the informer waits for stuck handlers under [`Policy::Block`].
+/// Other handlers are delayed by at most this time, however many handlers are stuck.
 pub const BLOCK_PATIENCE: Duration = Duration::from_secs(10);
 
 /// Of how many objects a handler under [`Policy::DropAndResync`] may have changes to see, unless its
@@ -71,7 +71,7 @@ pub const RESYNC_TICK: Duration = Duration::from_millis(100);
 /// The shortest resync period; a shorter one is raised to it. client-go's `minimumResyncPeriod`.
 pub const RESYNC_PERIOD_MIN: Duration = Duration::from_secs(1);
 
-/// What happens when a handler is slower than the changes.
+/// The behavior towards a handler that is slower than the changes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Policy {
     /// The handler receives the latest state of each object; states in between are left out. It delays
@@ -89,10 +89,10 @@ pub enum Policy {
     ///
     /// The initial state is delivered as it is at the time, without its history.
     Block {
-        /// How many changes may wait; at least one.
+        /// The number of changes that may wait; at least one.
         changes_max: usize,
-        /// How long the informer waits for a handler that takes nothing, in total since it last took
-        /// something.
+        /// The total time for which the informer waits for a stuck handler, since the handler last
+        /// took an event.
         patience: Duration,
     },
     /// As `Coalesce`, but when changes of more than `objects_max` objects wait, all of them are
@@ -116,7 +116,7 @@ impl Policy {
     }
 }
 
-/// How far a handler is behind.
+/// The lag of a handler.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Lag {
     /// Objects (for [`Policy::Block`] changes) that wait to be told. What a walk through the state
@@ -124,23 +124,23 @@ pub struct Lag {
     pub waiting: usize,
     /// A walk through the state, at the beginning or after a reset, is not over.
     pub replaying: bool,
-    /// How long the oldest of what waits or is being processed has been there; zero when nothing is.
+    /// The age of the oldest waiting or processed event; zero if there is none.
     pub age: Duration,
-    /// How many versions of the server lie between what the handler has processed and the newest
-    /// state; zero when it is current. `None` during a replay, and where versions are no numbers.
+    /// The number of versions between the handler's processed state and the newest state; zero when
+    /// it is current. `None` during a replay, and if versions are not numbers.
     pub versions: Option<u64>,
 }
 
-/// What a view did so far.
+/// The counters of a view.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counts {
     /// Events that the handler took, markers included.
     pub told: u64,
     /// Changes that were collapsed into one that waited already.
     pub coalesced: u64,
-    /// How often everything that waited was dropped ([`Policy::DropAndResync`]).
+    /// The number of times that all waiting events were dropped ([`Policy::DropAndResync`]).
     pub resets: u64,
-    /// How often the informer lost patience with the handler ([`Policy::Block`]).
+    /// The number of times that the informer's patience with the handler ended ([`Policy::Block`]).
     pub impatience: u64,
 }
 
@@ -151,7 +151,7 @@ pub struct View<S: Stored> {
     /// The state that everything pushed so far leads to.
     latest: Arc<Snapshot<S>>,
     latest_version: Option<u64>,
-    /// What is to be told, oldest first.
+    /// The events to deliver, oldest first.
     entries: BTreeMap<u64, Entry<S>>,
     /// The newest entry of each object, which takes in what comes.
     index: HashMap<ObjectKey, u64>,
@@ -177,15 +177,15 @@ pub struct View<S: Stored> {
     counts: Counts,
 }
 
-/// What leads from the state that the handler saw to the one that is true.
+/// The changes from the state that the handler saw to the current one.
 #[derive(Debug)]
 struct Entry<S> {
     key: ObjectKey,
-    /// What the handler will have seen when it comes here.
+    /// The state that the handler will have seen at this event.
     saw: Option<S>,
     /// The deletion of what it saw.
     gone: Option<Gone<S>>,
-    /// What is there now.
+    /// The current state.
     now: Option<(S, Reason)>,
     since: Since,
 }
@@ -385,8 +385,8 @@ impl<S: Stored> View<S> {
         self.resync = None;
     }
 
-    /// What the handler is told next; by asking for it the handler says that it has processed what
-    /// it was told before. `None` means that there is nothing now.
+    /// The next event for the handler. The call also confirms that the previous event is processed.
+    /// `None` if no event is ready.
     pub fn take(&mut self, now: Instant) -> Option<Event<S>> {
         self.in_hand = None;
         let event = self.next_event(now)?;
@@ -459,18 +459,18 @@ impl<S: Stored> View<S> {
         self.last_take
     }
 
-    /// How long the informer has waited for handlers, this one or others, since this one last took
-    /// something although it had something to take.
+    /// The time for which the informer has waited for any handler since this one, with events
+    /// available, last took one.
     pub fn stalled(&self) -> Duration {
         self.stalled
     }
 
-    /// What happened so far.
+    /// The counters so far.
     pub fn counts(&self) -> Counts {
         self.counts
     }
 
-    /// How far the handler is behind.
+    /// The lag of the handler.
     pub fn lag(&self, now: Instant) -> Lag {
         let oldest = self.entries.values().next().map(|entry| entry.since);
         let replay = self.replay.as_ref().map(|replay| replay.since);

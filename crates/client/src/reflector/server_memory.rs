@@ -3,7 +3,7 @@
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-/// How long a server is remembered not to know WatchList.
+/// Time for which a server is remembered not to support WatchList.
 pub const WATCH_LIST_MEMORY: Duration = Duration::from_secs(30 * 60);
 
 /// Number of silent WatchLists in a row, streams at the same time counted as one, after which a server

@@ -1,10 +1,10 @@
-//! Where a reflector stands, as others are told it: a value, and the words for it.
+//! The state of a reflector as reported to others: a value and its text.
 
 use std::time::Instant;
 
 use crate::problem::Problem;
 
-/// Where a reflector stands, and why its copy is not current if it is not.
+/// The state of a reflector, with the reason if its copy is not current.
 #[derive(Clone, Debug, PartialEq)]
 pub enum ReflectorState {
     /// Nothing was asked yet.
@@ -42,7 +42,7 @@ pub enum ReflectorState {
     },
     /// Something went wrong; the next try comes at `until`.
     BackingOff {
-        /// What went wrong last.
+        /// The last problem.
         problem: Problem,
         /// Tries since the last progress.
         attempts: u32,

@@ -52,7 +52,7 @@ impl ProxyUrl {
     /// Reads a URL.
     ///
     /// # Errors
-    /// What is wrong with it.
+    /// The problem.
     pub fn parse(text: &str) -> Result<Self, String> {
         let uri: Uri = text.trim_end_matches('/').parse().map_err(|error| format!("is no URL: {error}"))?;
         let (kind, port) = match uri.scheme_str() {

@@ -1,4 +1,4 @@
-//! Bodies that come compressed: [`decompressed`].
+//! Decompresses response bodies: [`decompressed`].
 //!
 //! Lists of objects shrink to a tenth; over a long or metered way that pays, next to the server it
 //! costs both sides more than it saves. Who asks decides; what comes is read either way.
@@ -15,8 +15,8 @@ use http_body::{Body, Frame};
 
 use super::{BoxError, ResponseBody};
 
-/// How much is decompressed at a time, in bytes of input: at most a thousand times as much comes
-/// out, and nobody holds more than that however well a body is compressed.
+/// Input bytes that are decompressed at a time. The output is at most a thousand times as large,
+/// which bounds memory for any body.
 const STEP_BYTES: usize = 2 * 1024;
 
 /// The response with its body as it was meant, if it came as gzip.
@@ -33,7 +33,7 @@ pub(crate) fn decompressed(mut response: Response<ResponseBody>) -> Response<Res
 
 struct Gunzip {
     body: ResponseBody,
-    /// What came and was not decompressed.
+    /// The received bytes that are not decompressed yet.
     input: Bytes,
     decoder: MultiGzDecoder<Vec<u8>>,
     over: bool,

@@ -51,22 +51,22 @@ pub const CONNECTION_WINDOW_BYTES: u32 = 8 * 1024 * 1024;
 /// streams the least used connections take more, and some may wait.
 pub const CONNECTIONS_MAX: usize = 64;
 
-/// How long a connection is kept for the next request.
+/// Time for which an idle connection is kept.
 const IDLE_LIMIT: Duration = Duration::from_secs(90);
 
 /// Idle HTTP/1.1 connections that are kept; more are closed.
 const IDLE_MAX: usize = 8;
 
-/// How connections are made and watched over.
+/// The options of connections.
 #[derive(Clone, Debug)]
 pub struct TransportOptions {
     /// The proxy that connections go through.
     pub proxy: Option<ProxyUrl>,
-    /// How long a connection may take, proxy and TLS included.
+    /// Time to establish a connection, including proxy and TLS.
     pub connect_limit: Duration,
     /// After this much silence an HTTP/2 connection with open streams is pinged.
     pub ping_interval: Duration,
-    /// How long the answer to a ping may take before the connection is given up.
+    /// Time for the answer to a ping, after which the connection is closed.
     pub ping_limit: Duration,
     /// Streams per HTTP/2 connection; at least 1.
     pub streams_max: usize,
@@ -169,7 +169,7 @@ impl HttpTransport {
         Ok(HttpTransport { inner: Arc::new(Connections { options, connector, lanes, scheme, authority }) })
     }
 
-    /// How many requests are under way, streaming responses included, per connection.
+    /// The number of running requests per connection, including streaming responses.
     pub fn open_streams(&self) -> Vec<usize> {
         let lanes = self.inner.lanes.lock().unwrap_or_else(PoisonError::into_inner);
         lanes.iter().map(|lane| lane.open.load(Ordering::Relaxed)).collect()

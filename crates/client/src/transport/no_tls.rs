@@ -1,4 +1,4 @@
-//! Stands in for [`super::tls`] without the feature `tls`: every `https://` server is refused.
+//! Replaces [`super::tls`] without the feature `tls`: every `https://` server is rejected.
 
 use std::io;
 

@@ -15,7 +15,7 @@ use super::ready::{Group, Place, Ready};
 /// keeps times far inside what a clock can represent.
 const DELAY_MAX: Duration = Duration::from_secs(366 * 24 * 3_600);
 
-/// How a queue behaves. The defaults are client-go's, with keys in one group.
+/// The options of a queue. The defaults are client-go's, with all keys in one group.
 #[derive(Clone)]
 pub struct QueueConfig<K> {
     /// The delay of a key that failed.
@@ -86,9 +86,9 @@ pub struct Taken<K> {
     pub key: K,
     /// The priority it was handed out with; a retry keeps it.
     pub priority: i32,
-    /// How often it failed in a row.
+    /// The number of failures in a row.
     pub failures: u32,
-    /// How long it was ready.
+    /// Time for which the key was ready.
     pub waited: Duration,
 }
 
@@ -124,7 +124,7 @@ pub struct WorkQueueCore<K> {
     metrics: QueueMetrics,
 }
 
-/// What is known of a key. Dropped when nothing is.
+/// The state of a key; dropped when it is empty.
 #[derive(Debug, Default)]
 struct Entry {
     ready: Option<Place>,
@@ -294,7 +294,7 @@ impl<K: Clone + Eq + Hash> WorkQueueCore<K> {
         Take::Key(Taken { key, priority: place.priority, failures, waited })
     }
 
-    /// How many waiting workers to wake; `usize::MAX` is all of them. Zero when asked again.
+    /// The number of waiting workers to wake; `usize::MAX` for all. Zero at the next call.
     pub fn poll_wakes(&mut self) -> usize {
         std::mem::take(&mut self.wakes)
     }
@@ -313,12 +313,12 @@ impl<K: Clone + Eq + Hash> WorkQueueCore<K> {
         }
     }
 
-    /// How often a key failed since it was forgotten.
+    /// The number of failures of a key since it was forgotten.
     pub fn failures(&self, key: &K) -> u32 {
         self.entries.get(key).map_or(0, |entry| entry.failures)
     }
 
-    /// How many keys are known: ready, delayed, in processing, or with failures.
+    /// The number of tracked keys: ready, delayed, in processing, or with failures.
     pub fn len(&self) -> usize {
         self.entries.len()
     }
@@ -392,7 +392,7 @@ impl<K: Clone + Eq + Hash> WorkQueueCore<K> {
         self.wakes = self.wakes.saturating_add(1);
     }
 
-    /// Whoever stops waiting may have been the only one who watched for what is left.
+    /// A worker that stops waiting may have been the only one to be woken for the remaining keys.
     fn pass_on(&mut self) {
         if !self.ready.is_empty() || !self.delayed.is_empty() {
             self.wakes = self.wakes.saturating_add(1);

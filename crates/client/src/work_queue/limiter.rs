@@ -1,4 +1,4 @@
-//! When a key that failed is tried again: [`RetryPolicy`] per key, [`TokenBucket`] over all keys.
+//! The delay until a failed key is retried: [`RetryPolicy`] per key, [`TokenBucket`] over all keys.
 //!
 //! The numbers are client-go's default controller limiter: the later of 5 ms doubled per failure up
 //! to 1,000 s, and ten retries a second after a burst of a hundred.
@@ -30,8 +30,8 @@ impl RetryPolicy {
         self.initial.checked_mul(factor).unwrap_or(self.max).min(self.max)
     }
 
-    /// How long a failure count is kept when nothing more is heard of its key: twice the largest
-    /// delay, as `flowcontrol.Backoff` does it. A key that fails again later starts anew.
+    /// Time after which an unused failure count is dropped: twice the largest delay, as in
+    /// `flowcontrol.Backoff`. A later failure of the key starts at the first delay.
     pub fn memory(&self) -> Duration {
         self.max.saturating_mul(2)
     }
@@ -42,7 +42,7 @@ impl RetryPolicy {
 pub struct TokenBucket {
     /// Time per token; zero is no limit.
     interval: Duration,
-    /// What may be taken at once from a full bucket.
+    /// The number of tokens in a full bucket.
     burst: u32,
     /// Waits longer than this are cut to it, so that a burst of failures cannot push retries into
     /// the far future.

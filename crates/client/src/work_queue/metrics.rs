@@ -1,4 +1,4 @@
-//! What a queue counts: [`QueueMetrics`], under client-go's names.
+//! The metrics of a queue: [`QueueMetrics`], under client-go's names.
 
 use std::fmt::Write as _;
 use std::time::Duration;
@@ -7,7 +7,7 @@ use std::time::Duration;
 /// them 100 s and 1,000 s, because reconciling can be slow.
 const BOUNDS_SECONDS: [f64; 12] = [1e-8, 1e-7, 1e-6, 1e-5, 1e-4, 1e-3, 1e-2, 1e-1, 1.0, 10.0, 100.0, 1_000.0];
 
-/// How durations are distributed.
+/// A histogram of durations.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Histogram {
     /// One per bound, and the last one for what is above all of them. Not cumulative.
@@ -26,7 +26,7 @@ impl Histogram {
         self.max = self.max.max(duration);
     }
 
-    /// How many were counted.
+    /// The number of counted durations.
     pub fn count(&self) -> u64 {
         self.buckets.iter().sum()
     }
@@ -84,11 +84,11 @@ pub struct QueueMetrics {
     pub queue_duration: Histogram,
     /// From handed out to done.
     pub work_duration: Histogram,
-    /// How long the keys in processing have been held, added up.
+    /// The total time for which the keys in processing have been held.
     pub unfinished_work: Duration,
-    /// How long the one that is held longest has been.
+    /// The longest time for which a key in processing has been held.
     pub longest_running: Duration,
-    /// How long the key that is ready longest has waited.
+    /// The longest time for which a ready key has waited.
     pub oldest_ready: Duration,
 }
 

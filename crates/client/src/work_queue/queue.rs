@@ -84,7 +84,7 @@ impl<K: Clone + Eq + Hash> WorkQueue<K> {
         self.change(|core, _| core.handle_forget(key));
     }
 
-    /// How often a key failed since it was forgotten.
+    /// The number of failures of a key since it was forgotten.
     pub fn failures(&self, key: &K) -> u32 {
         self.lock().failures(key)
     }
@@ -197,7 +197,7 @@ impl<K: Clone + Eq + Hash> WorkItem<K> {
         &self.taken.key
     }
 
-    /// How often it failed in a row before this time.
+    /// The number of failures in a row before this attempt.
     pub fn failures(&self) -> u32 {
         self.taken.failures
     }
@@ -207,7 +207,7 @@ impl<K: Clone + Eq + Hash> WorkItem<K> {
         self.taken.priority
     }
 
-    /// How long it was ready before it was handed out.
+    /// Time between becoming ready and being taken.
     pub fn waited(&self) -> Duration {
         self.taken.waited
     }

@@ -19,7 +19,7 @@ use std::time::{Duration, Instant};
 /// The group of a key, as a hash: keys of groups that collide share a turn, no more.
 pub(super) type Group = u64;
 
-/// Where a ready key stands.
+/// The position of a ready key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Place {
     pub(super) priority: i32,

@@ -64,7 +64,7 @@ enum Plant {
     TellTwice,
     /// Updates are told the wrong way around.
     Backwards,
-    /// What cannot be decoded is dropped.
+    /// Drops undecodable objects.
     DropUndecodable,
     /// Every event is decoded to look at it.
     DecodeTwice,
@@ -77,7 +77,7 @@ struct Happened {
     item: Item,
 }
 
-/// How the server treats a WatchList.
+/// The server's handling of a WatchList.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum InitialEvents {
     Known,
@@ -88,7 +88,7 @@ enum InitialEvents {
 struct Server {
     /// The state at every version; the last one is current.
     states: Vec<State>,
-    /// What led from each version to the next; `history[v]` made `states[v + 1]`.
+    /// The changes between versions; `history[v]` leads to `states[v + 1]`.
     history: Vec<Happened>,
     /// Watches from before this version are expired, and so are page tokens.
     window: u64,
@@ -125,7 +125,7 @@ impl Server {
     }
 }
 
-/// What is open between the two.
+/// The open exchange.
 #[derive(Debug)]
 enum Exchange {
     Idle,
@@ -142,17 +142,17 @@ struct World {
     by_parity: Index<Typed<u64>, u64>,
     /// Every state is expected to be told: the queue may not join them.
     every: bool,
-    /// How many deltas are applied when something happens; the rest waits.
+    /// The number of deltas that one step applies; the rest waits.
     pace: usize,
     plant: Plant,
     exchange: Exchange,
     now: Instant,
     random: u64,
-    /// How far behind the next answers may be.
+    /// The lag of the next responses.
     lag: u64,
-    /// How the next requests fail.
+    /// The failures of the next requests.
     failures: Vec<Problem>,
-    /// What a reader of the changes knows.
+    /// The knowledge of a reader of the changes.
     mirror: State,
     /// The newest version seen of each name, deletes included.
     newest: BTreeMap<String, u64>,

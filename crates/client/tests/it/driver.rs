@@ -30,7 +30,7 @@ fn copy(snapshot: &Snapshot) -> State {
 struct World {
     server: Fake,
     reflection: Reflection<Fake>,
-    /// What the changes lead to.
+    /// The state that results from the changes.
     mirror: State,
     synced: bool,
 }
@@ -48,7 +48,7 @@ impl World {
         self.server.keys().into_iter().filter_map(at).collect()
     }
 
-    /// What readers see is a state of the server, the one that its version names.
+    /// Readers see a state of the server, the one of its version.
     fn check_store(&self) {
         let snapshot = self.reflection.store().snapshot();
         if !snapshot.is_synced() {

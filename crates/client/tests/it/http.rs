@@ -231,7 +231,7 @@ async fn watch_survives_server_restart_over_http_1() {
 }
 
 #[tokio::test]
-async fn what_does_not_work_says_why() {
+async fn failed_connection_names_its_reason() {
     let certified = certify(&[b"h2"]);
     let pods = Pods::new();
     let (address, serving) = pods.serve("127.0.0.1:0".parse().unwrap(), certified.acceptor.clone()).await;

@@ -1,5 +1,5 @@
-//! Shared informers over a server that fails as it is told to, on a clock that only moves when
-//! everybody waits.
+//! Shared informers over a server with scripted failures, on a clock that advances only when all
+//! tasks wait.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -46,7 +46,7 @@ fn show<S: Stored>(event: &Event<S>) -> String {
     }
 }
 
-/// What a handler was told.
+/// The events of a handler.
 type Told = Arc<Mutex<Vec<String>>>;
 
 fn record<S: Stored>(

@@ -1,5 +1,5 @@
-//! What is between a client and its server: proxies, machines that stop forwarding, connections that
-//! are full, compressed answers, and credentials that change.
+//! The path between a client and its server: proxies, black holes, full connections, compressed
+//! responses, and changing credentials.
 
 use std::convert::Infallible;
 use std::net::SocketAddr;
@@ -30,7 +30,7 @@ const PATIENCE: Duration = Duration::from_secs(30);
 
 type Body = UnsyncBoxBody<Bytes, Infallible>;
 
-/// What a server knows of a request: it, and how many client certificates came with it.
+/// A received request, and the number of its client certificates.
 type Answer = dyn Fn(&Request<Incoming>, usize) -> Response<Body> + Send + Sync;
 
 fn json(text: impl Into<Bytes>) -> Response<Body> {

@@ -1,5 +1,5 @@
-//! The shell: what [`Reflection`] makes of a scripted server, on a clock that only moves when
-//! everybody waits.
+//! Tests of [`Reflection`] against a scripted server, on a clock that advances only when all tasks
+//! wait.
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -17,7 +17,7 @@ use listwatch_client::{
 use listwatch_meta::{ListOptions, Status};
 use listwatch_wire::{EventKind, ListMeta, print_list_options};
 
-/// What the server does next. A watch hands out its batches and then ends as it says.
+/// The server's next action. A watch delivers its batches and then ends as specified.
 enum Answer {
     List(Vec<RawObject>, &'static str),
     Watch(Vec<Vec<WatchedEvent>>, End),

@@ -13,7 +13,7 @@ use listwatch_client::reflector::{
 use listwatch_meta::Status;
 use listwatch_wire::{EventKind, ListMeta, Metadata, print_list_options};
 
-/// What every watch request carries, with a random number of 0.
+/// The parameters of every watch request, with a random number of 0.
 const WATCH: &str = "WATCH watch=true&allowWatchBookmarks=true";
 
 struct Talk {

@@ -14,10 +14,10 @@ use listwatch_client::{Json, Object, ReflectorConfig, Stored};
 use serde::Deserialize;
 use tokio::time::Instant;
 
-/// How long a handler in these tests may hold up the others.
+/// Patience of the informer with a stuck handler in these tests.
 const PATIENCE: Duration = Duration::from_secs(5);
 
-/// What waiting in steps of a millisecond may add, for all changes of a test together.
+/// Allowance for waits in steps of a millisecond, for all changes of a test together.
 const SLACK: Duration = Duration::from_millis(500);
 
 fn config() -> InformerConfig {
@@ -101,7 +101,7 @@ async fn six_stuck_handlers_delay_others_by_one_patience() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn handlers_that_get_stuck_one_after_the_other_delay_others_by_one_patience() {
+async fn successively_stuck_handlers_delay_others_by_one_patience() {
     check_delay(&[1, 2, 4, 8, 16, 32]).await;
 }
 
@@ -151,7 +151,7 @@ async fn stop_does_not_wait_behind_commands_that_a_stuck_handler_defers() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn handler_that_takes_within_its_patience_is_waited_for_beside_a_stuck_one() {
+async fn slow_handler_is_awaited_beside_a_stuck_one() {
     let server = Fake::new();
     let informer = started(&server).await;
     let _stuck = stuck(&informer, 1, PATIENCE).await;
@@ -175,7 +175,7 @@ async fn handler_that_takes_within_its_patience_is_waited_for_beside_a_stuck_one
 }
 
 #[tokio::test(start_paused = true)]
-async fn stuck_handler_is_told_the_latest_state_once_it_goes_on() {
+async fn stuck_handler_receives_the_latest_state_when_it_continues() {
     let server = Fake::new();
     let informer = started(&server).await;
     let mut stuck = stuck(&informer, 4, PATIENCE).await;
@@ -244,7 +244,7 @@ async fn check_stop(note: bool) {
 }
 
 #[tokio::test(start_paused = true)]
-async fn stop_hands_out_everything_that_was_read() {
+async fn stop_delivers_everything_that_was_read() {
     check_stop(false).await;
     check_stop(true).await;
 }

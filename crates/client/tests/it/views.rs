@@ -20,7 +20,7 @@ use proptest::prelude::*;
 
 type Item = Typed<u64>;
 
-/// How many names there are.
+/// The number of names.
 const NAMES: u8 = 7;
 
 const PERIOD: Duration = Duration::from_secs(10);
@@ -38,7 +38,7 @@ struct Handler {
     newest: BTreeMap<ObjectKey, u64>,
     /// Changes of the batch that it has not taken, for a policy that blocks.
     rest: Vec<Change<Item>>,
-    /// What it must be told one by one: versions, from when it had seen the beginning.
+    /// The required events: versions since the handler's first event.
     owed: Vec<u64>,
     told: Vec<u64>,
     /// It was always waited for since it had seen the beginning.

@@ -1,4 +1,5 @@
-//! The worker over a part whose notices are made by hand, for what no [`Reflection`] says today.
+//! Tests of the worker with a part whose notices are made by hand, for cases that [`Reflection`]
+//! does not produce.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -103,7 +104,7 @@ async fn next(slot: &Slot<Item>) -> String {
     }
 }
 
-/// What a test holds of an informer: a handler, the commands, and what handles share.
+/// The objects of a test: a handler, the commands, and the state shared with handles.
 type Started = (Arc<Slot<Item>>, CommandSender<Item>, Arc<Shared<Item>>);
 
 /// A merged informer over one part, and a handler with room for one change.

@@ -1,5 +1,5 @@
-//! A server in a few lines for tests of what is above [`ListWatch`]: it keeps a state and its
-//! history, lists and watches (also with initial events), and fails as it is told to.
+//! A fake server for tests above [`ListWatch`]: it keeps a state and its history, serves lists and
+//! watches (also with initial events), and fails on request.
 #![allow(dead_code, reason = "each test program uses a part of it")]
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -47,8 +47,8 @@ struct State {
     /// Whole states so far, from lists or through watches.
     whole_states: u64,
     watches: u64,
-    /// How many versions the state of a WatchList is behind; what happened since follows it, before
-    /// the end marker.
+    /// Versions by which the state of a WatchList is behind; the later changes follow before the
+    /// end marker.
     lag: u64,
     /// Batches that were taken from watches.
     taken: u64,
@@ -148,7 +148,7 @@ impl Fake {
         self.with(|state| state.frozen += 1);
     }
 
-    /// How often a whole state was asked for.
+    /// The number of requests for a whole state.
     pub(crate) fn whole_states(&self) -> u64 {
         self.with(|state| state.whole_states)
     }
@@ -177,7 +177,7 @@ impl Fake {
         self.with(|state| state.taken)
     }
 
-    /// What there is: keys with uids and versions.
+    /// The current objects: keys with uids and versions.
     pub(crate) fn objects(&self) -> BTreeMap<String, (String, String)> {
         self.with(|state| {
             let of = |object: &RawObject| {
