@@ -17,7 +17,7 @@ pub(crate) const HELP: &str = "\
 Runs `cargo xtask test`, and besides: format, house rules, clippy, dependencies (`cargo xtask help deny`),
 benches and examples, the random tests from a second seed, docs, `cargo package` of every published crate, and
 the instructions of the hot paths against their baseline (`cargo xtask bench counts --help`). A table at the
-end says how long each step took. From an empty target folder on two cores it takes about 25 minutes.
+end says how long each step took.
 
 The second seed comes from the commit and is printed. A rerun of a commit explores the same cases, the next
 commit others.

