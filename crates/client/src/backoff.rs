@@ -1,15 +1,15 @@
 //! Delays between retries: [`BackoffPolicy`] and [`Backoff`].
 //!
 //! The delays are client-go's: 0.8 s, doubled up to 30 s, plus a random part of up to the delay
-//! itself, so that clients that lost the same server do not come back together. Two differences
-//! from client-go and kube-rs are on purpose. A backoff is reset by whoever sees real progress,
-//! never by time that passed or by an answer that helped nobody: one starts again at 0.8 s every
-//! two minutes of a steady outage, the other after every half-successful attempt. And a server's
+//! itself, so that clients of a failed server do not all return at once. Two differences from
+//! client-go and kube-rs are intentional. First, only real progress resets a backoff. client-go
+//! starts again at 0.8 s every two minutes of a steady outage, kube-rs after every partly successful
+//! attempt. Second, a server's
 //! `Retry-After` is a lower bound.
 
 use std::time::Duration;
 
-/// The longest `Retry-After` that is obeyed; a server that asks for more is asked again sooner.
+/// The longest accepted `Retry-After`; longer ones are reduced to it.
 pub const RETRY_AFTER_LIMIT: Duration = Duration::from_secs(300);
 
 /// The shape of a backoff.
@@ -21,7 +21,7 @@ pub struct BackoffPolicy {
     pub cap: Duration,
     /// The factor between two delays; at least 1.
     pub factor: f64,
-    /// The random part, as a fraction of the delay; 0 is none.
+    /// The random part, as a fraction of the delay; 0 for none.
     pub jitter: f64,
 }
 
@@ -31,7 +31,7 @@ impl Default for BackoffPolicy {
     }
 }
 
-/// A backoff in use. Pure: the random number comes in, the delay goes out.
+/// A running backoff. Pure: the caller passes the random number and receives the delay.
 #[derive(Clone, Debug)]
 pub struct Backoff {
     policy: BackoffPolicy,
@@ -44,7 +44,7 @@ impl Backoff {
         Backoff { policy, attempt: 0 }
     }
 
-    /// The next delay. `random` is uniform in `[0, 1)`; `retry_after` is what the server asked for.
+    /// The next delay. `random` is uniform in `[0, 1)`; `retry_after` is the server's value.
     pub fn next_delay(&mut self, random: f64, retry_after: Option<Duration>) -> Duration {
         let BackoffPolicy { initial, cap, factor, jitter } = self.policy;
         let exponent = i32::try_from(self.attempt).unwrap_or(i32::MAX);
@@ -61,7 +61,7 @@ impl Backoff {
         self.attempt = 0;
     }
 
-    /// Delays handed out since the last reset.
+    /// The number of delays since the last reset.
     pub fn attempts(&self) -> u32 {
         self.attempt
     }

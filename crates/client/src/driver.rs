@@ -39,23 +39,23 @@ pub enum Notice<S: Stored = Object> {
     /// Changes of the store, in order, which readers see already. Never empty. Changes that arrived
     /// together are in one notice; after a list, all differences are.
     Changes(Vec<Change<S>>),
-    /// A whole state is in the store; the notice of its changes came before. After the first one the
-    /// copy is synced.
+    /// A whole state is in the store; the notice of its changes precedes this. After the first one
+    /// the copy is synced.
     Synced,
     /// The reflector changed its state.
     State(ReflectorState),
-    /// Something went wrong. The next states show how the reflector goes on.
+    /// A problem occurred. The following states show the reflector's reaction.
     Problem(Problem),
     /// An object was skipped.
     Skipped {
         /// The reason.
         reason: SkipReason,
-        /// Which one, as far as it can be told.
+        /// The object, as far as known.
         key: ObjectKey,
     },
-    /// An object could not be decoded. The store keeps its last good state, and the rest goes on;
-    /// [`Snapshot::quarantined`](crate::Snapshot::quarantined) knows it until a good version
-    /// comes, or its deletion.
+    /// An object could not be decoded. The store keeps its last decodable state and other objects
+    /// are unaffected. [`Snapshot::quarantined`](crate::Snapshot::quarantined) lists it until a
+    /// decodable version or its deletion arrives.
     Quarantined {
         /// Which one.
         key: ObjectKey,
@@ -221,7 +221,7 @@ impl<L: ListWatch, D: Decode> Reflection<L, D> {
         self.tell();
     }
 
-    /// Everything that would be told without asking the network for more.
+    /// Returns everything that is available without reading from the network.
     pub(crate) fn take_notices(&mut self) -> Vec<NoticeWithState<D::Stored>> {
         let notices = std::mem::take(&mut self.notices);
         if let Some((_, snapshot)) = notices.back() {
@@ -425,14 +425,14 @@ impl<L: ListWatch, D: Decode> Reflection<L, D> {
         }
     }
 
-    /// Brings what is queued into the store.
+    /// Applies the queue to the store.
     fn drain_all(&mut self) {
         while !self.fifo.is_empty() {
             self.drain(APPLY_BATCH);
         }
     }
 
-    /// Brings one batch into the store, shows it to the readers, and tells what it changed.
+    /// Applies one batch to the store, publishes it, and reports its changes.
     fn drain(&mut self, max: usize) {
         let mut changes = Vec::new();
         for delta in self.fifo.pop_batch(self.indexer.current(), max) {

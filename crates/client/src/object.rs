@@ -1,9 +1,8 @@
 //! Objects as a client holds them: [`RawObject`] as received, [`Object`] as kept, [`ObjectKey`].
 //!
-//! Neither is parsed. A received object is a slice of the network buffer it came in; keeping it
-//! would keep the whole buffer, so an [`Object`] is a copy of exactly its own bytes. The copy is
-//! also where a list item of a built-in resource gets back the `kind` and `apiVersion` that the
-//! server leaves out there.
+//! Neither is parsed. A received object is a slice of the network buffer, and keeping it would keep
+//! the whole buffer; so an [`Object`] is a copy of exactly its own bytes. The copy also restores
+//! the `kind` and `apiVersion` that the server omits from list items of built-in resources.
 
 use std::borrow::{Borrow, Cow};
 use std::cmp::Ordering;
@@ -106,7 +105,7 @@ impl fmt::Display for ObjectKey {
     }
 }
 
-/// An object as it was received: bytes of a larger buffer, and where its metadata stands in them.
+/// An object as received: bytes of a larger buffer, with the positions of its metadata.
 #[derive(Clone, Debug)]
 pub struct RawObject {
     bytes: Bytes,
@@ -204,7 +203,8 @@ impl Object {
         self.0.key.name()
     }
 
-    /// `metadata.uid`: the incarnation. A name that comes back with another uid is another object.
+    /// The value of `metadata.uid`, which identifies the incarnation. Equal names with different
+    /// uids are different objects.
     pub fn uid(&self) -> Cow<'_, str> {
         self.0.spans.uid(&self.0.bytes)
     }
@@ -231,8 +231,8 @@ impl fmt::Debug for Object {
     }
 }
 
-/// Which of two resource versions is newer, where that can be told: Kubernetes lets clients of one
-/// resource compare them as integers (KEP-5504). `None` when one of them is no number.
+/// Compares two resource versions: Kubernetes lets clients of one resource compare them as integers
+/// (KEP-5504). `None` when one of them is not a number.
 pub fn compare_versions(a: &str, b: &str) -> Option<Ordering> {
     let number = |text: &str| text.bytes().all(|b| b.is_ascii_digit()).then(|| text.parse::<u64>().ok()).flatten();
     Some(number(a)?.cmp(&number(b)?))

@@ -21,7 +21,7 @@ pub struct Pager {
     first: ListOptions,
     /// The token of the next page; empty at the start.
     token: String,
-    /// Number of the page that is asked for, from 1.
+    /// The number of the requested page, from 1.
     page: u32,
     /// The version of the first page.
     version: String,
@@ -80,8 +80,8 @@ impl Pager {
         Page::More(self.options())
     }
 
-    /// The same list in one piece, after a later page expired; `None` while nothing but the first
-    /// page was asked for.
+    /// The same list in one piece, after a later page expired; `None` if only the first page was
+    /// requested.
     pub(crate) fn whole_list(&self) -> Option<Pager> {
         (self.page > 1).then(|| Pager {
             first: ListOptions { limit: 0, resource_version_match: String::new(), ..self.first.clone() },
@@ -97,7 +97,7 @@ impl Pager {
         self.page = 1;
     }
 
-    /// Number of the page that is asked for, from 1.
+    /// The number of the requested page, from 1.
     pub fn page(&self) -> u32 {
         self.page
     }
@@ -112,7 +112,7 @@ impl Pager {
         self.first.resource_version.is_empty()
     }
 
-    /// True when the list asks for whatever is at hand.
+    /// True when the list requests any state, however old.
     pub(crate) fn asked_for_any(&self) -> bool {
         self.first.resource_version.as_str() == "0"
     }

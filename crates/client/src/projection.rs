@@ -67,8 +67,8 @@ impl Projection {
         projection
     }
 
-    /// Keeps the metadata without `managedFields`: what a garbage collector or an index by label
-    /// reads. A server that is asked for `PartialObjectMetadata` leaves out the rest by itself.
+    /// Keeps the metadata without `managedFields`, as a garbage collector or an index by label
+    /// needs. A server returns only this for requests of `PartialObjectMetadata`.
     pub fn metadata() -> Self {
         Projection::keep(["metadata"]).without(["metadata.managedFields"])
     }
@@ -143,7 +143,7 @@ fn object(json: &[u8], node: &Node, keep: bool, out: &mut Vec<u8>) -> Result<(),
     result
 }
 
-/// Writes what is kept of a value; false when nothing is.
+/// Writes the kept part of a value; false when nothing is kept.
 fn member(value: &[u8], node: &Node, inherited: bool, out: &mut Vec<u8>) -> Result<bool, Malformed> {
     let keep = node.keep.unwrap_or(inherited);
     match value.first() {

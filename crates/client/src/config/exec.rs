@@ -1,9 +1,9 @@
 //! Credentials from a program: kubeconfig's `exec`, as `client.authentication.k8s.io` `v1` and
 //! `v1beta1` define it. [`ExecPlugin`] describes the program, [`ExecPlugin::run`] runs it.
 //!
-//! What a stranger's program may do here is bounded: its output by [`OUTPUT_LIMIT_BYTES`], its time
-//! by [`RUN_LIMIT`] (or [`INTERACTIVE_LIMIT`] when it may ask the user something). When it fails,
-//! the message says what it said, and how to install it if it is not there.
+//! The program's resources are bounded: its output by [`OUTPUT_LIMIT_BYTES`], its time by
+//! [`RUN_LIMIT`] (or [`INTERACTIVE_LIMIT`] if it may interact with the user). A failure's message
+//! contains the program's error output, and the install hint if the program is missing.
 
 use std::fmt;
 use std::io::IsTerminal as _;
@@ -40,7 +40,7 @@ pub enum InteractiveMode {
     Never,
     /// It asks if there is a terminal.
     IfAvailable,
-    /// It has to ask; without a terminal it fails before it is run.
+    /// The plugin requires interaction; without a terminal it fails before it is run.
     Always,
 }
 
@@ -71,7 +71,7 @@ impl ExecVersion {
 /// A program that hands out credentials.
 #[derive(Clone)]
 pub struct ExecPlugin {
-    /// The program: a path, or a name that is looked for in PATH.
+    /// The program: a path, or a name that is searched in PATH.
     pub command: PathBuf,
     /// Its arguments.
     pub args: Vec<String>,
@@ -83,8 +83,7 @@ pub struct ExecPlugin {
     pub interactive: InteractiveMode,
     /// A hint for users who do not have the program.
     pub install_hint: String,
-    /// The cluster as the program is told about it, as JSON; `None` when it is not
-    /// (`provideClusterInfo: false`).
+    /// The cluster information for the program, as JSON; `None` without `provideClusterInfo`.
     pub cluster: Option<serde_json::Value>,
 }
 
@@ -138,7 +137,7 @@ pub enum ExecError {
         /// The error of the system.
         source: Cause,
     },
-    /// It wants to ask the user something, and there is no terminal.
+    /// The plugin requires interaction, and there is no terminal.
     #[error("the credential plugin {} has to ask the user something, and standard input is no terminal", command.display())]
     NoTerminal {
         /// The program.
@@ -152,14 +151,14 @@ pub enum ExecError {
         /// The time limit.
         limit: Duration,
     },
-    /// It ended with an error.
+    /// The program ended with an error.
     #[error("the credential plugin {} failed ({code}){}", command.display(), after(said))]
     Failed {
         /// The program.
         command: PathBuf,
         /// Its exit code or signal.
         code: String,
-        /// The end of what it wrote on standard error, if that did not go to the user's terminal.
+        /// The end of its standard error, unless that went to the user's terminal.
         said: String,
     },
     /// The plugin's output is not a credential.

@@ -14,8 +14,8 @@ use crate::transport::{ProxyUrl, TransportOptions};
 #[cfg(feature = "exec")]
 const EXEC_EXTENSION: &str = "client.authentication.k8s.io/exec";
 
-/// One or several kubeconfig files, merged: of a name that stands twice the first one counts, and
-/// so does the first current context.
+/// One or several kubeconfig files, merged: the first of several entries with one name counts, and
+/// the first current context.
 #[derive(Debug, Default)]
 pub struct Kubeconfig {
     clusters: Vec<(String, Cluster, PathBuf)>,
@@ -221,8 +221,8 @@ impl Kubeconfig {
     /// The configuration of a context; `None` is the current one.
     ///
     /// # Errors
-    /// [`ConfigError`] when a name leads nowhere, a file is missing, or the context asks for what
-    /// this client cannot do.
+    /// [`ConfigError`] when a referenced name or file is missing, or when the context requires an
+    /// unsupported feature.
     pub fn config(&self, context: Option<&str>) -> Result<Config, ConfigError> {
         let unknown =
             |what, name: &str, known: Vec<String>| ConfigError::Unknown { what, name: name.to_owned(), known };
@@ -279,8 +279,7 @@ impl Kubeconfig {
 
 #[cfg(feature = "exec")]
 impl Cluster {
-    /// This cluster as an exec plugin is told about it. Files are read: a plugin gets what is in
-    /// them.
+    /// The cluster information for an exec plugin, with the contents of referenced files.
     fn for_plugin(&self, folder: &Path) -> Result<serde_json::Value, ConfigError> {
         let authority = pem(
             self.certificate_authority_data.as_deref(),

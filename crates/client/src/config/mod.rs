@@ -1,8 +1,8 @@
 //! The address and credentials of a server: [`Config`], from a kubeconfig or from inside a cluster.
 //!
-//! The parsing is our own, of the few members that matter here: a whole client library would bring
-//! its HTTP stack along. What is not supported (the auth providers that client-go dropped as well,
-//! proxies behind TLS) is refused with a message, never passed over.
+//! This module parses the relevant members itself, because a client library would add its own HTTP
+//! stack. Unsupported features (auth providers that client-go also dropped, proxies behind TLS) are
+//! rejected with a message, never ignored.
 
 mod certificate;
 #[cfg(feature = "exec")]
@@ -41,7 +41,7 @@ pub struct Config {
     pub tls: TlsOptions,
     /// The authentication of requests.
     pub auth: Auth,
-    /// The namespace that is meant where none is named.
+    /// The default namespace.
     pub namespace: String,
     /// The connection options.
     pub transport: TransportOptions,
@@ -74,7 +74,7 @@ impl Config {
 pub struct TlsOptions {
     /// The authorities that may have signed the server's certificate; empty: the system's.
     pub authorities: Vec<Certificate>,
-    /// Accept any certificate. The connection is encrypted to whoever answers.
+    /// Accept any certificate. The server's identity is not verified.
     pub insecure_skip_verify: bool,
     /// The name the server's certificate must carry, if not the host of the URL.
     pub server_name: Option<String>,
@@ -91,11 +91,11 @@ pub enum Auth {
     None,
     /// `Authorization: Bearer …`.
     Token(String),
-    /// As [`Auth::Token`], from a file that is read again every minute, and when the server refuses
-    /// the token: service account tokens rotate.
+    /// As [`Auth::Token`], from a file that is read again every minute, and when the server rejects
+    /// the token, because service account tokens rotate.
     TokenFile(PathBuf),
-    /// A program hands out tokens, client certificates, or both. It is run when the first request is
-    /// sent, when what it handed out is about to expire, and when the server refuses it.
+    /// A program provides tokens, client certificates, or both. It is run for the first request,
+    /// before its credentials expire, and when the server rejects them.
     #[cfg(feature = "exec")]
     Exec(Box<ExecPlugin>),
     /// `Authorization: Basic …`.
@@ -159,7 +159,7 @@ pub enum ConfigError {
         /// The paths that were searched.
         tried: PathBuf,
     },
-    /// The kubeconfig asks for something this client cannot do.
+    /// The kubeconfig requires an unsupported feature.
     #[error("{what} is not supported by this client{advice}")]
     Unsupported {
         /// The unsupported feature.
@@ -185,7 +185,7 @@ impl ConfigError {
         ConfigError::Invalid { what: what.into(), why: why.to_string(), source: None }
     }
 
-    /// The same with the error behind it; only [`ConfigError::Invalid`] takes one.
+    /// The same error with its cause; only [`ConfigError::Invalid`] has one.
     pub(crate) fn caused_by(mut self, error: impl Into<BoxError>) -> Self {
         if let ConfigError::Invalid { source, .. } = &mut self {
             *source = Some(error.into());

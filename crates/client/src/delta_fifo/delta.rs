@@ -19,19 +19,19 @@ pub enum Delta<S: Stored = Object> {
     Delete {
         /// Which one.
         key: ObjectKey,
-        /// Its state at the deletion, if the watch told and it could be decoded.
+        /// Its state at the deletion, if the watch sent one and it could be decoded.
         last: Option<S>,
     },
-    /// The object's newest version could not be decoded; the store goes on with the last good one.
+    /// The object's newest version could not be decoded; the store keeps the last decodable one.
     Quarantine {
         /// Which one.
         key: ObjectKey,
         /// The reason.
         entry: Arc<Quarantined>,
     },
-    /// Nothing changed; the object is told again because a resync was asked for.
+    /// The object is unchanged and reported because of a resync.
     Sync(S),
-    /// Everything up to this version was told.
+    /// Everything up to this version was reported.
     Version(String),
     /// A whole state, found by listing.
     Replace(Replacement<S>),
@@ -54,10 +54,10 @@ pub struct Replacement<S: Stored> {
     pub(crate) before: OrdMap<ObjectKey, S>,
     pub(crate) after: OrdMap<ObjectKey, S>,
     pub(crate) quarantine: OrdMap<ObjectKey, Arc<Quarantined>>,
-    /// In key order: what is in `before` alone.
+    /// The objects only in `before`, in key order.
     pub(crate) vanished: Vec<ObjectKey>,
-    /// In key order: what is in `after` with another state than in `before`, or alone. `None` is
-    /// everything in `after`.
+    /// The objects only in `after`, or with another state than in `before`, in key order. `None`
+    /// means all of `after`.
     pub(crate) upserted: Option<Vec<ObjectKey>>,
     pub(crate) version: String,
 }

@@ -8,9 +8,10 @@
 //!                           quarantine       = the store, with what is queued on top
 //! ```
 //!
-//! Pure: it owns no lock, task or clock. The store's state comes in with each call.
+//! The queue is pure: it owns no lock, task or clock. The caller passes the store's state to each
+//! call.
 //!
-//! - **Order.** Deltas leave in the order in which they came, across objects.
+//! - **Order.** Deltas leave the queue in the order of their arrival, across objects.
 //! - **Once.** A version of an object is decoded (and transformed) exactly once. A version that the store
 //!   or the queue holds already is recognized by uid and version before it is decoded. An unchanged object
 //!   of a relist costs one look-up, keeps its allocation, and causes no change.
@@ -87,8 +88,8 @@ pub struct FifoConfig {
     pub bytes_max: usize,
     /// The handling of several states of one object.
     pub compaction: Compaction,
-    /// A batch holds no object twice: each state that is told can be found in the store at that
-    /// time. Without it a handler may see in the store the effect of later deltas of its batch.
+    /// A batch has each object at most once, so each reported state is in the store at that time.
+    /// Otherwise a handler may see the effect of later deltas of its batch in the store.
     pub distinct_keys: bool,
 }
 
@@ -103,7 +104,7 @@ impl Default for FifoConfig {
 pub enum Pushed {
     /// It is queued, or part of the state that is collected.
     Queued,
-    /// It is known already, or what was deleted never was.
+    /// The version is already known, or the deleted object is unknown.
     Unchanged,
     /// Something newer is known of this object.
     Stale,
@@ -135,7 +136,7 @@ pub struct DeltaFifo<D: Decode> {
     /// The quarantined objects at the end of the queue.
     quarantine: OrdMap<ObjectKey, Arc<Quarantined>>,
     quarantine_bytes: usize,
-    /// A resync goes on behind this key.
+    /// The key behind which a resync continues.
     resync: Option<Option<ObjectKey>>,
     /// Room to spell a key in.
     text: String,
@@ -164,9 +165,9 @@ impl<S: Stored> Default for Layer<S> {
 struct Tail<S> {
     /// Its state; `None` when it is gone.
     latest: Option<S>,
-    /// The version at which it went, or the newest that could not be decoded.
+    /// The version of the deletion, or the newest version that could not be decoded.
     floor: Option<Box<str>>,
-    /// The slot of `latest`, and whether the consumer knows the object when it comes there.
+    /// The slot of `latest`, and whether the consumer knows the object at that point.
     upsert: Option<(u64, bool)>,
     /// Deltas of this key that are queued or being applied.
     deltas: usize,
@@ -214,7 +215,7 @@ impl<D: Decode> DeltaFifo<D> {
         self.len
     }
 
-    /// True when nothing waits. A resync may still have something to tell.
+    /// True when no delta waits. A resync may still be in progress.
     pub fn is_empty(&self) -> bool {
         self.len == 0
     }
@@ -224,16 +225,16 @@ impl<D: Decode> DeltaFifo<D> {
         self.bytes
     }
 
-    /// False when the producer is to wait until the consumer has caught up. What is pushed all the
-    /// same is taken.
+    /// False when the producer should wait until the consumer has caught up. Deltas pushed
+    /// nevertheless are accepted.
     pub fn has_room(&self) -> bool {
         self.bytes < self.config.bytes_max
     }
 
     // ===== the producer: live events =====
 
-    /// Takes in a watch event. `known` is the store's state: see the [module](self) for how far it
-    /// has to be.
+    /// Pushes a watch event. `known` is the store's state; the [module](self) says how current it
+    /// must be.
     pub fn push(&mut self, known: &Snapshot<D::Stored>, change: EventChange, raw: &RawObject) -> Pushed {
         let metadata = raw.metadata();
         let older_than =
@@ -314,21 +315,21 @@ impl<D: Decode> DeltaFifo<D> {
 
     // ===== the producer: asking again =====
 
-    /// Every object is to be told once more, behind what is queued. They are told in key order, as
-    /// they are when their turn comes, and only while nothing else waits; one that changes
-    /// meanwhile is told with its change and not with an old state. A resync that is under way
-    /// begins again.
+    /// Starts a resync, which reports every object once more behind the queued deltas. Objects are
+    /// reported in key order, with their state at that time, and only while no delta waits. An
+    /// object that changes meanwhile is reported with its change instead. A running resync starts
+    /// again.
     pub fn resync(&mut self) {
         self.resync = Some(None);
     }
 
-    /// True while a resync has objects to tell.
+    /// True while a resync has objects to report.
     pub(crate) fn is_resyncing(&self) -> bool {
         self.resync.is_some()
     }
 
-    /// Decodes the objects in quarantine once more, where their bytes were kept: after a transform
-    /// that depends on something else may have got what it needs. Returns how many were released.
+    /// Decodes quarantined objects again if their bytes were kept, for transforms that depend on
+    /// other state. Returns the number of released objects.
     pub(crate) fn retry_quarantined(&mut self, known: &Snapshot<D::Stored>) -> usize {
         let waiting: Vec<_> = self.quarantine.iter().map(|(key, entry)| (key.clone(), entry.clone())).collect();
         let mut released = 0;
@@ -346,8 +347,8 @@ impl<D: Decode> DeltaFifo<D> {
 
     // ===== the consumer =====
 
-    /// The next deltas, at most `max` of them, in order; empty when nothing waits. A whole state
-    /// is a batch of its own. Says that the batch before was applied, and is shown by `known`.
+    /// The next deltas, at most `max`, in order; empty when none waits. A whole state is a separate
+    /// batch. The call confirms that the previous batch was applied and is part of `known`.
     pub fn pop_batch(&mut self, known: &Snapshot<D::Stored>, max: usize) -> Vec<Delta<D::Stored>> {
         self.finish_batch();
         self.batch += 1;
@@ -470,8 +471,8 @@ impl<D: Decode> DeltaFifo<D> {
         (position, tail)
     }
 
-    /// `held` is what is known of the object at the end of the queue; `was_set_aside` that its key
-    /// was in quarantine there.
+    /// `held` is the object's state at the end of the queue; `was_set_aside` tells whether its key
+    /// was quarantined there.
     fn push_upsert(&mut self, held: Option<&D::Stored>, was_set_aside: bool, object: D::Stored) {
         let key = object.key().clone();
         // Where a newer state takes the place of a queued one, the consumer knows what it knew
@@ -507,8 +508,8 @@ impl<D: Decode> DeltaFifo<D> {
         tail.floor = Some(version.into());
     }
 
-    /// Takes the queued state of an object out of the queue, if the policy is to keep only the
-    /// newest one and it was not handed out; says whether the consumer knows the object there.
+    /// Removes the queued state of an object, if the policy keeps only the newest one and it was
+    /// not taken. Returns whether the consumer knows the object there.
     fn take_out(&mut self, key: &ObjectKey) -> Option<bool> {
         if self.config.compaction == Compaction::KeepEvery {
             return None;

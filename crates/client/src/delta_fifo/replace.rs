@@ -1,9 +1,9 @@
 //! A whole state, collected beside the one in use and compared with it: the relist half of
 //! [`DeltaFifo`].
 //!
-//! Objects that did not change are found by uid and version, marked, and dropped as they come, so
-//! collecting a state that is known already costs one pointer for each object. What changed is put
-//! into a copy of the state that shares everything else with it.
+//! Unchanged objects are found by uid and version, marked, and dropped on arrival, so collecting a
+//! known state costs one pointer per object. Changed objects are inserted into a copy that shares
+//! everything else.
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -23,8 +23,8 @@ pub(super) struct Collecting<S: Stored> {
     before: OrdMap<ObjectKey, S>,
     /// The same with what changed.
     after: OrdMap<ObjectKey, S>,
-    /// The objects of `before` that came, or whose name came, by the address of their key: `before`
-    /// keeps them alive, so an address is one key's for as long as this lives.
+    /// The arrived objects of `before`, or those whose name arrived, by the address of their key.
+    /// `before` keeps the keys alive, so an address belongs to one key.
     came: HashSet<usize>,
     /// The keys that differ, perhaps. Not kept where `before` is empty: then all do.
     touched: Vec<ObjectKey>,
@@ -47,8 +47,8 @@ impl<S: Stored> Collecting<S> {
 }
 
 impl<D: Decode> DeltaFifo<D> {
-    /// Begins to collect a whole state; what was collected before is dropped. The state in use is
-    /// not touched. Nothing may be pushed before [`DeltaFifo::commit_replace`] or
+    /// Begins to collect a whole state; an earlier collection is dropped. The current state is
+    /// unaffected. Nothing may be pushed before [`DeltaFifo::commit_replace`] or
     /// [`DeltaFifo::discard_replace`].
     pub fn begin_replace(&mut self, known: &Snapshot<D::Stored>) {
         let before = self.state(known);
@@ -62,7 +62,7 @@ impl<D: Decode> DeltaFifo<D> {
         });
     }
 
-    /// Drops what was collected.
+    /// Drops the collected state.
     pub fn discard_replace(&mut self) {
         self.collecting = None;
     }
@@ -157,8 +157,8 @@ impl<D: Decode> DeltaFifo<D> {
         }
     }
 
-    /// Queues the collected state, behind what is queued already, as its difference from the state
-    /// at the end of the queue. False when none was collected.
+    /// Queues the collected state as its difference from the state at the end of the queue. False
+    /// when none was collected.
     pub fn commit_replace(&mut self, version: &str) -> bool {
         let Some(collecting) = self.collecting.take() else { return false };
         let Collecting { before, mut after, came, mut touched, quarantine, quarantine_bytes } = collecting;

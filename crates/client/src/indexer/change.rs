@@ -12,8 +12,8 @@ pub enum Origin {
     Live,
     /// The difference found by listing again after a gap; states in between were not seen.
     Relist,
-    /// Nothing changed: the state is told again because somebody asked for it. Always
-    /// [`Change::Updated`], with `old` and `new` the same.
+    /// The object is unchanged and reported on request. Always [`Change::Updated`] with equal `old`
+    /// and `new`.
     Resync,
 }
 

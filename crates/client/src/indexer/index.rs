@@ -1,8 +1,8 @@
 //! Secondary indexes: from a value to the objects that have it.
 //!
-//! An index is one persistent ordered set of (value, key): a snapshot of it costs a pointer, an
-//! object with several values stands in it several times, and an update that leaves its values
-//! alone costs the index nothing. Equal values share one allocation.
+//! An index is one persistent ordered set of (value, key). A snapshot of it costs a pointer, an
+//! object with several values has several entries, and an update that keeps its values costs the
+//! index nothing. Equal values share one allocation.
 
 use std::any::Any;
 use std::cmp::Ordering;

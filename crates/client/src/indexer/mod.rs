@@ -69,13 +69,13 @@ pub use writes::{OWN_WRITES_MAX, OwnWrites, RecordError};
 pub enum Applied {
     /// The state changed.
     Changed,
-    /// The store holds this version already, or never held what was deleted.
+    /// The store already has this version, or never had the deleted object.
     Unchanged,
     /// The store holds a newer version; the delta was skipped.
     Stale,
 }
 
-/// The only one who changes the store. Everybody else has a [`Store`].
+/// The only writer of the store. Readers have a [`Store`].
 pub struct Indexer<S: Stored = Object> {
     current: Snapshot<S>,
     shared: Arc<Shared<S>>,
@@ -112,13 +112,12 @@ impl<S: Stored> Indexer<S> {
         &self.current
     }
 
-    /// Adds an index: `function` gives the values of an object, any number of them. It must give
-    /// the same ones for the same object each time. What is stored already is indexed at once and
-    /// published. Equal values of an index share one allocation, and each object costs one entry
-    /// for each of its values.
+    /// Adds an index: `function` returns any number of values of an object, and must return equal
+    /// values for equal objects. Existing objects are indexed and published at once. Equal values
+    /// share one allocation, and each object costs one entry per value.
     ///
     /// # Panics
-    /// A panic of `function` passes through whoever applies an object.
+    /// A panic of `function` propagates to the caller that applies an object.
     pub fn add_index<V, I>(&mut self, function: impl Fn(&S) -> I + Send + Sync + 'static) -> Index<S, V>
     where
         V: IndexValue,
@@ -151,13 +150,13 @@ impl<S: Stored> Indexer<S> {
         self.publish();
     }
 
-    /// Takes one step and appends what it changed to `changes`: nothing, one change, a delete and
-    /// an add when the name belongs to another object now, or every difference of a whole state,
-    /// first what vanished, then the rest, each in key order.
+    /// Applies one delta and appends its changes to `changes`: none, one, a delete and an add if
+    /// the name belongs to another object now, or all differences of a whole state (first the
+    /// removed objects, then the others, each in key order).
     ///
-    /// An object older than the one in the store is passed over, so no reader goes back in time; a
-    /// [`Replacement`] is believed whatever its versions. It has to be one from the state that
-    /// this store is in, as [`DeltaFifo`](crate::DeltaFifo) makes them.
+    /// An object older than the stored one is skipped, so no reader goes back in time; a
+    /// [`Replacement`] is accepted at any version. A replacement must be relative to the store's
+    /// current state, as [`DeltaFifo`](crate::DeltaFifo) makes them.
     pub fn apply(&mut self, delta: Delta<S>, changes: &mut Vec<Change<S>>) -> Applied {
         match delta {
             Delta::Upsert(object) => self.upsert(object, changes),
@@ -257,8 +256,8 @@ impl<S: Stored> Indexer<S> {
         released
     }
 
-    /// Shows the state to the readers, if it is not what they see already, and wakes those who
-    /// wait for it. Called once per batch, so that a batch costs one snapshot.
+    /// Publishes the state to the readers, if it changed, and wakes waiting readers. Called once
+    /// per batch, so that a batch costs one snapshot.
     pub fn publish(&mut self) {
         if std::mem::take(&mut self.unpublished) {
             self.shared.published.store(Arc::new(self.current.clone()));
@@ -279,7 +278,7 @@ impl<S: Stored> fmt::Debug for Indexer<S> {
     }
 }
 
-/// A name whose uid changed is two changes: nobody may mistake one object for another.
+/// A name with a changed uid gives two changes, so that two objects are never confused.
 fn difference<S: Stored>(old: Option<S>, new: S, same_uid: bool, origin: Origin, changes: &mut Vec<Change<S>>) {
     match old {
         None => changes.push(Change::Added { object: new, origin }),
@@ -291,8 +290,8 @@ fn difference<S: Stored>(old: Option<S>, new: S, same_uid: bool, origin: Origin,
     }
 }
 
-/// A label as the label index has it. `=` sorts behind nothing that a label's key may hold, but no
-/// key holds it, so the labels of one key stand together.
+/// A label's key in the label index. No label key contains `=`, so the labels of one key are
+/// adjacent.
 pub(crate) fn label_text(key: &str, value: &str) -> Box<str> {
     format!("{key}={value}").into()
 }

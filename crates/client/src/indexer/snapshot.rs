@@ -50,15 +50,15 @@ impl<S: Stored> Snapshot<S> {
         self.objects.values()
     }
 
-    /// The objects of one namespace, in key order. Costs what it finds: keys begin with their
-    /// namespace, so the primary order is the namespace index.
+    /// The objects of one namespace, in key order. The cost depends only on the result, because
+    /// keys begin with their namespace.
     pub fn namespace<'s>(&'s self, namespace: &'s str) -> impl Iterator<Item = &'s S> {
         let first = ObjectKey::new(namespace, "");
         let inside = move |(key, _): &(&'s ObjectKey, &'s S)| key.namespace() == namespace;
         self.objects.range(first..).take_while(inside).map(|(_, object)| object)
     }
 
-    /// The objects behind a key, in key order: for walking a large store in parts, over several
+    /// The objects behind a key, in key order, for reading a large store in parts over several
     /// snapshots.
     pub fn after<'s>(&'s self, key: Option<&ObjectKey>) -> impl Iterator<Item = &'s S> + use<'s, S> {
         use std::ops::Bound::{Excluded, Unbounded};
@@ -68,7 +68,7 @@ impl<S: Stored> Snapshot<S> {
 
     /// The objects with this value in an index, in key order.
     ///
-    /// A snapshot that is older than the index has to look at every object for it.
+    /// A snapshot older than the index examines every object.
     pub fn by_index<'s, V: IndexValue>(
         &'s self,
         index: &Index<S, V>,
@@ -102,9 +102,9 @@ impl<S: Stored> Snapshot<S> {
 
     /// The objects whose labels match, in key order.
     ///
-    /// With a label index ([`Indexer::add_label_index`](super::Indexer::add_label_index)) a
-    /// requirement that a label is there, or has one of some values, finds the candidates; without
-    /// either, every object is looked at.
+    /// With a label index ([`Indexer::add_label_index`](super::Indexer::add_label_index)), a
+    /// requirement that a label exists or has one of some values finds the candidates; otherwise
+    /// every object is examined.
     pub fn select(&self, selector: &LabelSelector) -> Vec<&S> {
         let matches = |object: &&S| selector.matches(|key| object.label(key));
         match self.candidates(selector) {
@@ -113,7 +113,8 @@ impl<S: Stored> Snapshot<S> {
         }
     }
 
-    /// The keys that one requirement of the selector leaves, sorted, if the label index can tell.
+    /// The sorted keys that satisfy one requirement of the selector, if the label index can
+    /// determine them.
     fn candidates(&self, selector: &LabelSelector) -> Option<Vec<ObjectKey>> {
         let index = self.indexes.get(self.labels.as_ref()?)?;
         let requirements = selector.requirements();
@@ -198,7 +199,7 @@ pub(super) struct Shared<S: Stored> {
 /// The error of a wait for a version.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum WaitError {
-    /// The time is over. The store may be behind, or the version be of another resource.
+    /// The wait is over. The store may lag, or the version may belong to another resource.
     #[error("version {wanted} was not reached in {waited:?}: the store is at {reached:?}")]
     TimedOut {
         /// The awaited version.
@@ -216,7 +217,7 @@ pub enum WaitError {
         /// The version that the store has reached.
         reached: String,
     },
-    /// Nobody writes this store any more.
+    /// The store's writer was dropped.
     #[error("the store is no longer kept: it ended at version {reached:?}")]
     Ended {
         /// The version that the store has reached.
@@ -235,8 +236,8 @@ impl<S: Stored> Store<S> {
         self.shared.published.load().get(key).cloned()
     }
 
-    /// Waits until the store shows everything up to `version`, for example that of a write's
-    /// answer, for at most `patience`. Dropping the future gives up.
+    /// Waits until the store includes everything up to `version`, for example the version of a
+    /// write's response, for at most `patience`. Dropping the future ends the wait.
     ///
     /// # Errors
     /// [`WaitError`], with where the store is.
@@ -258,8 +259,8 @@ impl<S: Stored> Store<S> {
         self.wait_until(|snapshot| Ok(snapshot.synced), patience, "of the initial state").await
     }
 
-    /// Waits for the next publication after the one `seen` was taken from; at once if there was
-    /// one. False when there will be none any more.
+    /// Waits for the next publication after the one of `seen`; returns at once if there was one.
+    /// False when no further one can follow.
     pub async fn changed(&self, seen: &Arc<Snapshot<S>>) -> bool {
         let mut told = self.told.clone();
         loop {

@@ -1,8 +1,8 @@
 //! Reading one's own writes before the server's events arrive: [`OwnWrites`].
 //!
-//! A controller that has written an object and reads its cache at once finds the state before the
-//! write, and does its work twice. Here it records what the server answered, and reads through the
-//! record until the store shows it.
+//! A controller that writes an object and then reads its cache finds the state before the write,
+//! and repeats its work. With this type it records the server's response, and reads through the
+//! record until the store shows the write.
 
 use std::collections::HashMap;
 
@@ -43,7 +43,7 @@ pub struct OwnWrites<S: Stored = Object> {
 #[derive(Clone, Debug)]
 enum Write<S> {
     Object(S),
-    /// Deleted, at this version if the server told one.
+    /// Deleted, at this version if the server returned one.
     Deleted {
         uid: Box<str>,
         version: Option<Box<str>>,
@@ -60,7 +60,7 @@ pub enum RecordError {
     /// [`OWN_WRITES_MAX`] writes are waiting to be seen.
     #[error("{OWN_WRITES_MAX} writes are waiting to be seen in the store")]
     Full,
-    /// The version is no number, so nobody can tell when the store has reached it.
+    /// The version is not a number, so it cannot be compared with the store's.
     #[error("version {version:?} is no number, so it cannot be waited for")]
     Incomparable {
         /// The version.
@@ -74,8 +74,8 @@ impl<S: Stored> OwnWrites<S> {
         OwnWrites { store, written: HashMap::new() }
     }
 
-    /// Records what the server answered to a create, an update or a patch. An answer older than
-    /// one that is recorded changes nothing.
+    /// Records the server's response to a create, an update or a patch. A response older than a
+    /// recorded one has no effect.
     ///
     /// # Errors
     /// [`RecordError`].
@@ -88,9 +88,9 @@ impl<S: Stored> OwnWrites<S> {
         self.record(key, &version, Write::Object(object))
     }
 
-    /// Records that the server has deleted an object. `version` is that of the deletion, where the
-    /// server told it; without one the object is hidden until the store drops or replaces it. A
-    /// deletion that waits for finalizers is a write: give its answer to [`OwnWrites::wrote`].
+    /// Records that the server has deleted an object. `version` is that of the deletion, if
+    /// returned; without one the object is hidden until the store drops or replaces it. A deletion
+    /// that waits for finalizers is a write: pass its response to [`OwnWrites::wrote`].
     ///
     /// # Errors
     /// [`RecordError`].
@@ -131,8 +131,8 @@ impl<S: Stored> OwnWrites<S> {
         }
     }
 
-    /// Every object of the store with the writes laid over it, in key order, and what the writes
-    /// alone know.
+    /// Every object of the store overlaid with the own writes, in key order, including objects that
+    /// only the writes have.
     pub fn list(&mut self) -> Vec<S> {
         let snapshot = self.store.snapshot();
         self.forget_seen_in(&snapshot);
@@ -146,7 +146,7 @@ impl<S: Stored> OwnWrites<S> {
         objects
     }
 
-    /// Forgets what the store shows by now, and says how many writes it does not show.
+    /// Drops the writes that the store shows, and returns the number of the remaining ones.
     pub fn forget_seen(&mut self) -> usize {
         let snapshot = self.store.snapshot();
         self.forget_seen_in(&snapshot);

@@ -30,9 +30,9 @@ pub enum Namespaces {
     /// All of them, in one list and watch; also for cluster-scoped resources.
     #[default]
     All,
-    /// These. One alone is a plain list and watch. Several are listed and watched each by itself,
-    /// and more can come and go ([`SharedInformer::add_part`]); who adds one or takes one out does
-    /// so for all that share the informer.
+    /// These namespaces. A single one is a plain list and watch. Several have one list and watch
+    /// each, and more can be added or removed ([`SharedInformer::add_part`]), which affects all
+    /// users of the informer.
     Only(BTreeSet<String>),
 }
 
@@ -62,7 +62,7 @@ pub struct InformerKey {
     pub fields: String,
     /// Which part of the collection.
     pub shards: Shards,
-    /// The server is asked for metadata alone: less on the way and in memory. The objects are of
+    /// Requests only metadata from the server, which saves traffic and memory. The objects are of
     /// the kind `PartialObjectMetadata`.
     pub metadata_only: bool,
     /// Which fields are kept of each object; for informers of bytes.
@@ -194,8 +194,8 @@ impl SharedInformerFactory {
         SharedInformerFactory { inner: Arc::new(inner) }
     }
 
-    /// The informer of this key that keeps objects as bytes, the projected ones if the key says so.
-    /// It is not started, unless somebody who holds it has started it.
+    /// The informer of this key that keeps objects as bytes, projected if the key says so. It is
+    /// not started, unless another holder has started it.
     pub fn informer(&self, key: &InformerKey) -> SharedInformer<Object> {
         match &key.projection {
             Some(projection) => self.with_decoder(key, "", || Project(projection.clone())),
@@ -209,8 +209,8 @@ impl SharedInformerFactory {
         self.with_decoder(key, "", Json::<T>::new)
     }
 
-    /// The informer of this key with a decoder of the caller's own, which `decoder` tells from
-    /// others that keep the same type.
+    /// The informer of this key with a custom decoder. `decoder` distinguishes it from others that
+    /// keep the same type.
     pub fn with_decoder<D: Decode>(
         &self,
         key: &InformerKey,
@@ -292,8 +292,8 @@ impl SharedInformerFactory {
         result
     }
 
-    /// Waits until every informer that somebody holds has its initial state, for at most
-    /// `patience` altogether. Dropping the future gives up.
+    /// Waits until every informer in use has its initial state, for at most `patience` in total.
+    /// Dropping the future ends the wait.
     ///
     /// # Errors
     /// The informers that have not, each with the reason.
@@ -309,8 +309,8 @@ impl SharedInformerFactory {
         if missing.is_empty() { Ok(()) } else { Err(InformersNotSynced { missing }) }
     }
 
-    /// Shuts every informer down that somebody holds: see [`SharedInformer::shutdown`]. `patience`
-    /// is for all of them together.
+    /// Shuts down every informer in use: see [`SharedInformer::shutdown`]. `patience` is the total
+    /// for all of them.
     ///
     /// # Errors
     /// [`StillBusy`] names the handlers that were not done in time.
@@ -400,7 +400,7 @@ impl ListWatch for Misconfigured {
 /// An informer of any type, that is not a reason for it to run.
 trait AnyWeak: Send + Sync {
     fn as_any(&self) -> &dyn Any;
-    /// Somebody holds it, and it has not ended for good.
+    /// The informer is in use and has not ended for good.
     fn is_of_use(&self) -> bool;
     fn hold(&self) -> Option<Box<dyn AnyInformer>>;
 }

@@ -1,8 +1,8 @@
 //! Distributes the changes of one informer to its handlers: [`Hub`].
 //!
-//! The hub knows the state that was told last. A handler that joins begins with that state and gets
-//! everything after it, both under the hub's lock, so it has no gap and nothing twice. The lock is
-//! held while a batch is put into the views, never while somebody waits.
+//! The hub holds the last distributed state. A joining handler begins with that state and receives
+//! all later changes; both happen under the hub's lock, so there is no gap and no duplicate. The
+//! lock is held while a batch is added to the views, never during a wait.
 
 use std::future::{Future as _, poll_fn};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -26,7 +26,7 @@ pub(crate) struct Hub<S: Stored> {
 
 #[derive(Debug)]
 struct State<S: Stored> {
-    /// The state that was told last; `None` before there is one.
+    /// The last distributed state; `None` before the first.
     told: Option<Arc<Snapshot<S>>>,
     /// It was the whole state at the beginning, or followed it.
     whole: bool,
@@ -52,7 +52,7 @@ struct Backlog<S: Stored> {
 }
 
 impl<S: Stored> Pushed<S> {
-    /// Waits for nobody: each handler that is behind gets the rest coalesced.
+    /// Does not wait: each lagging handler gets the rest coalesced.
     pub(crate) fn finish_now(self) {
         for Backlog { slot, taken } in &self.behind {
             slot.push_rest_now(&self.changes[*taken..], self.why);
@@ -92,7 +92,7 @@ impl<S: Stored> Hub<S> {
         state.slots.push(slot);
     }
 
-    /// There is a state, the first one; what it holds is part of it, not news.
+    /// Sets the first state, whose objects are not changes.
     pub(crate) fn begin(&self, told: &Arc<Snapshot<S>>) {
         let mut state = self.lock();
         if state.told.is_some() {
@@ -177,7 +177,7 @@ impl<S: Stored> Hub<S> {
         }
     }
 
-    /// The informer stands still.
+    /// Records that the informer stopped.
     pub(crate) fn stop(&self, why: &Stop) {
         let mut state = self.lock();
         state.stopped = Some(why.clone());

@@ -16,8 +16,8 @@ use crate::indexer::{Change, Origin, Snapshot};
 use crate::object::{ObjectKey, compare_versions};
 use crate::stored::Stored;
 
-/// At which versions names were deleted, for as long as a part may still tell of what was there
-/// before. Bounded by the deletions between the slowest part and the quickest: see [`DeletedVersions::forget`].
+/// The versions at which names were deleted, while a part may still report earlier states. Bounded
+/// by the deletions between the slowest and the fastest part: see [`DeletedVersions::forget`].
 #[derive(Debug, Default)]
 pub(crate) struct DeletedVersions(HashMap<ObjectKey, u64>);
 
@@ -116,7 +116,7 @@ mod tests {
         Typed::new(&RawObject::new(Bytes::from(json)).unwrap(), version)
     }
 
-    /// Three shards by uid, each with what it has not reported yet.
+    /// Three shards by uid, each with its unreported changes.
     struct World {
         truth: BTreeMap<u8, (u64, u64)>,
         version: u64,
@@ -147,7 +147,7 @@ mod tests {
             }
         }
 
-        /// A part hears of one write, and the merged state of what that changed.
+        /// Applies one write to a part, and its changes to the merged state.
         fn deliver(&mut self, part: usize) -> bool {
             let Some(delta) = self.waiting[part].pop_front() else { return false };
             let mut changes = Vec::new();

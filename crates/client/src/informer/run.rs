@@ -54,7 +54,7 @@ pub(super) trait Source<S: Stored>: Send {
     fn store(&self) -> Store<S>;
     fn health(&self) -> Health;
     fn indexer(&mut self) -> &mut Indexer<S>;
-    /// Gives up the connection, and returns what is known and was not told.
+    /// Drops the connection, and returns the known but unreported changes.
     fn suspend(&mut self) -> Vec<NoticeWithState<S>>;
 }
 
@@ -100,7 +100,7 @@ pub(super) type WithIndexer<S> = Box<dyn FnOnce(&mut Indexer<S>) + Send>;
 pub(super) enum PartKind {
     /// No key is in two of them.
     Namespaces,
-    /// A name that is made anew may move from one to another.
+    /// A recreated name may move between parts.
     Shards,
 }
 
@@ -111,8 +111,8 @@ pub(super) enum Command<S: Stored> {
     WithIndexer(WithIndexer<S>),
 }
 
-/// The way to a running worker. A stop has a way of its own, so that it never waits behind commands that
-/// the worker defers while it waits for a handler.
+/// The channels to a running worker. A stop has its own channel, so that it never waits behind
+/// commands that the worker defers while it waits for a handler.
 pub(super) struct CommandSender<S: Stored> {
     pub(super) queue: mpsc::Sender<Command<S>>,
     pub(super) stop: mpsc::Sender<()>,
@@ -138,7 +138,7 @@ pub(super) struct Shared<S: Stored> {
     parts: Mutex<BTreeMap<Arc<str>, PartRecord>>,
     /// The worker while it does not run.
     parked: Mutex<Option<Worker<S>>>,
-    /// Nobody holds the informer. Set under the lock of `parked`.
+    /// The informer has no holder. Set under the lock of `parked`.
     unheld: AtomicBool,
 }
 
@@ -190,8 +190,7 @@ impl<S: Stored> Shared<S> {
         parts.iter().map(status).collect()
     }
 
-    /// Nobody holds the informer any more: a worker that runs ends by itself, one that does not
-    /// ends here.
+    /// Drops the last holder's informer: a running worker ends by itself, a parked one ends here.
     pub(super) fn release(&self) {
         let mut parked = self.parked();
         self.unheld.store(true, Ordering::Relaxed);
@@ -253,7 +252,7 @@ struct EndedPart<S: Stored> {
 struct PartChanges<S: Stored> {
     part: Arc<str>,
     changes: Vec<Vec<Change<S>>>,
-    /// The part's state behind the last batch.
+    /// The part's state after the last batch.
     told: Arc<Snapshot<S>>,
 }
 

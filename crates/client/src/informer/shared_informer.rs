@@ -90,12 +90,12 @@ impl<S: Stored> SharedInformer<S> {
         SharedInformer::parked(worker, shared, store)
     }
 
-    /// An informer over several namespaces, each listed and watched by itself: what `list_watch`
-    /// gives for its name. Namespaces can come and go ([`SharedInformer::add_part`],
+    /// Creates an informer over several namespaces, each with the list and watch that `list_watch`
+    /// returns for its name. Namespaces can be added and removed ([`SharedInformer::add_part`],
     /// [`SharedInformer::remove_part`]). It is not started.
     ///
-    /// Handlers are told each namespace as it comes in; one that cannot be read holds up
-    /// [`Event::Synced`] and nothing else.
+    /// Handlers receive each namespace as it is loaded; an unreadable one delays only
+    /// [`Event::Synced`].
     pub fn over_namespaces<L: ListWatch, D: Decode<Stored = S>>(
         namespaces: impl IntoIterator<Item = String>,
         list_watch: impl Fn(&str) -> L + Send + Sync + 'static,
@@ -105,9 +105,9 @@ impl<S: Stored> SharedInformer<S> {
         SharedInformer::over_parts(PartKind::Namespaces, namespaces, list_watch, config, decoder)
     }
 
-    /// An informer over several shards of one collection, each listed and watched by itself: what
-    /// `list_watch` gives for its name, for example a
-    /// [`ShardListWatch`](crate::ShardListWatch) of the selector that the name is. It is not started.
+    /// Creates an informer over several shards of one collection, each with the list and watch that
+    /// `list_watch` returns for its name, for example a [`ShardListWatch`](crate::ShardListWatch)
+    /// of that selector. It is not started.
     pub fn over_shards<L: ListWatch, D: Decode<Stored = S>>(
         shards: impl IntoIterator<Item = String>,
         list_watch: impl Fn(&str) -> L + Send + Sync + 'static,
@@ -148,8 +148,8 @@ impl<S: Stored> SharedInformer<S> {
 
     // ===== running =====
 
-    /// Starts it, or starts it again after a stop: then it goes on from the version it has, and
-    /// handlers are told what changed meanwhile. Does nothing while it runs.
+    /// Starts the informer, also after a stop: then it resumes from its version, and handlers
+    /// receive the changes since. Has no effect while it runs.
     ///
     /// # Errors
     /// [`StartError`], when it is just stopping, or ended in a way that leaves nothing to start.
@@ -170,8 +170,8 @@ impl<S: Stored> SharedInformer<S> {
         Ok(())
     }
 
-    /// Stops it and waits, for at most `patience`, until its handlers have processed what it has
-    /// told them, [`Event::Stopped`] last. Handlers stay registered for the next start; the store
+    /// Stops the informer and waits, for at most `patience`, until its handlers have processed all
+    /// events, with [`Event::Stopped`] last. Handlers stay registered for the next start; the store
     /// stays readable.
     ///
     /// # Errors
@@ -210,9 +210,9 @@ impl<S: Stored> SharedInformer<S> {
         stopped
     }
 
-    /// Waits until the initial state is in place, for at most `patience`. Handlers may still be
-    /// busy with it: see [`Handler::wait_until_synced`]. An informer that is not started is waited
-    /// for, as somebody else may start it. Dropping the future gives up.
+    /// Waits until the initial state is in the store, for at most `patience`. Handlers may still
+    /// process it: see [`Handler::wait_until_synced`]. An informer that is not started is also
+    /// awaited, because another holder may start it. Dropping the future ends the wait.
     ///
     /// # Errors
     /// [`NotSynced`], with the reason.
@@ -313,8 +313,8 @@ impl<S: Stored> SharedInformer<S> {
 
     // ===== handlers =====
 
-    /// Registers a callback, at any time. It runs in a task of its own, one event at a time; it is
-    /// told the state that is there first.
+    /// Registers a callback at any time. It runs in its own task, one event at a time, and first
+    /// receives the current state.
     ///
     /// # Panics
     /// Outside of a tokio runtime.
@@ -373,7 +373,7 @@ impl<S: Stored> SharedInformer<S> {
         commands.queue.send(command(done)).await.is_ok() && answer.await.unwrap_or(false)
     }
 
-    /// True when it has ended in a way that leaves nothing to start.
+    /// True when it has ended for good.
     pub(super) fn is_over(&self) -> bool {
         let parked = self.inner.shared.parked();
         parked.is_none() && matches!(self.inner.shared.condition.borrow().phase, Phase::Stopped(_))

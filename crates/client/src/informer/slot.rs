@@ -38,7 +38,7 @@ struct State<S: Stored> {
 pub(crate) struct Progress {
     pub(crate) synced: bool,
     pub(crate) ended: Option<HandlerEnd>,
-    /// It has processed everything there was.
+    /// Whether the handler has processed the initial state.
     pub(crate) idle: bool,
 }
 
@@ -156,10 +156,9 @@ impl<S: Stored> Slot<S> {
         self.change(|view| view.begin_parts(now, changes, why, state.clone()))
     }
 
-    /// Pushes the rest of such a batch as room comes, and stops waiting when the handler takes
-    /// nothing for as long as its policy allows; what it made the informer wait before counts, see
-    /// [`View::stalled`]. Cancel-safe up to the rest of the batch: whoever drops this calls
-    /// [`Slot::push_rest_now`].
+    /// Pushes the rest of such a batch as there is room. The wait ends when the handler takes
+    /// nothing for as long as its policy allows; earlier waits count, see [`View::stalled`].
+    /// Cancel-safe up to the rest of the batch: after dropping this, call [`Slot::push_rest_now`].
     pub(crate) async fn push_rest(&self, changes: &[Change<S>], why: Option<Reason>, taken: &mut usize) {
         let Policy::Block { patience, .. } = self.policy() else { return };
         let mut waiting_since = Instant::now();
@@ -199,7 +198,7 @@ impl<S: Stored> Slot<S> {
         self.lock().view.note_wait(from, to);
     }
 
-    /// Pushes what is left of such a batch at once, coalesced.
+    /// Pushes the rest of such a batch at once, coalesced.
     pub(crate) fn push_rest_now(&self, changes: &[Change<S>], why: Option<Reason>) {
         let now: StdInstant = Instant::now().into_std();
         self.change(|view| {
@@ -217,7 +216,7 @@ pub(crate) struct Timer {
 }
 
 impl Timer {
-    /// Ready when `due` has come; never without one.
+    /// Ready at `due`; never without it.
     fn poll(&mut self, context: &mut Context<'_>, due: Option<StdInstant>) -> Poll<()> {
         let Some(due) = due.map(Instant::from_std) else {
             self.sleep = None;

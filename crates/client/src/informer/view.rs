@@ -61,10 +61,10 @@ pub const BLOCK_PATIENCE: Duration = Duration::from_secs(10);
 /// policy says otherwise.
 pub const DROP_OBJECTS_MAX: usize = 10_000;
 
-/// A resync that is due is told after this many other events at the latest.
+/// Maximum number of other events before a due resync is delivered.
 pub const RESYNC_TURN: u32 = 8;
 
-/// Resyncs are told in bunches of what falls due within this time, so that a large cache does not
+/// Resyncs that are due within this time are delivered together, so that a large cache does not
 /// wake its handlers for every object.
 pub const RESYNC_TICK: Duration = Duration::from_millis(100);
 
@@ -78,10 +78,10 @@ pub enum Policy {
     /// no other handler, and its queue is bounded by the number of objects.
     #[default]
     Coalesce,
-    /// The handler receives each change. While `changes_max` changes wait for it, the informer reads
-    /// nothing from the server, which delays all its handlers. After `patience` in which the handler
-    /// took nothing, its changes are coalesced until half of the queue is processed, and the informer
-    /// goes on.
+    /// The handler receives each change. While `changes_max` changes wait for it, the informer
+    /// reads nothing from the server, which delays all its handlers. After `patience` without
+    /// progress of the handler, its changes are coalesced until half of the queue is processed, and
+    /// the informer continues.
     ///
     /// The informer waits for all such handlers at the same time, and each wait counts against the
     /// patience of every handler that takes nothing during it. Stuck handlers therefore delay the
@@ -119,8 +119,8 @@ impl Policy {
 /// The lag of a handler.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Lag {
-    /// Objects (for [`Policy::Block`] changes) that wait to be told. What a walk through the state
-    /// has not reached is not counted.
+    /// Waiting objects (for [`Policy::Block`] changes). Objects that a walk through the state has
+    /// not reached are not counted.
     pub waiting: usize,
     /// A walk through the state, at the beginning or after a reset, is not over.
     pub replaying: bool,
@@ -153,10 +153,10 @@ pub struct View<S: Stored> {
     latest_version: Option<u64>,
     /// The events to deliver, oldest first.
     entries: BTreeMap<u64, Entry<S>>,
-    /// The newest entry of each object, which takes in what comes.
+    /// The newest entry of each object, into which further changes are merged.
     index: HashMap<ObjectKey, u64>,
     next_entry: u64,
-    /// Objects that could not be decoded, to be told.
+    /// Undecodable objects to report.
     notes: BTreeMap<ObjectKey, Arc<Quarantined>>,
     replay: Option<Replay>,
     /// The last event was one of the replay: an entry is next.
@@ -164,7 +164,7 @@ pub struct View<S: Stored> {
     synced: Synced,
     resync: Option<Resync>,
     reset_due: bool,
-    /// [`Policy::Block`]: the handler is being waited for no more, until it has caught up.
+    /// [`Policy::Block`]: the informer no longer waits for the handler, until it has caught up.
     impatient: bool,
     /// A batch is being pushed in parts, and `latest` is ahead of the entries: the state before it.
     feeding: Option<Arc<Snapshot<S>>>,
@@ -183,7 +183,7 @@ struct Entry<S> {
     key: ObjectKey,
     /// The state that the handler will have seen at this event.
     saw: Option<S>,
-    /// The deletion of what it saw.
+    /// The deletion of the object that the handler saw.
     gone: Option<Gone<S>>,
     /// The current state.
     now: Option<(S, Reason)>,
@@ -197,7 +197,8 @@ struct Gone<S> {
     reason: Reason,
 }
 
-/// Since when something waits, and up to which version everything before it was told.
+/// The time since which an event waits, and the version up to which everything before was
+/// delivered.
 #[derive(Clone, Copy, Debug)]
 struct Since {
     at: Instant,
@@ -207,7 +208,7 @@ struct Since {
 /// A walk through the newest snapshot.
 #[derive(Debug)]
 struct Replay {
-    /// The last key that was told.
+    /// The last delivered key.
     told: Option<ObjectKey>,
     reason: Reason,
     since: Instant,
@@ -217,7 +218,7 @@ struct Replay {
 enum Synced {
     /// The state is not whole.
     Loading,
-    /// It is whole, and to be told with everything before this entry.
+    /// The initial state is complete and is delivered before this entry.
     Marked(u64),
     Told,
 }
@@ -225,9 +226,9 @@ enum Synced {
 #[derive(Debug)]
 struct Resync {
     period: Duration,
-    /// The pass that goes on: when it began, through how many objects, how many are done.
+    /// The current pass: its start, its number of objects, and the completed ones.
     pass: Option<Pass>,
-    /// When the next pass begins.
+    /// The start of the next pass.
     next: Option<Instant>,
     /// Other events since the last resync that was due.
     others: u32,
@@ -272,7 +273,7 @@ impl<S: Stored> View<S> {
 
     // ===== what happens =====
 
-    /// There is a state: it is told object by object, before or between what is pushed from now on.
+    /// Sets the initial state, which is delivered object by object, before or between later pushes.
     /// To be called once, first.
     pub fn begin(&mut self, now: Instant, state: Arc<Snapshot<S>>) {
         for (key, entry) in state.quarantine() {
@@ -282,7 +283,7 @@ impl<S: Stored> View<S> {
         self.replay = Some(Replay { told: None, reason: Reason::Initial, since: now });
     }
 
-    /// The state at the beginning is whole: [`Event::Synced`] comes behind what there is now.
+    /// Marks the initial state as complete: [`Event::Synced`] follows the current entries.
     pub fn end_initial(&mut self) {
         if matches!(self.synced, Synced::Loading) {
             self.synced = Synced::Marked(self.next_entry);
@@ -294,15 +295,15 @@ impl<S: Stored> View<S> {
         self.push_whole(now, changes, why, state);
     }
 
-    /// An object's newest version could not be decoded. Told once for each object and version that
-    /// the handler comes to; not at all when a good version, or the deletion, comes first.
+    /// Reports an object whose newest version could not be decoded. It is delivered once per object
+    /// and version, or not at all if a decodable version or the deletion comes first.
     pub(crate) fn push_quarantined(&mut self, key: &ObjectKey, entry: &Arc<Quarantined>) {
         if !self.closed {
             self.notes.insert(key.clone(), entry.clone());
         }
     }
 
-    /// The state moved on without a change that this view would tell.
+    /// Advances the state's version without a change for this view.
     pub(crate) fn set_latest(&mut self, state: Arc<Snapshot<S>>) {
         self.latest_version = state.version().parse().ok();
         self.latest = state;
@@ -311,7 +312,7 @@ impl<S: Stored> View<S> {
     /// Begins to push a batch in parts, for [`Policy::Block`]: how many of the changes were taken
     /// at once. The rest goes through [`View::push_part`], then [`View::end_parts`].
     ///
-    /// While the state at the beginning is being told everything is taken.
+    /// All pushes are accepted while the initial state is being delivered.
     pub fn begin_parts(
         &mut self,
         now: Instant,
@@ -346,7 +347,8 @@ impl<S: Stored> View<S> {
         self.feeding = None;
     }
 
-    /// [`Policy::Block`]: the handler is not waited for until it has caught up half way.
+    /// [`Policy::Block`]: the informer does not wait for the handler until it has processed half of
+    /// its queue.
     pub fn lose_patience(&mut self) {
         self.impatient = true;
         self.counts.impatience += 1;
@@ -360,7 +362,7 @@ impl<S: Stored> View<S> {
         }
     }
 
-    /// The informer stands still: [`Event::Stopped`] comes behind what there is.
+    /// Records that the informer stopped: [`Event::Stopped`] follows the current entries.
     pub fn stop(&mut self, why: Stop) {
         self.stop = Some(why);
     }
@@ -370,7 +372,7 @@ impl<S: Stored> View<S> {
         self.stop = None;
     }
 
-    /// The handler is to be told nothing new; what waits is dropped unless `drain`.
+    /// Closes the view; waiting events are dropped unless `drain`.
     pub fn close(&mut self, drain: bool) {
         self.closed = true;
         if !drain {
@@ -415,17 +417,17 @@ impl<S: Stored> View<S> {
         }
     }
 
-    /// True once the handler took [`Event::Synced`]: it has processed the state at the beginning.
+    /// True once the handler took [`Event::Synced`], and has processed the initial state.
     pub fn has_synced(&self) -> bool {
         matches!(self.synced, Synced::Told)
     }
 
-    /// True when the view was closed and everything was told.
+    /// True when the view is closed and everything was delivered.
     pub fn is_over(&self) -> bool {
         self.closed && self.is_empty()
     }
 
-    /// True when there is nothing to tell and nothing in the handler's hands.
+    /// True when no event waits or is being processed.
     pub fn is_idle(&self) -> bool {
         self.in_hand.is_none() && self.is_empty()
     }
@@ -733,7 +735,7 @@ impl<S: Stored> Entry<S> {
         }
     }
 
-    /// Takes in a further change of the same object; false when nothing is left to be told.
+    /// Merges a further change of the same object; false when nothing remains to deliver.
     fn absorb(&mut self, change: &Change<S>, reason: Reason) -> bool {
         match change {
             Change::Added { object: new, .. } | Change::Updated { new, .. } => {

@@ -1,5 +1,5 @@
-//! The queue as a state machine: [`WorkQueueCore`]. Operations and the time come in, keys and the
-//! number of workers to wake come out; there is no lock, clock or task in here.
+//! The queue as a state machine: [`WorkQueueCore`]. Its inputs are operations and the time, its
+//! outputs keys and the number of workers to wake; it has no lock, clock or task.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::fmt;
@@ -11,8 +11,8 @@ use super::limiter::{RetryPolicy, TokenBucket};
 use super::metrics::QueueMetrics;
 use super::ready::{Group, Place, Ready};
 
-/// The longest delay a key may be given; a longer one is cut to it. A year is not lost by that: it
-/// keeps times far inside what a clock can represent.
+/// The longest delay of a key; longer ones are reduced to it. One year keeps times far within a
+/// clock's range.
 const DELAY_MAX: Duration = Duration::from_secs(366 * 24 * 3_600);
 
 /// The options of a queue. The defaults are client-go's, with all keys in one group.
@@ -22,9 +22,9 @@ pub struct QueueConfig<K> {
     pub retry: RetryPolicy,
     /// The limit of retries over all keys.
     pub bucket: TokenBucket,
-    /// A key that waited this long in the queue gets its turn by age: every other turn belongs to
-    /// the oldest overdue key, whatever its priority and group. So no key starves: with `n` older
-    /// keys it is handed out within `2n + 2` turns of becoming overdue. Default: 10 s.
+    /// Time after which a waiting key is overdue: every other turn belongs to the oldest overdue
+    /// key, whatever its priority and group. So no key starves: with `n` older keys it is taken
+    /// within `2n + 2` turns of becoming overdue. Default: 10 s.
     pub overdue_after: Duration,
     group: Option<GroupOf<K>>,
 }
@@ -71,9 +71,10 @@ impl<K> fmt::Debug for QueueConfig<K> {
 /// Whether a queue takes and gives.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Phase {
-    /// Keys come and go.
+    /// Keys are added and taken.
     Open,
-    /// Adds are ignored; what is ready, or will be when its worker is done, is still handed out.
+    /// Adds are ignored; ready keys, and those added again while being processed, can still be
+    /// taken.
     ShuttingDown,
     /// Shut down, nothing is ready, nothing is being processed.
     Drained,
@@ -84,7 +85,7 @@ pub enum Phase {
 pub struct Taken<K> {
     /// The key.
     pub key: K,
-    /// The priority it was handed out with; a retry keeps it.
+    /// The priority with which the key was taken; a retry keeps it.
     pub priority: i32,
     /// The number of failures in a row.
     pub failures: u32,
@@ -99,7 +100,7 @@ pub enum Take<K> {
     Key(Taken<K>),
     /// Nothing yet: ask again when woken, and at this time if there is one.
     Wait(Option<Instant>),
-    /// The queue is shut down and nothing will come any more.
+    /// The queue is shut down and empty.
     Closed,
 }
 
@@ -160,8 +161,8 @@ impl<K: Clone + Eq + Hash> WorkQueueCore<K> {
         }
     }
 
-    /// Adds a key now. A key that is ready already keeps its place, unless this priority is higher;
-    /// one that is being processed is ready again when its worker is done. Ignored after
+    /// Adds a key now. A ready key keeps its position, unless this priority is higher. A key in
+    /// processing becomes ready again when its worker is done. Ignored after
     /// [`WorkQueueCore::handle_shut_down`].
     pub fn handle_add(&mut self, now: Instant, key: K, priority: i32) {
         if self.shut_down {
@@ -171,10 +172,10 @@ impl<K: Clone + Eq + Hash> WorkQueueCore<K> {
         self.add(now, key, priority);
     }
 
-    /// Adds a key when the delay is over; of several delays of a key the one that ends first counts,
-    /// with the highest of their priorities. A delay of zero adds now. An add without delay does not
-    /// take a delayed one back. Delays are cut to a year. Ignored after shutdown, and what is
-    /// delayed then is dropped.
+    /// Adds a key after a delay. Of several delays of a key, the earliest end counts, with the
+    /// highest of their priorities. A delay of zero adds now. An add without delay does not cancel
+    /// a delayed one. Delays are reduced to one year. Ignored after shutdown, which also drops
+    /// delayed keys.
     pub fn handle_add_after(&mut self, now: Instant, key: K, delay: Duration, priority: i32) {
         if self.shut_down {
             self.metrics.ignored += 1;
@@ -236,7 +237,7 @@ impl<K: Clone + Eq + Hash> WorkQueueCore<K> {
         self.drop_if_idle(key);
     }
 
-    /// A worker is done with a key, whatever came of it. False when nobody held it.
+    /// Ends the processing of a key. False when no worker held it.
     pub fn handle_done(&mut self, now: Instant, key: &K) -> bool {
         let Some(entry) = self.entries.get_mut(key) else { return false };
         let Some(taken) = entry.processing.take() else { return false };
@@ -253,8 +254,8 @@ impl<K: Clone + Eq + Hash> WorkQueueCore<K> {
         true
     }
 
-    /// Takes no more keys. What is ready is still handed out; what is delayed is dropped, unless its
-    /// time has come.
+    /// Stops accepting keys. Ready keys can still be taken; delayed keys are dropped, unless they
+    /// are due.
     pub fn handle_shut_down(&mut self, now: Instant) {
         self.advance(now);
         self.shut_down = true;
@@ -267,8 +268,7 @@ impl<K: Clone + Eq + Hash> WorkQueueCore<K> {
         self.wakes = usize::MAX;
     }
 
-    /// A worker that waited stopped waiting without a key. Another one takes over what it was
-    /// waiting for.
+    /// Records that a waiting worker left without a key. Another one takes over its wait.
     pub fn handle_cancel(&mut self) {
         self.pass_on();
     }

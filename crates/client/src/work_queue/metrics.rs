@@ -10,7 +10,7 @@ const BOUNDS_SECONDS: [f64; 12] = [1e-8, 1e-7, 1e-6, 1e-5, 1e-4, 1e-3, 1e-2, 1e-
 /// A histogram of durations.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Histogram {
-    /// One per bound, and the last one for what is above all of them. Not cumulative.
+    /// One count per bound, and the last one for durations above all bounds. Not cumulative.
     buckets: [u64; BOUNDS_SECONDS.len() + 1],
     sum: Duration,
     max: Duration,
@@ -67,7 +67,7 @@ impl Histogram {
 pub struct QueueMetrics {
     /// Keys that are ready and wait for a worker.
     pub depth: usize,
-    /// Keys whose time has not come.
+    /// Delayed keys that are not due.
     pub delayed: usize,
     /// Keys that a worker holds.
     pub processing: usize,
@@ -80,9 +80,9 @@ pub struct QueueMetrics {
     pub retries: u64,
     /// Adds that were ignored because the queue was shut down.
     pub ignored: u64,
-    /// From ready to handed out.
+    /// Durations from ready to taken.
     pub queue_duration: Histogram,
-    /// From handed out to done.
+    /// Durations from taken to done.
     pub work_duration: Histogram,
     /// The total time for which the keys in processing have been held.
     pub unfinished_work: Duration,

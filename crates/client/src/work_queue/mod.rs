@@ -15,16 +15,16 @@
 //! latest state instead of a backlog.
 //!
 //! Guarantees:
-//! - A key that was added is handed out at least once after its last add, unless the queue was shut
-//!   down before that add.
+//! - An added key is processed at least once after its last add, unless the queue was shut down
+//!   before that add.
 //! - No key is held by two workers at once.
-//! - A delayed key is not handed out for that add before its time.
+//! - A delayed key is not processed for that add before its time.
 //! - No key starves: see [`QueueConfig::overdue_after`].
 //! - A queue that is shut down hands out all that was ready, and what became dirty before.
 //!
-//! Beyond client-go: priorities with aging, turns between namespaces, failure counts that expire
-//! (client-go keeps them until `Forget` is called), and a [`WorkItem`] that returns its key when it is
-//! dropped, so that a panicking worker does not hold its key for ever.
+//! Beyond client-go: priorities with aging, turns between namespaces, and failure counts that
+//! expire (client-go keeps them until `Forget` is called). A [`WorkItem`] returns its key when
+//! dropped, so that a panicking worker does not hold its key forever.
 
 mod core;
 mod limiter;

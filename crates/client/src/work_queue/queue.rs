@@ -13,9 +13,8 @@ use super::PRIORITY_NORMAL;
 use super::core::{Phase, QueueConfig, Take, Taken, WorkQueueCore};
 use super::metrics::QueueMetrics;
 
-/// A queue of keys, shared by those who add and those who work. Cheap to clone; see the
-/// [module](super) for what it promises. Nothing is spawned: delays are kept by the workers that
-/// wait.
+/// A queue of keys, shared by producers and workers. It is cheap to clone; see the [module](super)
+/// for its guarantees. It spawns no task: waiting workers keep the time of delays.
 pub struct WorkQueue<K: Clone + Eq + Hash> {
     shared: Arc<Shared<K>>,
 }
@@ -58,8 +57,8 @@ impl<K: Clone + Eq + Hash> WorkQueue<K> {
         self.add_with_priority(key, PRIORITY_NORMAL);
     }
 
-    /// Adds a key with a priority; higher ones come first. A key that is ready with a lower one
-    /// moves up.
+    /// Adds a key with a priority; higher ones come first. A key that is ready with a lower
+    /// priority moves up.
     pub fn add_with_priority(&self, key: K, priority: i32) {
         self.change(|core, now| core.handle_add(now, key, priority));
     }
@@ -89,9 +88,9 @@ impl<K: Clone + Eq + Hash> WorkQueue<K> {
         self.lock().failures(key)
     }
 
-    /// The next key; `None` when the queue is shut down and nothing will come any more. Any number
-    /// of workers may wait. Cancel-safe: a future that is dropped has taken nothing, and leaves
-    /// nobody waiting for what it was woken for.
+    /// Waits for the next key; `None` when the queue is shut down and empty. Any number of workers
+    /// may wait. Cancel-safe: a dropped future has taken no key, and another worker is woken in its
+    /// place.
     pub async fn get(&self) -> Option<WorkItem<K>> {
         let mut waiting = Waiting { queue: self, took: false };
         loop {
@@ -112,15 +111,15 @@ impl<K: Clone + Eq + Hash> WorkQueue<K> {
         }
     }
 
-    /// Takes no more keys: adds are ignored and delayed keys are dropped. Keys that are ready are
-    /// still handed out, and those that became dirty while being processed; then
-    /// [`WorkQueue::get`] ends.
+    /// Stops accepting keys: adds are ignored and delayed keys are dropped. Workers still receive
+    /// ready keys, and keys that were added again while being processed; then [`WorkQueue::get`]
+    /// ends.
     pub fn shut_down(&self) {
         self.change(|core, now| core.handle_shut_down(now));
     }
 
-    /// As [`WorkQueue::shut_down`], and waits until every key that was handed out is done and
-    /// nothing is left. Ends only if somebody works.
+    /// Shuts down like [`WorkQueue::shut_down`], and waits until all keys are processed. It ends
+    /// only if workers take the remaining keys.
     pub async fn shut_down_with_drain(&self) {
         self.shut_down();
         loop {
@@ -170,7 +169,7 @@ impl<K: Clone + Eq + Hash> WorkQueue<K> {
     }
 }
 
-/// A worker that waits. Dropped without a key, it lets another one watch in its place.
+/// A waiting worker. If dropped without a key, another worker keeps the time.
 struct Waiting<'q, K: Clone + Eq + Hash> {
     queue: &'q WorkQueue<K>,
     took: bool,
@@ -184,8 +183,8 @@ impl<K: Clone + Eq + Hash> Drop for Waiting<'_, K> {
     }
 }
 
-/// A key in the hands of a worker; nobody else gets it meanwhile. Dropping it says that the work is
-/// over, whatever came of it; the other ways say more.
+/// A key held by a worker; no other worker gets it meanwhile. Dropping it ends the work without a
+/// result; the methods report one.
 pub struct WorkItem<K: Clone + Eq + Hash> {
     queue: WorkQueue<K>,
     taken: Taken<K>,
@@ -202,7 +201,7 @@ impl<K: Clone + Eq + Hash> WorkItem<K> {
         self.taken.failures
     }
 
-    /// The priority it was handed out with.
+    /// The priority with which the key was taken.
     pub fn priority(&self) -> i32 {
         self.taken.priority
     }
@@ -212,12 +211,12 @@ impl<K: Clone + Eq + Hash> WorkItem<K> {
         self.taken.waited
     }
 
-    /// The work is done: failures are forgotten.
+    /// Completes the work and resets the key's failures.
     pub fn finish(self) {
         self.queue.forget(&self.taken.key);
     }
 
-    /// The work is done for now, and is to be done again after this delay: failures are forgotten.
+    /// Completes the work, resets the key's failures, and adds the key again after this delay.
     pub fn finish_and_requeue(self, after: Duration) {
         self.queue.forget(&self.taken.key);
         self.queue.add_after_with_priority(self.taken.key.clone(), after, self.taken.priority);

@@ -1,4 +1,4 @@
-//! The order in which ready keys are handed out: [`Ready`].
+//! The order in which workers receive ready keys: [`Ready`].
 //!
 //! ```text
 //!   priority  7:  [ns a: k1 k4] [ns b: k2]      groups take turns; within one, first in first out
@@ -33,13 +33,14 @@ pub(super) struct Place {
 pub(super) struct Ready<K> {
     levels: BTreeMap<Reverse<i32>, Level<K>>,
     by_age: BTreeMap<(Instant, u64), (K, Place)>,
-    /// The last turn went to an overdue key.
+    /// Whether the last turn was given to an overdue key.
     overdue_served: bool,
 }
 
 #[derive(Debug)]
 struct Level<K> {
-    /// Groups with keys, by turn; the first one is served next. Each stands here once.
+    /// Groups with keys, in order of their turns; the first one is served next. Each group occurs
+    /// once.
     turns: BTreeMap<u64, Group>,
     groups: HashMap<Group, Members<K>>,
     next_turn: u64,
@@ -119,7 +120,7 @@ impl<K: Clone> Ready<K> {
         self.levels.entry(Reverse(place.priority)).or_insert_with(Level::new).insert(key, &place);
     }
 
-    /// Takes out the key that stands here.
+    /// Removes the key at this position.
     pub(super) fn remove(&mut self, place: &Place) {
         self.by_age.remove(&(place.since, place.sequence));
         if let Some(level) = self.levels.get_mut(&Reverse(place.priority)) {
