@@ -113,6 +113,9 @@ kinds! {
         cluster_role,
         role_binding,
         role,
+    } + {
+        bindings,
+        rules,
     }
     storage {
         csi_driver,

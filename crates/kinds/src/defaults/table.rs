@@ -6,7 +6,6 @@ use super::Default::{Do, Each, Empty, Flag, From, If, In, Number, Positive, Text
 use super::{Defaults, NULL, missing};
 use listwatch_validation::pod_spec::default_pod_level_resources;
 
-const RBAC: &str = "rbac.authorization.k8s.io";
 
 // Pods and what holds their templates.
 
@@ -431,18 +430,9 @@ pub(crate) static CSI_DRIVER: Defaults = Defaults(&[("spec", In(&CSI_DRIVER_SPEC
 
 // Access, scheduling, scaling, extension.
 
-pub(crate) static ROLE_REF: Defaults = Defaults(&[("apiGroup", Text(RBAC))]);
-pub(crate) static SUBJECT: Defaults = Defaults(&[(
-    "apiGroup",
-    From(|subject| matches!(subject.get("kind").and_then(Value::as_str), Some("User" | "Group")).then(|| json!(RBAC))),
-)]);
-pub(crate) static ROLE_BINDING: Defaults = Defaults(&[("roleRef", If(&ROLE_REF)), ("subjects", Each(&SUBJECT))]);
-pub(crate) static ROLE: Defaults = Defaults(&[("rules", NULL)]);
 pub(crate) static CSI_NODE_DRIVER: Defaults = Defaults(&[("topologyKeys", NULL)]);
 pub(crate) static CSI_NODE_SPEC: Defaults = Defaults(&[("drivers", Each(&CSI_NODE_DRIVER))]);
 pub(crate) static CSI_NODE: Defaults = Defaults(&[("spec", If(&CSI_NODE_SPEC))]);
-pub(crate) static PRIORITY_CLASS: Defaults = Defaults(&[("preemptionPolicy", Text("PreemptLowerPriority"))]);
-
 pub(crate) static HORIZONTAL_POD_AUTOSCALER_SPEC: Defaults = Defaults(&[
     ("minReplicas", Number(1)),
     (

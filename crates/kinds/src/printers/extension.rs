@@ -169,36 +169,6 @@ pub(crate) static PRIORITY_LEVEL: Printer = Printer {
     },
 };
 
-pub(crate) static ROLE_BINDING: Printer = Printer {
-    columns: &[
-        NAME,
-        Column::text("Role", "The role that is granted."),
-        AGE,
-        Column::wide("Users", "The users who get it."),
-        Column::wide("Groups", "The groups that get it."),
-        Column::wide("ServiceAccounts", "The service accounts that get it."),
-    ],
-    cells: |binding| {
-        let role = binding.get("roleRef");
-        let subjects = binding.get("subjects").items();
-        let of_kind = |kind: &str| {
-            let name = |subject: &Json<'_>| match kind {
-                "ServiceAccount" => format!("{}/{}", subject.get("namespace").string(), subject.get("name").string()),
-                _ => subject.get("name").string(),
-            };
-            subjects.iter().filter(|s| s.get("kind").is(kind)).map(name).collect::<Vec<_>>().join(", ")
-        };
-        vec![
-            binding.name().into(),
-            format!("{}/{}", role.get("kind").string(), role.get("name").string()).into(),
-            binding.age().into(),
-            of_kind("User").into(),
-            of_kind("Group").into(),
-            of_kind("ServiceAccount").into(),
-        ]
-    },
-};
-
 pub(crate) static RESOURCE_CLAIM: Printer = Printer {
     columns: &[NAME, Column::text("State", "Whether devices are allocated and reserved."), AGE],
     cells: |claim| {

@@ -1,13 +1,41 @@
-//! `ClusterRole (rbac.authorization.k8s.io/v1)`: clusterroles.
+//! ClusterRole (`rbac.authorization.k8s.io/v1`): permissions in the whole cluster.
+//!
+//! Upstream: `pkg/registry/rbac/clusterrole`, `ValidateClusterRole` in `pkg/apis/rbac/validation`.
 
-use crate::{Kind, Unenforced, UnenforcedPart};
+use listwatch_schema::Path;
+use listwatch_validation::formats::label_selector;
 use listwatch_validation::names::NameRule;
+use listwatch_validation::{Errors, Object, given, items};
+use serde_json::Value;
+
+use super::rules::{self, validate_rules};
+use crate::{Kind, Unenforced, UnenforcedPart};
 
 pub(crate) static KIND: Kind = Kind {
     names: NameRule::PathSegment,
     create_on_update: true,
-    defaults: &crate::defaults::table::ROLE,
-    validate: crate::validate::rbac::cluster_role,
+    defaults: &rules::DEFAULTS,
+    validate,
     unenforced: Some(Unenforced { part: UnenforcedPart::Object, consequence: "it grants no permission" }),
     ..Kind::cluster("rbac.authorization.k8s.io", "v1", "clusterroles", "ClusterRole")
 };
+
+fn validate(role: &Object, _: Option<&Object>, errors: &mut Errors) {
+    validate_rules(role, false, errors);
+    let Some(Value::Object(aggregation)) = given(role, "aggregationRule") else { return };
+    let at = Path::root("aggregationRule");
+    let at = at.child("clusterRoleSelectors");
+    if items(aggregation, "clusterRoleSelectors").is_empty() {
+        let why = "at least one clusterRoleSelector required if aggregationRule is non-nil";
+        errors.required(&at, why);
+    }
+    for (position, selector) in items(aggregation, "clusterRoleSelectors").iter().enumerate() {
+        let at = at.index(position);
+        let before = errors.len();
+        label_selector(Some(selector), true, &at, errors);
+        if errors.len() > before {
+            // Upstream shows the nil selector that the conversion returned.
+            errors.invalid_value(&at, "null", "invalid label selector.");
+        }
+    }
+}

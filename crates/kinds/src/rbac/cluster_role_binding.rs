@@ -1,15 +1,19 @@
-//! `ClusterRoleBinding (rbac.authorization.k8s.io/v1)`: clusterrolebindings.
+//! ClusterRoleBinding (`rbac.authorization.k8s.io/v1`): grants a ClusterRole in the whole cluster.
+//!
+//! Upstream: `pkg/registry/rbac/clusterrolebinding`, `ValidateClusterRoleBinding` in `pkg/apis/rbac/validation`.
 
-use crate::{Kind, Unenforced, UnenforcedPart};
 use listwatch_validation::names::NameRule;
+
+use super::bindings::{self, validate_binding};
+use crate::{Kind, Unenforced, UnenforcedPart};
 
 pub(crate) static KIND: Kind = Kind {
     names: NameRule::PathSegment,
     create_on_update: true,
-    defaults: &crate::defaults::table::ROLE_BINDING,
-    validate: crate::validate::rbac::cluster_role_binding,
-    validate_update: crate::validate::rbac::update_binding,
-    printer: &crate::printers::extension::ROLE_BINDING,
+    defaults: &bindings::DEFAULTS,
+    validate: |binding, _, errors| validate_binding(binding, &["ClusterRole"], errors),
+    validate_update: bindings::validate_update,
+    printer: &bindings::PRINTER,
     unenforced: Some(Unenforced { part: UnenforcedPart::Object, consequence: "it grants no permission" }),
     ..Kind::cluster("rbac.authorization.k8s.io", "v1", "clusterrolebindings", "ClusterRoleBinding")
 };

@@ -1,13 +1,17 @@
-//! `Role (rbac.authorization.k8s.io/v1)`: roles.
+//! Role (`rbac.authorization.k8s.io/v1`): permissions in one namespace.
+//!
+//! Upstream: `pkg/registry/rbac/role`, `ValidateRole` in `pkg/apis/rbac/validation`.
 
-use crate::{Kind, Unenforced, UnenforcedPart};
 use listwatch_validation::names::NameRule;
+
+use super::rules;
+use crate::{Kind, Unenforced, UnenforcedPart};
 
 pub(crate) static KIND: Kind = Kind {
     names: NameRule::PathSegment,
     create_on_update: true,
-    defaults: &crate::defaults::table::ROLE,
-    validate: crate::validate::rbac::role,
+    defaults: &rules::DEFAULTS,
+    validate: |role, _, errors| rules::validate_rules(role, true, errors),
     unenforced: Some(Unenforced { part: UnenforcedPart::Object, consequence: "it grants no permission" }),
     ..Kind::namespaced("rbac.authorization.k8s.io", "v1", "roles", "Role")
 };

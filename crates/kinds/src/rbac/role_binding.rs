@@ -1,15 +1,19 @@
-//! `RoleBinding (rbac.authorization.k8s.io/v1)`: rolebindings.
+//! RoleBinding (`rbac.authorization.k8s.io/v1`): grants a role in one namespace.
+//!
+//! Upstream: `pkg/registry/rbac/rolebinding`, `ValidateRoleBinding` in `pkg/apis/rbac/validation`.
 
-use crate::{Kind, Unenforced, UnenforcedPart};
 use listwatch_validation::names::NameRule;
+
+use super::bindings::{self, validate_binding};
+use crate::{Kind, Unenforced, UnenforcedPart};
 
 pub(crate) static KIND: Kind = Kind {
     names: NameRule::PathSegment,
     create_on_update: true,
-    defaults: &crate::defaults::table::ROLE_BINDING,
-    validate: crate::validate::rbac::role_binding,
-    validate_update: crate::validate::rbac::update_binding,
-    printer: &crate::printers::extension::ROLE_BINDING,
+    defaults: &bindings::DEFAULTS,
+    validate: |binding, _, errors| validate_binding(binding, &["Role", "ClusterRole"], errors),
+    validate_update: bindings::validate_update,
+    printer: &bindings::PRINTER,
     unenforced: Some(Unenforced { part: UnenforcedPart::Object, consequence: "it grants no permission" }),
     ..Kind::namespaced("rbac.authorization.k8s.io", "v1", "rolebindings", "RoleBinding")
 };

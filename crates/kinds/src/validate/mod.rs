@@ -10,7 +10,6 @@
 //! Where it is not certain that kube-apiserver refuses an object, it is accepted. Objects of custom kinds are
 //! checked by their schemas instead.
 
-pub(crate) mod access;
 pub(crate) mod admission;
 pub(crate) mod aggregation;
 pub(crate) mod autoscaling;
@@ -20,7 +19,6 @@ pub(crate) mod csi;
 pub(crate) mod devices;
 pub(crate) mod flow_control;
 pub(crate) mod networking;
-pub(crate) mod rbac;
 pub(crate) mod services;
 pub(crate) mod volumes;
 pub(crate) mod webhooks;
