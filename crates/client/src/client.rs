@@ -25,7 +25,7 @@ use crate::problem::Problem;
 use crate::resource::{ApiResource, Scope};
 use crate::transport::{HttpTransport, RequestBody, ResponseBody, Transport, decompressed, disconnected};
 
-/// Largest body of a small document (discovery, an error) in bytes; more is refused.
+/// The largest body of a small document (discovery, an error) in bytes; a larger one fails.
 pub const DOCUMENT_LIMIT_BYTES: usize = 8 * 1024 * 1024;
 
 /// Time for the server to answer with a small document, and to send it.
@@ -75,8 +75,8 @@ impl Client {
         })
     }
 
-    /// A client over any transport, for example [`crate::transport::ServiceTransport`] to a server
-    /// in the same process. The transport authenticates by itself.
+    /// Creates a client over any transport, for example [`crate::transport::ServiceTransport`] to a
+    /// server in the same process. The transport does the authentication.
     pub fn with_transport(transport: impl Transport, namespace: &str) -> Self {
         let inner = Inner {
             transport: Box::new(transport),
@@ -115,8 +115,9 @@ impl Client {
         self.fetch(path_and_query, JSON, false, None).await
     }
 
-    /// As [`Client::get`]; `compressed` asks for gzip. What comes is handed out as it was meant. The
-    /// limit is the server's: what credentials take, a login perhaps, does not count.
+    /// Sends a GET like [`Client::get`]; `compressed` requests gzip, and the response is
+    /// decompressed. The time limit applies to the server, so the time to obtain credentials
+    /// (perhaps a login) does not count.
     async fn fetch(
         &self,
         path_and_query: &str,
@@ -236,9 +237,9 @@ pub struct HttpListWatch {
 }
 
 impl HttpListWatch {
-    /// Only the metadata of objects, cut by the server: what comes is of the kind
-    /// `PartialObjectMetadata` of `meta.k8s.io/v1`, whatever the resource. A reflector that is told
-    /// the resource's own type would pass it over.
+    /// Requests only the metadata of objects, of the kind `PartialObjectMetadata` of
+    /// `meta.k8s.io/v1` for every resource. A reflector configured with the resource's own type
+    /// would skip these objects.
     #[must_use]
     pub fn metadata_only(mut self) -> Self {
         self.metadata_only = true;
@@ -287,12 +288,12 @@ impl ListWatch for HttpListWatch {
     }
 }
 
-/// A list body on its way in.
+/// A list body being received.
 struct ListBodyStream {
     body: ResponseBody,
     /// Gone once the list is over.
     decoder: Option<ListDecoder>,
-    /// The type was told.
+    /// Whether the type was returned.
     typed: bool,
     /// Decoded but unreturned items: at most the type, the items of one chunk, and the end.
     ready: VecDeque<ListItem>,
@@ -356,7 +357,7 @@ impl Stream for ListBodyStream {
     }
 }
 
-/// A watch on its way in.
+/// A watch being received.
 struct WatchBodyStream {
     body: ResponseBody,
     reader: JsonEvents,

@@ -38,7 +38,7 @@ pub const FAILURE_MEMORY: Duration = Duration::from_secs(1);
 pub(crate) struct Session {
     /// The `Authorization` header.
     pub(crate) header: Option<HeaderValue>,
-    /// The connections to send it on, where the client certificate came with the credentials.
+    /// The connections to use, if the client certificate came with the credentials.
     pub(crate) transport: Option<HttpTransport>,
     /// Tells one from the next.
     number: u64,
@@ -78,7 +78,7 @@ pub(crate) struct Reach {
 pub(crate) struct State {
     session: Option<Session>,
     good_until: Option<Instant>,
-    /// Told to be bad, or past its time; kept for what it can still be compared with.
+    /// Rejected or expired credentials, kept only for comparison.
     stale: bool,
     #[cfg(feature = "exec")]
     identity: Option<Arc<Identity>>,

@@ -8,9 +8,9 @@
 //! | [`Json<T>`] | [`Typed<T>`] through serde | `k8s-openapi` types, a struct with the fields of interest |
 //! | [`decode_with`] | [`Typed<T>`] | any function of the bytes |
 //!
-//! [`Json::transform`] puts a function behind serde: client-go's transform. An error of any of
-//! them concerns one object. It is put into quarantine ([`Quarantined`]) and the rest goes on; no
-//! list fails for it and no event is lost.
+//! [`Json::transform`] adds a function after serde, like client-go's transform. An error of any of
+//! them concerns one object. That object is quarantined ([`Quarantined`]) and the others continue:
+//! no list fails and no event is lost.
 //!
 //! [`Quarantined`]: crate::delta_fifo::Quarantined
 
@@ -46,14 +46,14 @@ impl DecodeError {
     }
 }
 
-/// Makes what a store keeps of what was received.
+/// Converts received objects to stored values.
 pub trait Decode: Send + Sync + 'static {
     /// The stored type.
     type Stored: Stored;
 
-    /// Decodes one object. `raw` is a slice of a network buffer: keeping it would keep the whole
-    /// buffer, so what is kept is copied. `key` is its identity; `type_name` the type of a list
-    /// item that names none.
+    /// Decodes one object. `raw` is a slice of a network buffer: kept data must be copied, or the
+    /// whole buffer stays in memory. `key` is the object's identity; `type_name` the type of a list
+    /// item without one.
     ///
     /// Identity, uid and version of the result must be those of `raw`.
     ///

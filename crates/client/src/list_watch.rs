@@ -39,12 +39,12 @@ pub struct WatchedEvent {
 /// A list page as it arrives. Ends after [`ListItem::End`] or an error.
 pub type ListStream = Pin<Box<dyn Stream<Item = Result<ListItem, Problem>> + Send>>;
 
-/// The events of a watch as they arrive, in batches of what came together. Ends without an error
-/// where the server ended the response; a cut connection is an error.
+/// The events of a watch in batches as they arrive. The stream ends without an error if the server
+/// ended the response; a cut connection is an error.
 pub type WatchStream = Pin<Box<dyn Stream<Item = Result<Vec<WatchedEvent>, Problem>> + Send>>;
 
 /// Lists and watches one resource, in one scope, with one set of selectors. Dropping a stream
-/// gives up the exchange.
+/// abandons the exchange.
 #[async_trait]
 pub trait ListWatch: Send + Sync + 'static {
     /// Asks for a page. Selectors are the implementation's; it adds them to the options.

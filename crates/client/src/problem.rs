@@ -53,7 +53,7 @@ impl Eq for Cause {}
 #[derive(Clone, Debug, PartialEq)]
 #[non_exhaustive]
 pub enum Problem {
-    /// The server refused, with an HTTP status or with an ERROR event in the stream.
+    /// The server rejected the request, with an HTTP status or an ERROR event in the stream.
     Refused {
         /// The server's answer.
         status: Box<Status>,
@@ -86,12 +86,12 @@ pub enum Problem {
     /// The end marker of a WatchList did not arrive: the network lost it, a proxy drops it, or the server
     /// does not send it.
     NoInitialEventsEnd,
-    /// The configuration asks for something that the client cannot do. A retry does not help.
+    /// The configuration requires an unsupported feature. A retry does not help.
     #[non_exhaustive]
     Misconfigured {
         /// The remedy.
         why: String,
-        /// The error of the file or program that was asked for credentials, if there is one.
+        /// The error of the credentials' file or program, if there is one.
         cause: Option<Cause>,
     },
 }
@@ -153,7 +153,7 @@ impl Problem {
         self.status().is_some_and(|status| status.is_expired() || status.code == 410)
     }
 
-    /// The server has not seen the version asked for.
+    /// The server has not reached the requested version.
     pub fn is_too_large_version(&self) -> bool {
         self.status().is_some_and(Status::is_too_large_resource_version)
     }

@@ -33,8 +33,8 @@
 //!   it has reached the version to resume from ([`ReflectorConfig::check_server`]). A server that
 //!   came back with less history than it had (restored from a backup, or in memory) would accept
 //!   the watch and stay silent until its version happened to pass ours.
-//! - The first list asks for the most recent state by default, so that a restarted client does not
-//!   begin with a state older than it has seen.
+//! - The first list requests the most recent state by default, so that a restarted client does not
+//!   begin with an older state than it has seen.
 
 mod server_memory;
 mod state;
@@ -53,8 +53,8 @@ use crate::problem::Problem;
 pub use self::server_memory::{SILENT_WATCH_LISTS, ServerMemory, WATCH_LIST_MEMORY};
 pub use self::state::ReflectorState;
 
-/// Fruitless watches in a row (opened or refused, but not a single event or bookmark) after which
-/// the state is listed again. Lost connections and a busy server do not count.
+/// Watches in a row without any event or bookmark (opened or rejected) after which the state is
+/// listed again. Lost connections and a busy server do not count.
 pub const RESUME_LIMIT: u32 = 5;
 
 /// Streams of initial events that may be cut before their end before the state is listed instead.
@@ -74,8 +74,8 @@ pub const OVERTIME: Duration = Duration::from_secs(30);
 /// accepts it and reads the most recent state instead.
 pub const CHECK_LIMIT: u32 = 3;
 
-/// A server that sends bookmarks is taken to be gone after this many of its own intervals without
-/// a word, where that is sooner than [`ReflectorConfig::idle_limit`].
+/// Silent bookmark intervals of a server after which it counts as dead, if that is sooner than
+/// [`ReflectorConfig::idle_limit`].
 pub const BOOKMARKS_MISSED: u32 = 3;
 
 /// The shortest silence that counts as missed bookmarks, however often they come.
@@ -86,8 +86,8 @@ pub const BOOKMARK_WAIT_MIN: Duration = Duration::from_secs(30);
 pub enum FirstRead {
     /// Every write acknowledged before.
     MostRecent,
-    /// Whatever the server has at hand, as client-go does: cheaper on old servers, possibly older
-    /// than what a previous run of this program has seen.
+    /// Any state of the server, as client-go requests: cheaper on old servers, but possibly older
+    /// than the state seen by a previous run of this program.
     Any,
 }
 
@@ -110,13 +110,13 @@ pub struct ReflectorConfig {
     pub request_wait: Duration,
     /// Time without input before the end marker of a WatchList.
     pub marker_wait: Duration,
-    /// After a stream that broke or ended early, ask the server whether it has reached the version
-    /// to resume from before resuming there.
+    /// Whether to ask the server after a broken or short stream if it has reached the resume
+    /// version.
     pub check_server: bool,
     /// The delays after failures.
     pub backoff: BackoffPolicy,
-    /// The type of the resource's objects, where it is known (discovery tells). Events of another
-    /// type are passed over.
+    /// The type of the resource's objects, if known from discovery. Events of another type are
+    /// skipped.
     pub type_name: Option<TypeName>,
     /// Knowledge about the server, shared by the reflectors of this server only.
     pub server: ServerMemory,
@@ -152,7 +152,7 @@ pub struct TimeAndRandom {
 /// The next action of the driver. Opening an exchange abandons the former one.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Action {
-    /// Begin to collect a new state, dropping what was collected.
+    /// Begin to collect a new state, and drop an unfinished one.
     Begin,
     /// Ask for a list page.
     List(ListOptions),
@@ -187,9 +187,9 @@ pub enum Verdict {
 pub enum SkipReason {
     /// It is of another kind than the resource's. The version does not move.
     ForeignType,
-    /// It has no name or no resource version.
+    /// The object has no name or no resource version.
     Unidentified,
-    /// No watch is open; it belongs to one that was given up.
+    /// The event belongs to an abandoned watch.
     NotWatching,
 }
 
@@ -202,10 +202,10 @@ pub struct Reflector {
     backoff: Backoff,
     /// The version of the last list, applied event or bookmark; empty before the first.
     version: String,
-    /// The server refused `version` as expired or too large; the next state must be the most
+    /// The server rejected `version` as expired or too large, so the next state must be the most
     /// recent one.
     version_unavailable: bool,
-    /// A list of "whatever is at hand" came in pages: this server has no watch cache to spare.
+    /// A list of any state was paged, so this server has no spare watch cache.
     paged: bool,
     /// The longest distance seen between this server's bookmarks.
     bookmark_interval: Option<Duration>,
@@ -239,7 +239,7 @@ enum AfterWait {
     Refresh,
     /// The same page of the same list.
     Page(Box<Listing>),
-    /// The initial events again; what was cut so far counts.
+    /// The initial events are requested again; the earlier truncations count.
     InitialEvents { cuts: u32 },
     /// The question again, then the watch.
     Check { refusals: u32 },
@@ -258,7 +258,7 @@ struct Listing {
 #[derive(Debug)]
 struct Initial {
     open: bool,
-    /// The request named no version: nothing more consistent can be asked for.
+    /// The request had no version, so no more consistent state can be requested.
     consistent: bool,
     events: u64,
     cuts: u32,
@@ -341,7 +341,7 @@ impl Reflector {
         self.synced
     }
 
-    /// The version up to which everything was handed out; empty before the first state.
+    /// The version up to which everything was delivered; empty before the first state.
     pub fn version(&self) -> &str {
         &self.version
     }
@@ -716,7 +716,7 @@ impl Reflector {
         self.actions.push_back(Action::Commit { version });
     }
 
-    /// Something useful arrived. A server that sends what comes after our version knows it.
+    /// Useful data arrived. A server that sends later changes has reached the version.
     fn progress(&mut self) {
         self.fruitless = 0;
         self.problem = None;
@@ -802,7 +802,7 @@ impl Reflector {
         }
     }
 
-    /// A watch failed: resume after a backoff, or list again if that is what the problem asks for.
+    /// A watch failed: resume after a backoff, or list again if the problem requires it.
     fn fail_watch(&mut self, at: TimeAndRandom, problem: Problem) {
         if problem.is_expired() {
             self.wait(at, problem, AfterWait::Refresh);

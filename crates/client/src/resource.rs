@@ -11,7 +11,7 @@ pub struct ApiResource {
     pub group: String,
     /// The version, e.g. `v1`.
     pub version: String,
-    /// The plural that stands in paths, e.g. `pods`.
+    /// The plural in request paths, e.g. `pods`.
     pub plural: String,
     /// The singular, e.g. `pod`; may be empty.
     pub singular: String,

@@ -26,7 +26,7 @@ pub enum Unsharded {
     /// Its objects of other shards are dropped here. Right, but every replica is sent everything.
     #[default]
     FilterHere,
-    /// It is refused with [`Problem::Misconfigured`].
+    /// The list or watch fails with [`Problem::Misconfigured`].
     Refuse,
 }
 
@@ -91,7 +91,7 @@ impl<L: ListWatch> ListWatch for ShardListWatch<L> {
     }
 }
 
-/// Looks at what the server sends.
+/// Checks whether the server filters by shard.
 struct ShardFilter {
     selector: Arc<ShardSelector>,
     unsharded: Unsharded,

@@ -1,7 +1,7 @@
 //! The values that a store can hold: the [`Stored`] trait, and [`Typed`] for the user's own types.
 //!
-//! A cache of bytes ([`Object`]) and a cache of Rust values differ in what a reader gets and in
-//! nothing else. What the machinery asks of either is here: identity, version, labels, weight.
+//! A cache of bytes ([`Object`]) and a cache of Rust values differ only in the type that readers
+//! get. This trait has the requirements on both: identity, version, labels, size.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -106,8 +106,8 @@ impl Stored for Object {
     }
 }
 
-/// A value of the user's own (a `k8s-openapi` type, or a handful of fields), with what the store
-/// needs beside it. Dereferences to the value.
+/// A value of the user's own type (a `k8s-openapi` type, or a few fields) with the data that the
+/// store needs. Dereferences to the value.
 ///
 /// # Example
 /// ```

@@ -6,12 +6,12 @@ use super::{EventSource, SourceEvent};
 use crate::informer::{Event, EventStream, HandlerOptions, Reason, SharedInformer};
 use crate::{Change, Object, Origin, Store};
 
-/// One more handler of a [`SharedInformer`], for a controller: several controllers, and whatever
-/// else is told of changes, share one cache. Keeps the informer running while it lives; starting it
-/// is its owner's business, and a controller waits until that is done.
+/// A handler of a [`SharedInformer`] for a controller, so that several controllers and other
+/// handlers share one cache. It keeps the informer running while it exists. The informer's owner
+/// starts it, and the controller waits for that.
 ///
-/// The handler coalesces: when the controller cannot keep up it is told the latest state of each
-/// object, which is all that a queue of keys asks for.
+/// The handler coalesces changes: a slow controller receives the latest state of each object, which
+/// suffices for a queue of keys.
 pub struct InformerSource {
     events: EventStream<Object>,
     store: Store,
@@ -24,7 +24,7 @@ impl std::fmt::Debug for InformerSource {
 }
 
 impl InformerSource {
-    /// A handler with this name, which is told the state that is there first.
+    /// Registers a handler with this name, which first receives the current state.
     pub fn new(informer: &SharedInformer<Object>, name: &str) -> Self {
         InformerSource { events: informer.stream(HandlerOptions::named(name)), store: informer.store() }
     }

@@ -8,9 +8,8 @@
 //!                                                    └─ requeue after ◀───────┘
 //! ```
 //!
-//! A source is a [`Reflection`](crate::Reflection) of its own, an [`InformerSource`] of a
-//! [`SharedInformer`](crate::SharedInformer) that others use as well, or anything that implements
-//! [`EventSource`].
+//! A source is a separate [`Reflection`](crate::Reflection), an [`InformerSource`] of a shared
+//! [`SharedInformer`](crate::SharedInformer), or any other implementation of [`EventSource`].
 //!
 //! Guarantees:
 //! - No key is reconciled before every source has loaded its whole state.
@@ -154,8 +153,8 @@ pub trait Reconcile: Send + Sync + 'static {
     /// The error of a reconcile.
     type Error: fmt::Display + Send + 'static;
 
-    /// Makes the world what the object says. Called again for the same key after every change; has
-    /// to be able to begin anywhere.
+    /// Brings the actual state to the object's desired state. Called again for the same key after
+    /// every change, so it must work from any intermediate state.
     ///
     /// # Errors
     /// Whatever is worth another try, with back-off.
@@ -178,7 +177,7 @@ where
 /// The reason why a controller ended by itself.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ControllerError {
-    /// A source ended. Reconciling on would be on a cache that nobody keeps.
+    /// A source ended. Without it, reconciles would use an outdated cache.
     #[error("source {} of the controller ended", which.0)]
     SourceEnded {
         /// Which one.
@@ -241,8 +240,8 @@ impl Controller {
         &self.queue
     }
 
-    /// Starts the controller on the current tokio runtime. It runs until the handle is told to stop
-    /// or is dropped.
+    /// Starts the controller on the current tokio runtime. It runs until it is stopped through the
+    /// handle, or the handle is dropped.
     pub fn start(self, reconcile: impl Reconcile) -> ControllerHandle {
         run::start(self, reconcile)
     }

@@ -55,8 +55,8 @@ impl Shared {
         }
     }
 
-    /// Waits until the caches show what the key's last reconcile wrote; false when they did not in
-    /// time, or are no longer kept.
+    /// Waits until the caches show the writes of the key's last reconcile; false after the wait, or
+    /// if the caches have ended.
     async fn wait_for_writes(&self, key: &ObjectKey, patience: Duration) -> bool {
         let Some(writes) = lock(&self.writes).remove(key) else { return true };
         let deadline = Instant::now() + patience;
@@ -128,17 +128,19 @@ impl ControllerHandle {
         }
     }
 
-    /// Stops: sources are no longer listened to, what is ready is worked on for as long as
-    /// [`ControllerConfig::drain_wait`], then what still runs is dropped. Returns when all is over.
+    /// Stops the controller: sources are no longer read, ready keys are processed for up to
+    /// [`ControllerConfig::drain_wait`], and running reconciles are then dropped. Returns when
+    /// everything has ended.
     ///
     /// # Errors
-    /// [`ControllerError`] when the controller had ended before, by itself.
+    /// [`ControllerError`] when the controller had already ended by itself.
     pub async fn stop(mut self) -> Result<(), ControllerError> {
         self.stop.send_replace(true);
         self.ended().await
     }
 
-    /// Waits until the controller ends by itself, which it does only when a source does. Cancel-safe.
+    /// Waits until the controller ends by itself, which happens only when a source ends.
+    /// Cancel-safe.
     ///
     /// # Errors
     /// [`ControllerError`]: why.

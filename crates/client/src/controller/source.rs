@@ -14,14 +14,14 @@ use crate::{Change, Origin, Store};
 pub enum SourceEvent {
     /// The cache changed; readers see it already.
     Changes(Vec<Change>),
-    /// The whole state was loaded, and all of it was told. Told at least once.
+    /// The initial state was loaded and reported completely. Sent at least once.
     Synced,
 }
 
 /// Changes of one kind of objects with the cache that shows them.
 #[async_trait]
 pub trait EventSource: Send + 'static {
-    /// The cache. It shows every change before [`EventSource::next`] tells it.
+    /// The cache. It shows every change before [`EventSource::next`] returns the change.
     fn store(&self) -> Store;
 
     /// The next message; `None` after the last one. Cancel-safe.
@@ -129,8 +129,8 @@ struct OwnerReference {
     controller: Option<bool>,
 }
 
-/// The object that controls this one, if it is of this type. Owners live in the namespace of what
-/// they own, or in none.
+/// The object's controller, if it is of this type. Owners are in the namespace of their dependents,
+/// or cluster-scoped.
 fn owner_of(object: &Object, owner: &OwnerType) -> Option<ObjectKey> {
     let owned: Owned = serde_json::from_slice(object.json()).ok()?;
     let references = owned.metadata.owner_references?;

@@ -60,8 +60,8 @@ impl HandlerOptions {
 /// The reason why a handler receives no more events.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum HandlerEnd {
-    /// It was removed, or its informer was shut down, and it has processed what there was (or that
-    /// was dropped, if it was asked for).
+    /// The handler was removed, or its informer was shut down, and its waiting events were
+    /// processed or dropped as requested.
     Removed,
     /// Its stream was dropped.
     Dropped,
@@ -88,7 +88,7 @@ impl fmt::Display for HandlerEnd {
 /// The handling of events that wait for a removed handler.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Remaining {
-    /// It is told them first.
+    /// The waiting events are delivered first.
     Drain,
     /// They are dropped.
     Drop,
@@ -108,17 +108,18 @@ impl<S: Stored> Handler<S> {
         &self.slot.name
     }
 
-    /// True once it has processed the state that was there when it began.
+    /// True once the handler has processed the initial state.
     pub fn has_synced(&self) -> bool {
         self.slot.has_synced()
     }
 
-    /// Waits until it has processed the state that was there when it began, for at most `patience`.
-    /// Dropping the future gives up.
+    /// Waits until the handler has processed the initial state, for at most `patience`. Dropping
+    /// the future ends the wait.
     ///
     /// # Errors
-    /// [`NotSynced::Ended`] when it ended before, [`NotSynced::TimedOut`]. Why the informer is not
-    /// synced itself is told by [`SharedInformer::wait_until_synced`](super::SharedInformer::wait_until_synced).
+    /// [`NotSynced::Ended`] when the handler has ended, [`NotSynced::TimedOut`] after the wait.
+    /// [`SharedInformer::wait_until_synced`](super::SharedInformer::wait_until_synced) reports why
+    /// the informer itself is not synced.
     pub async fn wait_until_synced(&self, patience: Duration) -> Result<(), NotSynced> {
         let mut progress = self.slot.progress();
         let wait = progress.wait_for(|progress| progress.synced || progress.ended.is_some());
@@ -140,13 +141,13 @@ impl<S: Stored> Handler<S> {
         self.slot.counts()
     }
 
-    /// Removes it and waits until its task is done with what is left.
+    /// Removes the handler and waits until its task has processed the remaining events.
     pub async fn remove(&self, remaining: Remaining) -> HandlerEnd {
         self.slot.change(|view| view.close(remaining == Remaining::Drain));
         self.ended().await
     }
 
-    /// Waits until it is told nothing more, and says why.
+    /// Waits until the handler ends, and returns the reason.
     pub async fn ended(&self) -> HandlerEnd {
         let mut progress = self.slot.progress();
         let ended = progress.wait_for(|progress| progress.ended.is_some()).await;

@@ -346,7 +346,7 @@ impl<S: Stored> Worker<S> {
         }
     }
 
-    /// Runs in a task until it is told to stop, and parks the worker then.
+    /// Runs in a task until stopped, and then parks the worker.
     pub(super) fn spawn(self, shared: Arc<Shared<S>>) -> CommandSender<S> {
         // Says so if the runtime drops the task.
         struct Guard<S: Stored>(Option<Arc<Shared<S>>>);
@@ -463,7 +463,7 @@ impl<S: Stored> Worker<S> {
         tasks.spawn(run_part(name, number, source, out.clone(), receiver));
     }
 
-    /// Ends the tasks of all parts, puts what they have said already into the hub, and parks them.
+    /// Ends the tasks of all parts, passes their pending reports to the hub, and parks them.
     async fn stop_parts(
         &mut self,
         shared: &Shared<S>,
@@ -563,7 +563,7 @@ impl<S: Stored> Worker<S> {
         Err(stop)
     }
 
-    /// Notes what a part said. What changed is to be pushed, batch by batch, with [`Worker::push`].
+    /// Records a part's report. [`Worker::push`] then pushes its changes, batch by batch.
     fn tell(&mut self, message: PartMessage<S>, shared: &Shared<S>) -> Option<PartChanges<S>> {
         let PartMessage { part: name, notice, told, .. } = message;
         let mut parts = shared.parts();
@@ -611,7 +611,7 @@ impl<S: Stored> Worker<S> {
         None
     }
 
-    /// Puts a batch of a part's changes into the hub; `None` when no handler hears of it.
+    /// Pushes a batch of a part's changes to the hub; `None` when no handler receives it.
     fn push(
         &mut self,
         part: &str,
@@ -725,7 +725,7 @@ fn split_by_origin<S: Stored>(changes: Vec<Change<S>>) -> Vec<Vec<Change<S>>> {
     batches
 }
 
-/// Pulls one part until it is told to end.
+/// Polls one part until told to end.
 async fn run_part<S: Stored>(
     part: Arc<str>,
     number: u64,

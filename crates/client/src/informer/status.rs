@@ -12,14 +12,14 @@ use crate::reflector::ReflectorState;
 /// The phase of an informer's life.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum Phase {
-    /// It has not been started yet.
+    /// The informer has not been started.
     #[default]
     New,
     /// It runs.
     Running,
     /// It was asked to stop.
     Stopping,
-    /// It has stopped.
+    /// The informer has stopped.
     Stopped(Stop),
 }
 
@@ -45,7 +45,7 @@ pub struct PartStatus {
 pub struct HandlerStatus {
     /// The name.
     pub name: String,
-    /// It has processed the state that was there when it began.
+    /// Whether the handler has processed the initial state.
     pub synced: bool,
     /// The lag.
     pub lag: Lag,
@@ -79,7 +79,7 @@ pub enum NotSynced {
     TimedOut {
         /// The length of the wait.
         waited: Duration,
-        /// The parts that are not synced: name, and state in words.
+        /// The name and state of each part that is not synced.
         parts: Vec<(String, String)>,
     },
     /// The informer stopped.
@@ -123,13 +123,13 @@ pub enum StartError {
     /// It is about to stop; try again when that is done.
     #[error("the informer is still stopping")]
     Stopping,
-    /// It ended for good.
+    /// The informer ended for good.
     #[error("the informer cannot be started again: {0}")]
     Over(Stop),
 }
 
-/// Handlers that were still busy when the patience of a stop was over. The informer has stopped; the
-/// handlers go on with their queues.
+/// Handlers that were still busy when the patience of a stop ended. The informer has stopped; the
+/// handlers continue with their queues.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("handlers were still busy: {}", .handlers.join(", "))]
 pub struct StillBusy {

@@ -23,7 +23,7 @@ pub struct ServerMemory(Arc<Mutex<Memory>>);
 #[derive(Debug, Default)]
 struct Memory {
     refused_until: Option<Instant>,
-    /// It has sent an end marker.
+    /// Whether an end marker was received.
     knows_watch_list: bool,
     silences: u32,
     last_silence: Option<Instant>,
@@ -40,7 +40,7 @@ impl ServerMemory {
         self.lock().refused_until.is_some_and(|until| now < until)
     }
 
-    /// The server refused a WatchList: no reflector tries another one for [`WATCH_LIST_MEMORY`].
+    /// Records a rejected WatchList: no reflector tries another one for [`WATCH_LIST_MEMORY`].
     pub(crate) fn remember_refusal(&self, now: Instant) {
         *self.lock() = Memory { refused_until: Some(now + WATCH_LIST_MEMORY), ..Memory::default() };
     }
@@ -50,7 +50,8 @@ impl ServerMemory {
         *self.lock() = Memory { knows_watch_list: true, ..Memory::default() };
     }
 
-    /// A WatchList that was requested at `asked` went silent before its end marker; noticed at `now`.
+    /// Records a WatchList requested at `asked` that became silent before its end marker, noticed
+    /// at `now`.
     pub(crate) fn remember_silence(&self, asked: Instant, now: Instant) {
         let mut memory = self.lock();
         let overlaps = memory.last_silence.is_some_and(|last| asked <= last);

@@ -25,12 +25,12 @@ pub enum ReflectorState {
         /// Since when.
         since: Instant,
     },
-    /// The server is asked whether it has reached the version to resume from.
+    /// The server is being asked whether it has reached the resume version.
     Checking {
         /// Since when.
         since: Instant,
     },
-    /// A watch was asked for and not answered yet.
+    /// A watch was requested and is not answered yet.
     Connecting {
         /// Since when.
         since: Instant,
@@ -40,19 +40,19 @@ pub enum ReflectorState {
         /// Since when.
         since: Instant,
     },
-    /// Something went wrong; the next try comes at `until`.
+    /// A problem occurred; the next try is at `until`.
     BackingOff {
         /// The last problem.
         problem: Problem,
         /// Tries since the last progress.
         attempts: u32,
-        /// When the next try comes.
+        /// The time of the next try.
         until: Instant,
     },
 }
 
 impl ReflectorState {
-    /// The state in words, for a log line or a status page.
+    /// The state as text, for a log line or a status page.
     pub fn describe(&self, now: Instant) -> String {
         let for_seconds = |since: &Instant| now.saturating_duration_since(*since).as_secs();
         match self {

@@ -23,10 +23,10 @@ use tower_service::Service;
 
 use super::tls::{self, Tls, TlsStream};
 
-/// The longest answer of a proxy to CONNECT, in bytes; a longer one is refused.
+/// The longest response of a proxy to CONNECT, in bytes; a longer one fails.
 const PROXY_ANSWER_LIMIT_BYTES: usize = 16 * 1024;
 
-/// A proxy that is asked for a connection: `http://[user:password@]host:port` (CONNECT) or
+/// The URL of a proxy: `http://[user:password@]host:port` (CONNECT) or
 /// `socks5://[user:password@]host:port`.
 #[derive(Clone, PartialEq, Eq)]
 pub struct ProxyUrl {
@@ -167,7 +167,7 @@ impl ProxyUrl {
     }
 }
 
-/// Undoes percent-encoding; what is none stays as it is.
+/// Decodes percent-encoding; invalid escapes stay unchanged.
 fn unescape(text: &str) -> String {
     let bytes = text.as_bytes();
     let (mut out, mut at) = (Vec::with_capacity(bytes.len()), 0);

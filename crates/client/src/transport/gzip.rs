@@ -1,7 +1,8 @@
 //! Decompresses response bodies: [`decompressed`].
 //!
-//! Lists of objects shrink to a tenth; over a long or metered way that pays, next to the server it
-//! costs both sides more than it saves. Who asks decides; what comes is read either way.
+//! Compression reduces lists of objects to a tenth of their size. That pays on a slow or metered
+//! connection, but close to the server it costs both sides more than it saves. The requester
+//! decides; compressed responses are always accepted.
 
 use std::io::Write as _;
 use std::pin::Pin;
@@ -19,7 +20,7 @@ use super::{BoxError, ResponseBody};
 /// which bounds memory for any body.
 const STEP_BYTES: usize = 2 * 1024;
 
-/// The response with its body as it was meant, if it came as gzip.
+/// The response with a decompressed body, if it was gzip.
 pub(crate) fn decompressed(mut response: Response<ResponseBody>) -> Response<ResponseBody> {
     let coded = response.headers().get(CONTENT_ENCODING);
     if !coded.is_some_and(|coding| coding.as_bytes().eq_ignore_ascii_case(b"gzip")) {

@@ -86,8 +86,8 @@ impl Default for TransportOptions {
 }
 
 impl TransportOptions {
-    /// After this much silence of the network a connection with open streams is given up, whatever
-    /// is between the client and the server. client-go needs 45 s.
+    /// Time without network activity after which a connection with open streams is closed, whatever
+    /// is between client and server. client-go needs 45 s.
     pub fn silence_limit(&self) -> Duration {
         self.ping_interval + self.ping_limit
     }
@@ -100,7 +100,7 @@ pub trait Transport: Send + Sync + 'static {
     /// Sends the request.
     ///
     /// # Errors
-    /// [`Problem::Disconnected`] when no response came. An HTTP error is a response.
+    /// [`Problem::Disconnected`] when there is no response. An HTTP error is a response.
     async fn send(&self, request: Request<RequestBody>) -> Result<Response<ResponseBody>, Problem>;
 }
 
@@ -118,7 +118,7 @@ struct Connections {
     authority: http::uri::Authority,
 }
 
-/// A client of its own, which keeps one HTTP/2 connection.
+/// A separate client, which keeps one HTTP/2 connection.
 struct Lane {
     client: legacy::Client<Connector, RequestBody>,
     open: AtomicUsize,
@@ -280,7 +280,7 @@ where
     }
 }
 
-/// An error with its causes, which is where hyper hides what the network said.
+/// Formats an error with its causes, in which hyper has the network's error.
 pub(crate) fn disconnected(error: impl Into<BoxError>) -> Problem {
     let error = error.into();
     let mut why = error.to_string();

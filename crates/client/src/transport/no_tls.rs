@@ -10,7 +10,7 @@ use crate::config::{ConfigError, TlsOptions};
 #[derive(Clone)]
 pub(super) enum Tls {}
 
-/// A connection over TLS, which never stands.
+/// A placeholder for a TLS connection, which is never established.
 pub(super) type TlsStream = TcpStream;
 
 impl Tls {

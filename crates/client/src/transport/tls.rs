@@ -75,7 +75,7 @@ fn tls_config(tls: TlsOptions) -> Result<ClientConfig, ConfigError> {
     Ok(config)
 }
 
-/// Believes any certificate, where the user asked for that; signatures are still checked.
+/// Accepts any certificate, if the user configured that; signatures are still checked.
 #[derive(Debug)]
 struct AnyServer {
     provider: Arc<CryptoProvider>,
