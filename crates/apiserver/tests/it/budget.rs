@@ -37,7 +37,7 @@ async fn without(service: &ApiService) -> String {
 }
 
 #[tokio::test(start_paused = true)]
-async fn above_its_budget_a_server_serves_from_the_store_and_loses_nothing() {
+async fn server_above_its_cache_budget_serves_completely_from_the_store() {
     let server = ApiServer::builder().cache_bytes_max(Some(BUDGET_BYTES)).build().await.expect("a server");
     let service = server.service();
     let expected: Vec<String> = (0..100).map(|n| format!("{n:03}")).collect();

@@ -95,7 +95,7 @@ async fn probe(world: Arc<World>, answers: Arc<AtomicUsize>) -> Duration {
 }
 
 #[tokio::test]
-async fn expensive_write_does_not_hold_up_others() {
+async fn expensive_write_does_not_delay_other_writes() {
     let world = Arc::new(World::new().await);
     let answers = Arc::new(AtomicUsize::new(0));
     let probes = tokio::spawn(probe(Arc::clone(&world), Arc::clone(&answers)));
@@ -139,7 +139,7 @@ async fn expensive_write_has_its_effect_once() {
 }
 
 #[tokio::test]
-async fn search_that_could_take_too_long_is_refused_in_time() {
+async fn too_expensive_search_is_rejected_within_the_timeout() {
     let world = World::new().await;
     let begun = Instant::now();
     let (code, status) = world.send("POST", WIDGETS, widget("a", json!({"text": "ab".repeat(1_000_000)}))).await;
@@ -232,7 +232,7 @@ async fn hostile_bodies_are_answered_within_their_timeout() {
 }
 
 #[tokio::test]
-async fn impersonated_names_share_the_turns_of_the_user_who_authenticated() {
+async fn impersonated_users_share_the_turns_of_the_authenticated_user() {
     const REQUESTS: usize = 190;
     let world = Arc::new(World::new().await);
     let body = Bytes::from(expensive("x").replace(r#""name":"x""#, r#""generateName":"x-""#));

@@ -14,7 +14,7 @@ use serde_json::{Value, json};
 use world::{CRDS, WIDGETS, World, condition, definition, names, widget};
 
 #[tokio::test]
-async fn a_definition_is_served_when_its_author_hears_of_it() {
+async fn definition_is_served_when_its_create_returns() {
     let world = World::new().await;
     let created = world.define(&definition()).await;
     assert_eq!(created["status"]["storedVersions"], json!(["v1"]));
@@ -33,7 +33,7 @@ async fn a_definition_is_served_when_its_author_hears_of_it() {
 }
 
 #[tokio::test]
-async fn the_status_says_that_it_is_established() {
+async fn definition_status_becomes_established() {
     let world = World::new().await;
     world.define(&definition()).await;
     let established = world.established("widgets.example.com").await;
@@ -45,7 +45,7 @@ async fn the_status_says_that_it_is_established() {
 }
 
 #[tokio::test]
-async fn definition_that_was_created_can_be_read_and_updated_without_a_conflict() {
+async fn created_definition_can_be_updated_without_conflict() {
     let world = World::new().await;
     for number in 0..20 {
         let mut wanted = definition();
@@ -63,7 +63,7 @@ async fn definition_that_was_created_can_be_read_and_updated_without_a_conflict(
 }
 
 #[tokio::test]
-async fn taken_names_are_told_and_not_served() {
+async fn conflicting_names_are_reported_and_not_served() {
     let world = World::new().await;
     world.define(&definition()).await;
     let mut other = definition();
@@ -83,7 +83,7 @@ async fn taken_names_are_told_and_not_served() {
 }
 
 #[tokio::test]
-async fn definitions_that_are_there_when_a_server_starts_are_served() {
+async fn existing_definitions_are_served_after_a_start() {
     let store = MemoryStorage::new();
     let first = World::over(store.clone()).await;
     first.define(&definition()).await;
@@ -94,7 +94,7 @@ async fn definitions_that_are_there_when_a_server_starts_are_served() {
 }
 
 #[tokio::test]
-async fn another_server_on_the_store_serves_a_definition_at_once() {
+async fn definition_is_served_at_once_by_another_server_on_the_store() {
     let store = MemoryStorage::new();
     let (first, second) = (World::over(store.clone()).await, World::over(store).await);
     for round in 0..20 {
@@ -109,7 +109,7 @@ async fn another_server_on_the_store_serves_a_definition_at_once() {
 }
 
 #[tokio::test]
-async fn objects_are_written_as_kubernetes_writes_them() {
+async fn custom_object_writes_match_kubernetes() {
     let world = World::new().await;
     let mut defined = definition();
     defined["spec"]["versions"][0]["subresources"] = json!({"status": {},
@@ -150,7 +150,7 @@ async fn objects_are_written_as_kubernetes_writes_them() {
 }
 
 #[tokio::test]
-async fn a_scale_needs_replicas_to_show_and_says_when_there_are_none() {
+async fn scale_without_replicas_fails() {
     let world = World::new().await;
     let mut defined = definition();
     let open = json!({"type": "object", "x-kubernetes-preserve-unknown-fields": true});
@@ -187,7 +187,7 @@ async fn a_scale_needs_replicas_to_show_and_says_when_there_are_none() {
 }
 
 #[tokio::test]
-async fn methods_that_custom_resources_do_not_have() {
+async fn unsupported_method_of_custom_resource_returns_405() {
     let world = World::new().await;
     let mut defined = definition();
     defined["spec"]["versions"][0]["subresources"] = json!({"status": {}});
@@ -202,7 +202,7 @@ async fn methods_that_custom_resources_do_not_have() {
 }
 
 #[tokio::test]
-async fn finalizers_that_may_meet_others_are_warned_of() {
+async fn unqualified_finalizer_causes_a_warning() {
     let world = World::new().await;
     world.define(&definition()).await;
     let named = |finalizers: Value| {
@@ -229,7 +229,7 @@ async fn finalizers_that_may_meet_others_are_warned_of() {
 }
 
 #[tokio::test]
-async fn versions_share_what_is_stored() {
+async fn versions_share_stored_objects() {
     let world = World::new().await;
     let mut defined = definition();
     let v1 = defined["spec"]["versions"][0].clone();
@@ -268,7 +268,7 @@ async fn versions_share_what_is_stored() {
 }
 
 #[tokio::test]
-async fn a_new_storage_version_is_stored_with_the_next_write() {
+async fn new_storage_version_is_stored_at_the_next_write() {
     let store = MemoryStorage::new();
     let world = World::over(store.clone()).await;
     world.define(&definition()).await;
@@ -299,7 +299,7 @@ async fn a_new_storage_version_is_stored_with_the_next_write() {
 }
 
 #[tokio::test]
-async fn fields_of_the_definition_can_be_selected() {
+async fn selectable_fields_of_the_definition_filter_lists_and_watches() {
     let world = World::new().await;
     let mut defined = definition();
     defined["spec"]["versions"][0]["selectableFields"] = json!([{"jsonPath": ".spec.size"}]);
@@ -318,7 +318,7 @@ async fn fields_of_the_definition_can_be_selected() {
 }
 
 #[tokio::test]
-async fn deprecated_versions_warn() {
+async fn deprecated_version_causes_a_warning() {
     let world = World::new().await;
     let mut defined = definition();
     defined["spec"]["versions"][0]["deprecated"] = json!(true);
@@ -328,7 +328,7 @@ async fn deprecated_versions_warn() {
 }
 
 #[tokio::test]
-async fn a_watch_ends_when_the_spec_changes_and_goes_on_when_it_does_not() {
+async fn watch_ends_only_when_the_definition_spec_changes() {
     let world = World::new().await;
     world.define(&definition()).await;
     let defined = world.established("widgets.example.com").await;
@@ -352,7 +352,7 @@ fn names_of(list: &Value) -> Vec<&str> {
 }
 
 #[tokio::test]
-async fn a_definition_takes_its_objects_with_it() {
+async fn deleted_definition_deletes_its_objects() {
     let world = World::new().await;
     world.define(&definition()).await;
     world.established("widgets.example.com").await;
@@ -414,7 +414,7 @@ async fn overwrite(storage: &MemoryStorage, path: &str, value: bytes::Bytes) -> 
 }
 
 #[tokio::test]
-async fn a_definition_with_unreadable_objects_deletes_none_of_them() {
+async fn definition_with_unreadable_objects_deletes_none_of_them() {
     let storage = MemoryStorage::new();
     let world = World::over(storage.clone()).await;
     world.define(&definition()).await;
@@ -435,7 +435,7 @@ async fn a_definition_with_unreadable_objects_deletes_none_of_them() {
 }
 
 #[tokio::test]
-async fn an_unreadable_definition_is_served_on_and_told_of() {
+async fn unreadable_definition_stays_served_and_is_reported() {
     let storage = MemoryStorage::new();
     let world = World::over(storage.clone()).await;
     world.define(&definition()).await;
@@ -453,7 +453,7 @@ async fn an_unreadable_definition_is_served_on_and_told_of() {
 }
 
 #[tokio::test]
-async fn unreadable_definition_does_not_stop_the_others() {
+async fn unreadable_definition_does_not_affect_others() {
     let storage = MemoryStorage::new();
     let world = World::over(storage.clone()).await;
     let prefix = "/apiextensions.k8s.io/customresourcedefinitions";
@@ -491,7 +491,7 @@ async fn unreadable_definition_does_not_stop_the_others() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn who_deletes_a_definition_can_watch_its_end() {
+async fn deletion_of_a_definition_can_be_watched_to_its_end() {
     let world = World::new().await;
     world.define(&definition()).await;
     world.established("widgets.example.com").await;
@@ -514,7 +514,7 @@ async fn who_deletes_a_definition_can_watch_its_end() {
 }
 
 #[tokio::test]
-async fn a_namespace_takes_custom_objects_with_it() {
+async fn deleted_namespace_deletes_its_custom_objects() {
     let world = World::new().await;
     world.define(&definition()).await;
     world.post("/api/v1/namespaces", &json!({"metadata": {"name": "shop"}})).await;
@@ -526,7 +526,7 @@ async fn a_namespace_takes_custom_objects_with_it() {
 }
 
 #[tokio::test]
-async fn what_is_wrong_with_a_definition_is_told() {
+async fn invalid_definition_is_rejected_with_its_problems() {
     let world = World::new().await;
     let crds = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions";
     let mut wrong = definition();
@@ -543,7 +543,7 @@ async fn what_is_wrong_with_a_definition_is_told() {
 }
 
 #[tokio::test]
-async fn objects_of_many_encodings_and_views() {
+async fn custom_objects_are_served_in_every_encoding_and_view() {
     let world = World::new().await;
     world.define(&definition()).await;
     world.post(WIDGETS, &widget("a")).await;
@@ -560,7 +560,7 @@ async fn objects_of_many_encodings_and_views() {
 
 /// Many definitions: all are served, none costs a cache, and the time does not grow with the square.
 #[tokio::test]
-async fn hundreds_of_definitions_are_quick() {
+async fn hundreds_of_definitions_are_served_quickly() {
     let server = Arc::new(ApiServer::builder().build().await.expect("a server"));
     let world = World::of(server);
     let begun = std::time::Instant::now();
@@ -595,7 +595,7 @@ fn strict_definition() -> Value {
 }
 
 #[tokio::test]
-async fn objects_fit_their_schema() {
+async fn object_is_validated_against_its_schema() {
     let world = World::new().await;
     world.define(&strict_definition()).await;
     let mut object = widget("a");
@@ -646,7 +646,7 @@ async fn objects_fit_their_schema() {
 }
 
 #[tokio::test]
-async fn other_kinds_are_refused_as_kubernetes_refuses_them() {
+async fn object_of_another_kind_is_rejected_as_in_kubernetes() {
     let world = World::new().await;
     world.define(&strict_definition()).await;
     for (body, code, message) in [
@@ -684,7 +684,7 @@ async fn other_kinds_are_refused_as_kubernetes_refuses_them() {
 }
 
 #[tokio::test]
-async fn a_default_that_is_added_later_shows_on_old_objects() {
+async fn default_added_later_applies_to_stored_objects() {
     let world = World::new().await;
     world.define(&definition()).await;
     world.post(WIDGETS, &widget("a")).await;
@@ -729,7 +729,7 @@ fn two_versions(storage: &str) -> Value {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_the_storage_version_does_not_know_is_not_stored() {
+async fn field_unknown_to_the_storage_version_is_not_stored() {
     let world = World::new().await;
     let crd = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions/widgets.example.com";
     world.define(&two_versions("v1")).await;
@@ -778,7 +778,7 @@ async fn what_the_storage_version_does_not_know_is_not_stored() {
 }
 
 #[tokio::test]
-async fn what_its_version_no_longer_knows_is_not_shown_by_another() {
+async fn field_removed_from_its_version_is_not_served_by_another() {
     let store = MemoryStorage::new();
     let world = World::over(store.clone()).await;
     world.define(&two_versions("v1")).await;

@@ -62,7 +62,7 @@ fn request(method: &str, path: &str, headers: &str) -> String {
 }
 
 #[tokio::test]
-async fn request_without_or_with_two_host_headers_is_refused_as_by_go() {
+async fn request_without_exactly_one_host_header_is_rejected() {
     let world = World::new().await;
     let ask = async |version: &str, hosts: &str| {
         world.exchange(&format!("GET /version HTTP/{version}\r\n{hosts}Connection: close\r\n\r\n")).await
@@ -107,7 +107,7 @@ async fn namespace_of_dots_is_an_invalid_key() {
 }
 
 #[tokio::test]
-async fn slow_bodies_take_no_seats_from_writers() {
+async fn slow_bodies_occupy_no_seats_of_other_writes() {
     let world = World::new().await;
     let mut slow = Vec::new();
     for _ in 0..220 {
@@ -133,7 +133,7 @@ async fn slow_bodies_take_no_seats_from_writers() {
 }
 
 #[tokio::test]
-async fn client_that_is_still_sending_reads_the_whole_refusal() {
+async fn client_that_is_still_sending_receives_the_whole_error() {
     let world = World::new().await;
     let bytes = 6 << 20;
     for (path, token, code) in [
@@ -163,7 +163,7 @@ async fn client_that_is_still_sending_reads_the_whole_refusal() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn unread_answer_keeps_its_seat_over_http1_and_is_cut_when_its_time_is_over() {
+async fn unread_http1_response_keeps_its_seat_until_its_deadline() {
     let store = MemoryStorage::new();
     let data = "x".repeat(16 * 1024);
     for n in 0..1_000 {

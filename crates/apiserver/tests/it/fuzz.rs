@@ -75,7 +75,7 @@ fn input() -> impl Strategy<Value = Vec<u8>> {
 
 proptest! {
     #[test]
-    fn no_body_breaks_a_target(input in input()) {
+    fn random_body_fails_no_target(input in input()) {
         for (_, target) in targets::ALL {
             target(&input);
         }
@@ -84,7 +84,7 @@ proptest! {
 
 /// Bodies of which at least one is taken: the targets reach what is behind the parser.
 #[test]
-fn whole_bodies_pass_the_targets() {
+fn valid_bodies_pass_the_targets() {
     for body in [
         r#"{"metadata":{"name":"m"},"data":{"a":"b"}}"#,
         "metadata: {name: m}\ndata: &x {a: b}\n",
@@ -98,7 +98,7 @@ fn whole_bodies_pass_the_targets() {
 
 /// Every target has its file in the fuzzer's folder.
 #[test]
-fn the_fuzzer_has_every_target() {
+fn every_target_has_its_fuzzer_file() {
     let folder = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fuzz");
     let manifest = std::fs::read_to_string(folder.join("Cargo.toml")).expect("the fuzzer's manifest");
     for (name, _) in targets::ALL {

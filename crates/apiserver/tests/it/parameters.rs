@@ -143,11 +143,11 @@ fn class(outcome: &Outcome) -> String {
 }
 
 #[tokio::test(start_paused = true)]
-async fn every_combination_has_its_outcome_where_all_history_is_held() {
+async fn every_parameter_combination_has_its_outcome_with_full_history() {
     every_combination_has_its_outcome(World::new(false).await).await;
 }
 
 #[tokio::test(start_paused = true)]
-async fn every_combination_has_its_outcome_where_the_store_was_compacted() {
+async fn every_parameter_combination_has_its_outcome_after_compaction() {
     every_combination_has_its_outcome(World::new(true).await).await;
 }

@@ -103,7 +103,7 @@ fn event(kind: &str, object: &str) -> String {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_list_is_the_stored_bytes_joined() {
+async fn list_equals_the_joined_stored_bytes() {
     let world = World::new().await;
     let b = world.create("b", "web").await;
     let a = world.create("a", "db").await;
@@ -129,7 +129,7 @@ async fn a_list_is_the_stored_bytes_joined() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn pages_show_one_revision_and_count_what_remains() {
+async fn pages_show_one_revision_and_count_the_rest() {
     let world = World::new().await;
     for name in ["a", "b", "c"] {
         world.create(name, "web").await;
@@ -147,7 +147,7 @@ async fn pages_show_one_revision_and_count_what_remains() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_watch_begins_with_the_state_and_marks_its_end() {
+async fn watch_list_begins_with_the_state_and_marks_its_end() {
     let world = World::new().await;
     let b = world.create("b", "web").await;
     let a = world.create("a", "db").await;
@@ -164,7 +164,7 @@ async fn a_watch_begins_with_the_state_and_marks_its_end() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_watch_from_a_version_tells_every_later_change_as_its_selector_sees_it() {
+async fn watch_from_version_delivers_every_later_change_of_its_selector() {
     let world = World::new().await;
     let start = world.create("a", "web").await;
     world.get("/api/v1/namespaces/shop/configmaps", "").await; // the cache begins here
@@ -194,7 +194,7 @@ async fn a_watch_from_a_version_tells_every_later_change_as_its_selector_sees_it
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_event_arrives_at_once_and_alone() {
+async fn event_arrives_at_once_in_its_own_chunk() {
     let world = World::new().await;
     let start = world.create("a", "web").await;
     let path = format!("/api/v1/namespaces/shop/configmaps?watch=true&resourceVersion={start}");
@@ -209,7 +209,7 @@ async fn an_event_arrives_at_once_and_alone() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_place_that_left_the_window_is_an_error_in_the_stream() {
+async fn watch_from_version_outside_the_window_ends_with_410_in_the_stream() {
     let world = World::new().await;
     let start = world.create("a", "web").await;
     let last = world.update("a", "web", 1).await;
@@ -225,7 +225,7 @@ async fn a_place_that_left_the_window_is_an_error_in_the_stream() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn the_deprecated_paths_watch_one_object_and_check_its_name() {
+async fn deprecated_watch_path_checks_the_object_name() {
     let world = World::new().await;
     let a = world.create("a", "web").await;
     world.create("b", "web").await;
@@ -239,7 +239,7 @@ async fn the_deprecated_paths_watch_one_object_and_check_its_name() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn views_are_negotiated() {
+async fn table_and_metadata_views_are_negotiated() {
     let world = World::new().await;
     let a = world.create("a", "web").await;
     let item = "/api/v1/namespaces/shop/configmaps/a";
@@ -277,7 +277,7 @@ async fn views_are_negotiated() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn human_eyes_get_indented_json() {
+async fn browser_requests_get_indented_json() {
     let world = World::new().await;
     world.create("a", "web").await;
     let (_, _, body) = world.get("/api/v1/namespaces/shop/configmaps?pretty=true", "").await;
@@ -290,7 +290,7 @@ async fn human_eyes_get_indented_json() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_version_ahead_of_the_server_is_waited_for_and_then_refused() {
+async fn read_at_future_version_waits_then_fails_with_504() {
     let world = World::new().await;
     world.create("a", "web").await;
     let begun = tokio::time::Instant::now();
@@ -303,7 +303,7 @@ async fn a_version_ahead_of_the_server_is_waited_for_and_then_refused() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn watches_straight_from_the_store_look_the_same() {
+async fn uncached_watch_equals_a_cached_one() {
     let store = MemoryStorage::new();
     let server = ApiServer::builder().storage(store.clone()).watch_cache(false).build().await.expect("a server");
     let world = World { server, store };
@@ -327,7 +327,7 @@ fn decoded(body: &[u8]) -> serde_json::Value {
 }
 
 #[tokio::test(start_paused = true)]
-async fn protobuf_shows_what_json_shows() {
+async fn protobuf_reads_equal_json_reads() {
     let world = World::new().await;
     let revision = world.create("a", "web").await;
     for n in 0..700 {
@@ -367,7 +367,7 @@ async fn protobuf_shows_what_json_shows() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_protobuf_watch_is_framed_by_lengths() {
+async fn protobuf_watch_is_framed_by_lengths() {
     use listwatch_wire::protobuf::{WatchMessage, decode};
     use listwatch_wire::{EventKind, LengthFrames};
     let world = World::new().await;
@@ -418,7 +418,7 @@ async fn a_protobuf_watch_is_framed_by_lengths() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_failure_is_told_in_the_clients_own_encoding() {
+async fn error_status_has_the_requested_encoding() {
     let world = World::new().await;
     let path = "/api/v1/namespaces/shop/configmaps/none";
     let message = "configmaps \"none\" not found";
@@ -445,7 +445,7 @@ async fn a_failure_is_told_in_the_clients_own_encoding() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn every_view_of_a_long_list_is_streamed_and_whole() {
+async fn every_view_of_a_long_list_is_streamed_completely() {
     let world = World::new().await;
     for n in 0..1_500 {
         world.create(&format!("c{n:04}"), &"x".repeat(60)).await;
@@ -486,7 +486,7 @@ async fn every_view_of_a_long_list_is_streamed_and_whole() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_event_goes_out_without_waiting_for_any_timer() {
+async fn event_is_sent_without_waiting_for_a_timer() {
     let world = World::new().await;
     let start = world.create("a", "web").await;
     let path = format!("/api/v1/namespaces/shop/configmaps?watch=true&resourceVersion={start}");
@@ -509,7 +509,7 @@ fn gunzip(gzip: &[u8]) -> String {
 }
 
 #[tokio::test(start_paused = true)]
-async fn large_reads_and_watch_lists_are_compressed_for_those_who_ask() {
+async fn large_reads_and_watch_lists_are_compressed_on_request() {
     let world = World::new().await;
     for n in 0..1_000 {
         world.create(&format!("c{n:04}"), &"x".repeat(60)).await;
@@ -542,7 +542,7 @@ async fn large_reads_and_watch_lists_are_compressed_for_those_who_ask() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn metrics_tell_what_was_asked_and_what_the_caches_hold() {
+async fn metrics_count_requests_and_cached_objects() {
     let world = World::new().await;
     world.create("a", "web").await;
     world.get("/api/v1/configmaps", "").await;
@@ -569,7 +569,7 @@ async fn metrics_tell_what_was_asked_and_what_the_caches_hold() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn cbor_shows_what_json_shows_where_it_is_served() {
+async fn cbor_reads_equal_json_reads_if_enabled() {
     use listwatch_wire::cbor::{self, CborFrames, WatchMessage};
     const CBOR: &str = "application/cbor";
     let plain = World::new().await;
@@ -634,7 +634,7 @@ async fn cbor_shows_what_json_shows_where_it_is_served() {
 
 /// The main promise, on the whole path from store to response body.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_thousand_watchers_see_a_thousand_updates_in_one_order_with_none_missing() {
+async fn thousand_watchers_see_thousand_updates_in_one_order() {
     const WATCHERS: usize = 1_000;
     const UPDATES: u32 = 1_000;
     let world = World::new().await;
@@ -672,7 +672,7 @@ async fn a_thousand_watchers_see_a_thousand_updates_in_one_order_with_none_missi
 /// Two replicas of a client, each with half of the hashes: together they see everything, nothing
 /// twice, in lists, in pages and in watches.
 #[tokio::test(start_paused = true)]
-async fn shards_share_a_collection_between_them() {
+async fn shards_partition_a_collection() {
     let world = World::new().await;
     let stored = |n: u32, text: &str| -> Bytes {
         format!(

@@ -88,7 +88,7 @@ async fn read_until(stream: &mut (impl tokio::io::AsyncRead + Unpin), what: &str
 }
 
 #[tokio::test]
-async fn without_the_token_only_health_and_version_answer() {
+async fn request_without_token_reaches_only_health_and_version() {
     let world = World::new().await;
     let ask = async |path: &str, credential: &str| {
         world.exchange(&format!("GET {path} HTTP/1.1\r\nHost: x\r\n{credential}Connection: close\r\n\r\n")).await
@@ -108,7 +108,7 @@ async fn without_the_token_only_health_and_version_answer() {
 }
 
 #[tokio::test]
-async fn a_watch_is_chunked_over_http1_and_an_event_arrives_at_once() {
+async fn http1_watch_is_chunked_and_delivers_events_at_once() {
     let world = World::new().await;
     let mut watch = world.connect(b"http/1.1").await;
     let path = "/api/v1/namespaces/default/configmaps?watch=true&allowWatchBookmarks=true";
@@ -141,7 +141,7 @@ async fn a_watch_is_chunked_over_http1_and_an_event_arrives_at_once() {
 const SHORT_WATCH: &str = "/api/v1/namespaces/default/configmaps?watch=true&resourceVersion=0&timeoutSeconds=1";
 
 #[tokio::test]
-async fn behind_a_watch_the_connection_takes_the_next_request() {
+async fn http1_connection_is_reused_after_a_watch() {
     let world = World::new().await;
     let mut stream = world.connect(b"http/1.1").await;
     let request = |path: &str, more: &str| format!("GET {path} HTTP/1.1\r\nHost: x\r\n{}{more}\r\n", world.bearer());
@@ -170,7 +170,7 @@ async fn behind_a_watch_the_connection_takes_the_next_request() {
 }
 
 #[tokio::test]
-async fn a_watch_is_the_last_request_where_the_client_or_the_server_says_so() {
+async fn http1_connection_closes_after_a_watch_if_requested() {
     let world = World::new().await;
     for (version, more, end) in [("1.1", "Connection: keep-alive, Close\r\n", "0\r\n\r\n"), ("1.0", "", "\r\n\r\n")] {
         let request = format!("GET {SHORT_WATCH} HTTP/{version}\r\nHost: x\r\n{}{more}\r\n", world.bearer());
@@ -188,7 +188,7 @@ async fn a_watch_is_the_last_request_where_the_client_or_the_server_says_so() {
 }
 
 #[tokio::test]
-async fn a_watch_whose_client_has_gone_is_given_up() {
+async fn watch_of_a_disconnected_client_ends() {
     // The only watches of config maps are those of the clients.
     let world = World::with(Controllers::NONE).await;
     let open = async || -> usize {
@@ -262,7 +262,7 @@ impl Socket {
 }
 
 #[tokio::test]
-async fn a_watch_goes_over_a_websocket() {
+async fn watch_is_served_over_websocket() {
     use listwatch_wire::websocket::{Kind, Message};
     let world = World::new().await;
     let path = "/api/v1/namespaces?watch=true&allowWatchBookmarks=true";
@@ -311,7 +311,7 @@ async fn a_watch_goes_over_a_websocket() {
 }
 
 #[tokio::test]
-async fn a_websocket_that_is_no_good_is_refused() {
+async fn invalid_websocket_request_is_rejected() {
     let world = World::new().await;
     let bearer = world.bearer();
     let good = format!("{bearer}Origin: http://x\r\n");
@@ -328,7 +328,7 @@ async fn a_websocket_that_is_no_good_is_refused() {
 }
 
 #[tokio::test]
-async fn http2_is_chosen_by_alpn() {
+async fn http2_is_negotiated_by_alpn() {
     let world = World::new().await;
     let mut stream = world.connect(b"h2").await;
     assert_eq!(stream.get_ref().1.alpn_protocol(), Some(&b"h2"[..]));
@@ -340,7 +340,7 @@ async fn http2_is_chosen_by_alpn() {
 }
 
 #[tokio::test]
-async fn a_long_list_and_a_watch_are_whole_over_http2_and_tls() {
+async fn long_list_and_watch_are_complete_over_http2_with_tls() {
     use http_body_util::{BodyExt as _, Empty};
     let world = World::with(Controllers::NONE).await;
     let data = "x".repeat(700_000);
@@ -379,7 +379,7 @@ async fn a_long_list_and_a_watch_are_whole_over_http2_and_tls() {
 }
 
 #[tokio::test]
-async fn the_server_survives_peers_that_misbehave() {
+async fn server_survives_misbehaving_peers() {
     let world = World::new().await;
 
     // Not TLS at all, but HTTP: told so in a way that an HTTP client can show.
@@ -412,7 +412,7 @@ async fn the_server_survives_peers_that_misbehave() {
 }
 
 #[tokio::test]
-async fn a_body_over_the_limit_is_refused() {
+async fn body_over_the_limit_returns_413() {
     let world = World::new().await;
     let limit = listwatch_apiserver::REQUEST_BODY_BYTES_MAX;
     let mut stream = world.connect(b"http/1.1").await;
@@ -429,7 +429,7 @@ async fn a_body_over_the_limit_is_refused() {
 }
 
 #[tokio::test]
-async fn shutdown_lets_requests_finish_and_then_closes() {
+async fn shutdown_completes_requests_then_closes_connections() {
     let world = World::new().await;
     let mut idle = world.connect(b"http/1.1").await;
     let address = world.address();
@@ -442,7 +442,7 @@ async fn shutdown_lets_requests_finish_and_then_closes() {
 }
 
 #[tokio::test]
-async fn the_kubeconfig_of_a_free_port_opens_the_server_it_belongs_to() {
+async fn kubeconfig_of_a_free_port_reaches_its_server() {
     let server = ApiServer::builder().auth(Auth::Token("a-token-of-the-test".to_owned())).build().await.expect("built");
     let served = server.serve_on_free_port().await.expect("served");
     assert!(served.kubeconfig().contains("token: a-token-of-the-test\n"), "{}", served.kubeconfig());
@@ -450,7 +450,7 @@ async fn the_kubeconfig_of_a_free_port_opens_the_server_it_belongs_to() {
 }
 
 #[tokio::test]
-async fn a_protobuf_body_is_understood_and_a_broken_one_refused() {
+async fn protobuf_body_is_decoded_and_invalid_one_rejected() {
     let world = World::new().await;
     // What `kubectl create namespace web` sends: k8s\0, then Unknown{TypeMeta, raw}.
     let namespace: &[u8] =

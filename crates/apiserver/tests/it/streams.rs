@@ -163,7 +163,7 @@ impl http_body::Body for Pieces {
 }
 
 #[tokio::test]
-async fn a_refused_upload_is_taken_to_its_end_and_then_answered() {
+async fn rejected_upload_is_drained_then_answered() {
     let world = World::new().await;
     let client = world.connect().await;
     for (path, token, code) in [
@@ -214,7 +214,7 @@ async fn stalled(world: &World, answers: usize, path: &str) -> Vec<Response<Inco
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn unread_answers_keep_their_seats_and_lose_them_to_requests_that_find_none() {
+async fn unread_responses_lose_their_seats_to_waiting_requests() {
     let world = World::with_streams(100).await;
     for n in 0..4 {
         world.create(&format!("large-{n}"), 32 * 1024).await;
@@ -245,7 +245,7 @@ async fn unread_answers_keep_their_seats_and_lose_them_to_requests_that_find_non
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn unread_answer_is_cut_when_the_time_of_its_request_is_over() {
+async fn unread_response_is_cut_at_its_request_deadline() {
     let world = World::new().await;
     for n in 0..4 {
         world.create(&format!("large-{n}"), 32 * 1024).await;
@@ -266,7 +266,7 @@ async fn unread_answer_is_cut_when_the_time_of_its_request_is_over() {
 }
 
 #[tokio::test]
-async fn connection_has_as_many_streams_as_the_server_is_told() {
+async fn connection_has_the_configured_number_of_streams() {
     let world = World::with_streams(3).await;
     let client = world.connect().await;
     let mut watches = Vec::new();
@@ -281,7 +281,7 @@ async fn connection_has_as_many_streams_as_the_server_is_told() {
 }
 
 #[tokio::test]
-async fn connection_that_is_not_authenticated_takes_no_further_request_and_its_watches_go_on() {
+async fn unauthenticated_connection_accepts_no_further_request_but_keeps_its_watches() {
     let world = World::new().await;
     for (path, token, code) in [("/api/v1/namespaces/shop/configmaps", "wrong", 401), ("/readyz", "wrong", 200)] {
         let client = world.connect().await;
@@ -304,7 +304,7 @@ async fn connection_that_is_not_authenticated_takes_no_further_request_and_its_w
 }
 
 #[tokio::test]
-async fn at_the_end_every_watch_is_ended_cleanly_one_after_the_other() {
+async fn shutdown_ends_every_watch_cleanly_in_turn() {
     let world = World::new().await;
     let client = world.connect().await;
     let mut watches = Vec::new();

@@ -6,7 +6,6 @@ use super::Default::{Do, Each, Empty, Flag, From, If, In, Number, Positive, Text
 use super::{Defaults, NULL, missing};
 use listwatch_validation::pod_spec::default_pod_level_resources;
 
-
 // Pods and what holds their templates.
 
 pub(crate) static HTTP_GET: Defaults = Defaults(&[("path", Text("/")), ("scheme", Text("HTTP"))]);
