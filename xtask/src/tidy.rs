@@ -7,6 +7,7 @@ mod walls;
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
+use crate::api;
 use crate::args::Args;
 use crate::failure::{Failure, Outcome};
 use crate::tools;
@@ -22,6 +23,7 @@ Checks what no compiler does:
   walls     no crate depends on what ARCHITECTURE.md keeps from it; pure modules use no runtime, lock or
             clock; only listed modules use the http crate
   numbers   no two decisions in docs/decisions have the same number
+  api       the listings of public items in docs/api are up to date (`cargo xtask api` rewrites them)
 It reads only, takes well under a second, and is part of `check`, `test` and of xtask's own tests.
 
 Usage: cargo xtask tidy";
@@ -62,6 +64,7 @@ pub(crate) fn check() -> Outcome<String> {
         }
     }
     complaints.extend(walls::check(&tree.files));
+    complaints.extend(api::check().err().map(|failure| failure.to_string()));
     if tree.text(limits::PAGE).is_none() {
         complaints.push(format!("{} does not exist", limits::PAGE));
     }
