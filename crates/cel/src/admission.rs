@@ -89,7 +89,7 @@ mod tests {
     }
 
     #[test]
-    fn expression_that_cel_go_refuses_is_refused_in_its_words() {
+    fn expression_rejected_by_cel_go_fails_with_the_same_message() {
         let failed = "compilation failed: ERROR: <input>:1:";
         check("object.", Outcome::Bool, &format!("{failed}8: Syntax error:"));
         check("a", Outcome::Bool, &format!("{failed}1: undeclared reference to 'a' (in container '')\n | a\n | ^"));

@@ -647,7 +647,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn formats_take_and_refuse_what_kubernetes_does() {
+    fn formats_accept_and_reject_as_in_kubernetes() {
         fn check(format: &str, good: &[&str], bad: &[&str]) {
             let known = Format::parse(format, "string", false);
             assert_ne!(known, Format::None, "{format} is known");

@@ -242,7 +242,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn states_of_expressions_are_counted() {
+    fn regular_expression_states_are_counted() {
         let states = |text: &str| Matcher::build(text).map(|matcher| matcher.states);
         assert!(states("^a$").is_ok_and(|states| states < 12), "{:?}", states("^a$"));
         assert!(states("(abcdefgh|ijklmnop){50}").is_ok_and(|states| states > 50 * 16));
@@ -277,7 +277,7 @@ mod tests {
     }
 
     #[test]
-    fn search_that_may_take_too_long_is_not_begun() {
+    fn too_costly_search_is_rejected_before_it_starts() {
         let matcher = Matcher::compile("(a|b|ab|ba){60}x").unwrap();
         let text = "ab".repeat(500_000);
         assert_eq!(matcher.is_match(&text), Some(false), "without a tank there is no bound");

@@ -47,7 +47,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn whole_numbers() {
+    fn whole_numbers_are_formatted_without_fraction() {
         fn check(float: f64, expected: bool) {
             assert_eq!(is_whole(float), expected, "{float:e}");
         }
@@ -62,7 +62,7 @@ mod tests {
     }
 
     #[test]
-    fn values_in_errors() {
+    fn values_are_formatted_in_errors() {
         fn check(value: Value, expected: &str) {
             assert_eq!(bad_value(&value), expected);
         }

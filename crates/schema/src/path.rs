@@ -161,7 +161,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn paths_print_as_kubernetes_prints_them() {
+    fn paths_are_formatted_as_in_kubernetes() {
         let nil = Path::NIL;
         assert_eq!(nil.to_string(), "<nil>");
         assert_eq!(nil.child("spec").to_string(), "spec");
@@ -174,14 +174,14 @@ mod tests {
     }
 
     #[test]
-    fn long_steps_are_cut() {
+    fn long_path_element_is_truncated() {
         let long = "ä".repeat(STEP_SHOWN_BYTES_MAX);
         let shown = Path::root("spec").key(&long).to_string();
         assert_eq!(shown, format!("spec[{}…]", "ä".repeat(STEP_SHOWN_BYTES_MAX / 2)));
     }
 
     #[test]
-    fn value_paths_print_as_the_validator_prints_them() {
+    fn value_paths_are_formatted_as_by_the_validator() {
         let root = ValuePath::ROOT;
         assert_eq!(root.to_string(), "");
         let spec = root.property("spec");

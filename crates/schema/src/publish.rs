@@ -242,7 +242,7 @@ mod tests {
     }
 
     #[test]
-    fn fields_are_published() {
+    fn openapi_contains_the_fields_of_the_schema() {
         let same = json!({"type": "string", "description": "x", "maxLength": 3, "default": "a"});
         check(same.clone(), same.clone(), same);
         check(json!({"type": "string", "nullable": true}), json!({"type": "string", "nullable": true}), json!({}));
@@ -274,7 +274,7 @@ mod tests {
     }
 
     #[test]
-    fn every_kind_has_its_type_and_metadata() {
+    fn openapi_of_every_kind_has_type_and_metadata() {
         let published = publish(Some(&json!({"type": "object"})), OpenApi::V3, "g", "v1", "A");
         assert_eq!(published["properties"]["metadata"]["$ref"], OpenApi::V3.object_meta());
         assert_eq!(published["properties"]["kind"]["type"], "string");

@@ -30,7 +30,7 @@ fn accepted(spec: Value) {
 }
 
 #[test]
-fn types_are_given() {
+fn schema_without_type_is_rejected() {
     refused(json!({}), &[".type: Required value: must not be empty for specified object fields"]);
     refused(
         json!({"type": "foo"}),
@@ -56,7 +56,7 @@ fn types_are_given() {
 }
 
 #[test]
-fn junctors_only_restrict() {
+fn logical_combinations_may_only_restrict_the_schema() {
     refused(
         json!({"type": "string", "anyOf": [{"type": "string", "description": "x"}]}),
         &[
@@ -83,7 +83,7 @@ fn junctors_only_restrict() {
 }
 
 #[test]
-fn what_is_not_supported_is_refused() {
+fn unsupported_schema_keyword_is_rejected() {
     refused(
         json!({"type": "object", "uniqueItems": true}),
         &[".uniqueItems: Forbidden: uniqueItems cannot be set to true since the runtime complexity becomes quadratic"],
@@ -149,7 +149,7 @@ fn patterns_are_go_patterns() {
 }
 
 #[test]
-fn lists_say_how_they_merge() {
+fn list_type_and_map_keys_are_validated() {
     refused(
         json!({"type": "object", "x-kubernetes-list-type": "set"}),
         &[".type: Invalid value: \"object\": must be array if x-kubernetes-list-type is specified"],
@@ -185,7 +185,7 @@ fn lists_say_how_they_merge() {
 }
 
 #[test]
-fn metadata_belongs_to_the_server() {
+fn metadata_schema_allows_only_name_restrictions() {
     let metadata = |schema: Value| json!({"type": "object", "properties": {"metadata": schema}});
     refused_at_root(
         metadata(json!({"type": "object", "properties": {"labels": {"type": "object"}}})),
@@ -205,7 +205,7 @@ fn metadata_belongs_to_the_server() {
 }
 
 #[test]
-fn embedded_resources() {
+fn embedded_resource_schema_is_validated() {
     refused(
         json!({"type": "object", "x-kubernetes-embedded-resource": true}),
         &[
@@ -245,7 +245,7 @@ fn defaults_are_valid_and_pruned() {
 }
 
 #[test]
-fn what_is_no_schema_is_said() {
+fn invalid_schema_reports_its_problem() {
     let surroundings = Surroundings { at: "spec.validation", status_subresource: false, unchanged: false };
     let error = check(&json!({"type": 3}), surroundings).expect_err("a type is text");
     assert_eq!(

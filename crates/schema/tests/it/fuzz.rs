@@ -83,7 +83,7 @@ fn input() -> impl Strategy<Value = String> {
 
 proptest! {
     #[test]
-    fn no_rule_breaks_a_target(input in input()) {
+    fn random_rule_fails_no_target(input in input()) {
         for (_, target) in targets::ALL {
             target(input.as_bytes());
         }
@@ -92,7 +92,7 @@ proptest! {
 
 /// Every target has its file in the fuzzer's folder.
 #[test]
-fn the_fuzzer_has_every_target() {
+fn every_target_has_its_fuzzer_file() {
     let folder = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fuzz");
     let manifest = std::fs::read_to_string(folder.join("Cargo.toml")).expect("the fuzzer's manifest");
     for (name, _) in targets::ALL {

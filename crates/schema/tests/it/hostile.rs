@@ -33,7 +33,7 @@ fn errors_of_large_enums_are_bounded() {
 }
 
 #[test]
-fn errors_of_small_enums_are_whole() {
+fn errors_of_small_enums_list_all_values() {
     let schema = json!({"type": "object", "properties": {"a": {"type": "string", "enum": ["x", "y"]}}});
     let errors = check(&schema, &json!({"a": "z"}));
     assert_eq!(errors[0].to_string(), r#"a: Unsupported value: "z": supported values: "x", "y""#);

@@ -133,7 +133,7 @@ proptest! {
     }
 
     #[test]
-    fn pruning_is_done_once(schema in schemas(), value in values()) {
+    fn pruning_twice_changes_nothing(schema in schemas(), value in values()) {
         let schema = root(schema);
         let mut object = json!({"spec": value});
         let before = object.clone();
@@ -146,7 +146,7 @@ proptest! {
     }
 
     #[test]
-    fn defaulting_is_done_once(schema in schemas(), value in values()) {
+    fn defaulting_twice_changes_nothing(schema in schemas(), value in values()) {
         let schema = root(schema);
         let mut object = json!({"spec": value});
         schema.prune_nulls(&mut object);
@@ -158,7 +158,7 @@ proptest! {
     }
 
     #[test]
-    fn what_is_valid_stays_valid(schema in schemas(), value in values()) {
+    fn valid_object_stays_valid_after_defaulting(schema in schemas(), value in values()) {
         let schema = root(schema);
         let mut object = json!({"spec": value});
         if !schema.validate(&object).is_empty() {
@@ -173,7 +173,7 @@ proptest! {
     }
 
     #[test]
-    fn an_unchanged_object_is_never_refused(schema in schemas(), value in values()) {
+    fn update_without_changes_is_never_rejected(schema in schemas(), value in values()) {
         let schema = root(schema);
         let mut object = json!({"spec": value});
         schema.prune(&mut object);

@@ -25,7 +25,7 @@ fn valid(spec: Value, value: Value) {
 }
 
 #[test]
-fn types() {
+fn value_of_another_type_is_rejected() {
     invalid(
         json!({"type": "string"}),
         json!(1),
@@ -66,7 +66,7 @@ fn types() {
 }
 
 #[test]
-fn strings() {
+fn string_constraints_are_validated() {
     invalid(
         json!({"type": "string", "maxLength": 3}),
         json!("abcd"),
@@ -98,7 +98,7 @@ fn strings() {
 }
 
 #[test]
-fn numbers() {
+fn number_constraints_are_validated() {
     invalid(
         json!({"type": "integer", "minimum": 3}),
         json!(1),
@@ -139,7 +139,7 @@ fn numbers() {
 }
 
 #[test]
-fn lists_and_maps() {
+fn list_and_map_constraints_are_validated() {
     invalid(
         json!({"type": "array", "items": {"type": "string"}, "maxItems": 1}),
         json!(["a", "b"]),
@@ -182,7 +182,7 @@ fn lists_and_maps() {
 }
 
 #[test]
-fn junctors() {
+fn all_of_any_of_one_of_and_not_are_validated() {
     let either = json!({"type": "object", "properties": {"a": {"type": "integer"}, "b": {"type": "integer"}}, "oneOf": [{"required": ["a"]}, {"required": ["b"]}]});
     invalid(
         either.clone(),
@@ -224,7 +224,7 @@ fn junctors() {
 }
 
 #[test]
-fn what_did_not_change_may_stay_invalid() {
+fn unchanged_invalid_value_is_accepted_on_update() {
     let spec = json!({"type": "object", "properties": {
         "a": {"type": "string", "maxLength": 1},
         "list": {"type": "array", "items": {"type": "string", "maxLength": 1}},
@@ -252,7 +252,7 @@ fn what_did_not_change_may_stay_invalid() {
 }
 
 #[test]
-fn pruning() {
+fn unknown_fields_are_pruned() {
     #[track_caller]
     fn check(spec: Value, value: Value, expected: Value, unknown: &[&str]) {
         let mut object = json!({"apiVersion": "g/v1", "kind": "A", "metadata": {"name": "a"}, "spec": value});
@@ -291,7 +291,7 @@ fn pruning() {
 }
 
 #[test]
-fn defaulting() {
+fn defaults_are_applied() {
     #[track_caller]
     fn check(spec: Value, value: Value, expected: Value) {
         let schema = schema_of(&spec);
@@ -325,7 +325,7 @@ fn defaulting() {
 }
 
 #[test]
-fn embedded_metadata_is_brought_into_form() {
+fn embedded_metadata_is_coerced() {
     let schema = schema_of(
         &json!({"type": "object", "x-kubernetes-embedded-resource": true, "x-kubernetes-preserve-unknown-fields": true}),
     );

@@ -147,7 +147,7 @@ fn the_library_of_kubernetes() {
 }
 
 #[test]
-fn a_broken_rule_is_said() {
+fn violated_rule_is_reported() {
     fails("self.i > 3", json!({"i": 1}), "failed rule: self.i > 3");
     fails("self.i > 3", json!({}), "\"object\": no such key: i evaluating rule: self.i > 3");
     fails("self.n[3] == 1", json!({"n": [1]}), "\"object\": index out of bounds: 3 evaluating rule: self.n[3] == 1");
@@ -155,7 +155,7 @@ fn a_broken_rule_is_said() {
 }
 
 #[test]
-fn a_wrong_rule_is_refused() {
+fn rule_that_does_not_compile_is_rejected() {
     refused(
         "self.foo == 1",
         "compilation failed: ERROR: <input>:1:5: undefined field 'foo'\n | self.foo == 1\n | ....^",
@@ -180,7 +180,7 @@ fn a_wrong_rule_is_refused() {
 }
 
 #[test]
-fn a_rule_that_could_take_too_long_is_refused() {
+fn too_costly_rule_is_rejected() {
     let rule = "self.l.all(x, self.l.all(y, self.l.all(z, x + y + z != '')))";
     let mut schema = spec(rule);
     schema["properties"]["l"] = json!({"type": "array", "items": {"type": "string"}});
@@ -233,7 +233,7 @@ fn text_of_unknown_size_makes_an_expression_too_costly() {
 }
 
 #[test]
-fn an_evaluation_ends() {
+fn evaluation_ends_at_its_cost_limit() {
     let mut schema = spec("self.n.all(x, self.n.all(y, self.n.all(z, x + y + z > 0)))");
     schema["properties"]["n"] = json!({"type": "array", "items": {"type": "integer"}});
     let object = json!({"spec": {"n": vec![1; 2000]}});
@@ -247,7 +247,7 @@ fn an_evaluation_ends() {
 }
 
 #[test]
-fn messages_reasons_and_places() {
+fn rule_error_has_its_message_reason_and_field_path() {
     let check = |rule: Value, expected: &str| {
         let mut schema = spec("true");
         schema["x-kubernetes-validations"] = json!([rule]);
@@ -271,7 +271,7 @@ fn messages_reasons_and_places() {
 }
 
 #[test]
-fn old_values() {
+fn rule_with_old_self_compares_with_the_old_value() {
     let field = json!({"type": "object", "properties": {
         "a": {"type": "string", "x-kubernetes-validations": [{"rule": "self == oldSelf", "message": "immutable"}]},
         "b": {"type": "integer", "x-kubernetes-validations": [{"rule": "!oldSelf.hasValue() || self >= oldSelf.value()", "optionalOldSelf": true, "message": "only up"}]},
@@ -299,7 +299,7 @@ fn old_values() {
 }
 
 #[test]
-fn old_values_need_something_to_know_them_by() {
+fn rule_with_old_self_in_an_uncorrelatable_list_is_rejected() {
     let list = json!({"type": "array", "maxItems": 4, "items": {"type": "string", "maxLength": 8, "x-kubernetes-validations": [{"rule": "self == oldSelf"}]}});
     let errors = definition(&root(list));
     assert_eq!(
@@ -313,7 +313,7 @@ proptest! {
 
     /// Whatever is written as a rule: it is refused or accepted, and evaluated to an end.
     #[test]
-    fn no_text_breaks_anything(rule in "(self|oldSelf|x|1|'a'|\\[|\\]|\\(|\\)|\\{|\\}|\\.|,|\\?|:|\\+|-|\\*|/|%|&&|\\|\\||!|==|<|in|has|all|map|s|l|n|m|o| |\"|\\\\|true|null|1u|1.5|b'x'|\\?\\.|filter|exists|optMap|format|size){0,14}") {
+    fn random_text_never_panics(rule in "(self|oldSelf|x|1|'a'|\\[|\\]|\\(|\\)|\\{|\\}|\\.|,|\\?|:|\\+|-|\\*|/|%|&&|\\|\\||!|==|<|in|has|all|map|s|l|n|m|o| |\"|\\\\|true|null|1u|1.5|b'x'|\\?\\.|filter|exists|optMap|format|size){0,14}") {
         let schema = root(spec(&rule));
         let _ = definition(&schema);
         let schema = Schema::parse(&schema).expect("a schema");
@@ -323,7 +323,7 @@ proptest! {
     }
 
     #[test]
-    fn deep_rules_are_refused(open in "[(\\[{!-]{1,3}", times in prop_oneof![1usize..3000, 55usize..70]) {
+    fn deeply_nested_rule_is_rejected(open in "[(\\[{!-]{1,3}", times in prop_oneof![1usize..3000, 55usize..70]) {
         let rule = format!("{}self.i == 1", open.repeat(times));
         // A few signs in a row can be a rule like any other; a bracket here never closes.
         if open.contains(['(', '[', '{']) || open.len() * times > 200 {
@@ -345,7 +345,7 @@ fn within_bounds<T>(work: impl FnOnce() -> T) -> T {
 }
 
 #[test]
-fn what_is_below_a_list_counts_when_lists_are_compared() {
+fn comparison_of_lists_is_charged_for_their_elements() {
     let lists = json!({"type": "array", "maxItems": 1, "items": {"type": "array", "items": {"type": "integer"}}});
     let numbers = json!({"type": "array", "maxItems": 5000, "items": {"type": "integer"}});
     let schema = |rule: &str| {
@@ -372,7 +372,7 @@ fn what_is_below_a_list_counts_when_lists_are_compared() {
 }
 
 #[test]
-fn long_texts_count_when_they_are_measured() {
+fn size_of_long_string_is_charged_by_length() {
     let rule = "self.n.all(x, size(self.s) > 0 && self.s <= self.s)";
     let numbers = json!({"type": "array", "maxItems": 50_000, "items": {"type": "integer"}});
     let schema = root(json!({
@@ -390,7 +390,7 @@ fn long_texts_count_when_they_are_measured() {
 }
 
 #[test]
-fn a_list_is_judged_once_for_all_its_items() {
+fn unchanged_list_is_compared_once_for_all_items() {
     let item = json!({"type": "string", "x-kubernetes-validations": [{"rule": "self == ''"}]});
     let schema = root(json!({"type": "object", "properties": {"l": {"type": "array", "items": item}}}));
     let object = json!({"spec": {"l": vec!["0123456789"; 100_000]}});
@@ -416,7 +416,7 @@ fn the_parameters_of_a_long_url() {
 }
 
 #[test]
-fn a_time_zone_that_nobody_knows_is_refused_with_the_definition() {
+fn unknown_time_zone_is_rejected_with_the_definition() {
     let errors = definition(&root(spec("self.t.getHours('Europe/Berlin') == 1")));
     assert!(errors[0].contains("unknown time zone Europe/Berlin"), "{errors:?}");
     for zone in ["UTC", "+02:00", "-08:00", "05:30"] {
