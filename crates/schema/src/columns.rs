@@ -65,7 +65,7 @@ pub(crate) fn field_path<'n>(path: &str, node: &'n Node, brackets: bool) -> Resu
     Ok(found)
 }
 
-/// Splits at `.`, `[` and `]`, which are tokens themselves; what is in single quotes is one token.
+/// Splits at `.`, `[` and `]`, which are tokens themselves; a single-quoted part is one token.
 struct Tokens<'a>(&'a str);
 
 impl<'a> Iterator for Tokens<'a> {
@@ -112,7 +112,7 @@ fn unescape(text: &str) -> Result<String, String> {
 }
 
 impl Schema {
-    /// What is wrong with the `selectableFields` of a version; `at` is their path.
+    /// The errors of the `selectableFields` of a version; `at` is their path.
     pub fn check_selectable_fields(&self, json_paths: &[&str], at: &str) -> Vec<FieldError> {
         let at = Path::root(at);
         let mut errors = Vec::new();
@@ -152,7 +152,7 @@ impl Schema {
     }
 }
 
-/// What is wrong with an entry of `additionalPrinterColumns`; `at` is its path.
+/// The errors of an entry of `additionalPrinterColumns`; `at` is its path.
 pub fn check_printer_column(column: &Value, at: &str) -> Vec<FieldError> {
     let at = Path::root(at);
     let text = |name: &str| column.get(name).and_then(Value::as_str).unwrap_or_default();
@@ -180,7 +180,7 @@ pub fn check_printer_column(column: &Value, at: &str) -> Vec<FieldError> {
     errors
 }
 
-/// What is wrong with a `scale` subresource; `at` is the path of `subresources`.
+/// The errors of a `scale` subresource; `at` is the path of `subresources`.
 pub fn check_scale(scale: &Value, at: &str) -> Vec<FieldError> {
     let at = Path::root(at);
     let text = |name: &str| scale.get(name).and_then(Value::as_str).unwrap_or_default();

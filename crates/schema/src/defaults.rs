@@ -7,8 +7,8 @@ use serde_json::{Map, Value};
 use crate::schema::{Node, Schema};
 
 impl Schema {
-    /// Sets fields that are missing, or null where null is no value, to their defaults. Only fields
-    /// of objects that are there get them: no default brings its parent into being, unless the parent
+    /// Sets missing fields, and null fields if null is not a valid value, to their defaults. It
+    /// applies only to existing objects: a default does not create its parent, unless the parent
     /// has a default itself.
     pub fn default(&self, object: &mut Value) {
         // There is no bound that could be reached.
@@ -24,7 +24,7 @@ impl Schema {
         Defaulter { bytes_left: bytes_max }.value(object, &self.root)
     }
 
-    /// Removes nulls that are neither values nor stand for a default. Nulls in lists stay.
+    /// Removes nulls that are neither valid values nor replaced by a default. Nulls in lists stay.
     pub fn prune_nulls(&self, object: &mut Value) {
         prune_nulls(object, Some(&self.root));
     }

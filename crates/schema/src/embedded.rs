@@ -20,8 +20,8 @@ use crate::schema::{Node, Schema};
 const ANNOTATIONS_BYTES_MAX: usize = 256 * 1024;
 
 impl Schema {
-    /// Brings the metadata of embedded resources into form: unknown fields are removed, as is what is
-    /// empty. The metadata of the object itself is left alone: it belongs to the server.
+    /// Coerces the metadata of embedded resources: unknown and empty fields are removed. The
+    /// object's own metadata is left to the server.
     ///
     /// With `drop_invalid`, fields of the wrong type are removed too, as when reading from the store.
     /// Returns the paths of unknown fields, sorted.
@@ -217,8 +217,8 @@ fn is_rfc3339(text: &str) -> bool {
     }
 }
 
-/// Checks `apiVersion`, `kind` and `metadata` of embedded resources, and of the value itself where it
-/// is one or `is_resource` says so.
+/// Validates `apiVersion`, `kind` and `metadata` of embedded resources, and of the value itself if
+/// it is one or `is_resource` is true.
 pub(crate) fn validate(value: &Value, node: &Node, is_resource: bool, at: &Path<'_>) -> Vec<FieldError> {
     let mut errors = Vec::new();
     check(value, node, is_resource || node.embedded, at, &mut errors);

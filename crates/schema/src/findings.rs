@@ -1,4 +1,4 @@
-//! Field errors with the words of Kubernetes (apimachinery `util/validation/field`).
+//! Field errors with the messages of Kubernetes (apimachinery `util/validation/field`).
 
 use std::fmt;
 
@@ -77,19 +77,19 @@ pub(crate) fn duplicate(field: impl fmt::Display, value: &Value) -> FieldError {
     error(field, "FieldValueDuplicate", with_detail(format!("Duplicate value: {}", bad_value(value)), ""))
 }
 
-/// `Unsupported value`, with what is supported.
+/// The error `Unsupported value`, with the supported ones.
 pub(crate) fn not_supported<T: AsRef<str>>(field: impl fmt::Display, value: &Value, supported: &[T]) -> FieldError {
     not_among(field, value, &quoted(supported, ", "))
 }
 
-/// `Unsupported value`, with what is supported as it is shown.
+/// The error `Unsupported value`, with the supported ones already formatted.
 pub(crate) fn not_among(field: impl fmt::Display, value: &Value, supported: &str) -> FieldError {
     let text = format!("Unsupported value: {}", bad_value(value));
     let detail = if supported.is_empty() { String::new() } else { format!("supported values: {supported}") };
     error(field, "FieldValueNotSupported", with_detail(text, &detail))
 }
 
-/// `Too long`, counted in bytes as the text says (and in characters as it is checked).
+/// The error `Too long`. The message counts bytes; the check counts characters.
 pub(crate) fn too_long(field: impl fmt::Display, max: i64) -> FieldError {
     let detail = match max {
         1 => "may not be more than 1 byte".to_owned(),
@@ -119,8 +119,8 @@ pub(crate) fn invalid_shown(field: impl fmt::Display, shown: &str, detail: impl 
     error(field, "FieldValueInvalid", with_detail(format!("Invalid value: {shown}"), &detail.to_string()))
 }
 
-/// Whether an error keeps rules of expressions from being asked: they would be asked about a value
-/// that is not what they were compiled for.
+/// Whether an error prevents the evaluation of rules, because the value lacks the type for which
+/// they were compiled.
 pub(crate) fn is_blocking(error: &FieldError) -> bool {
     matches!(
         error.reason,

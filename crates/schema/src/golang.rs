@@ -1,5 +1,5 @@
-//! How Go prints values: the texts of field errors are made by Go's `fmt`, `strconv` and
-//! `encoding/json`, and clients compare them. Not a general formatter: what error texts need.
+//! Formats values as Go does. Go's `fmt`, `strconv` and `encoding/json` produce the texts of field
+//! errors, and clients compare them. It covers only the forms that occur in error texts.
 
 use listwatch_meta::go::json_within;
 pub(crate) use listwatch_meta::go::{Number, float as float_v, json, quote};
@@ -8,8 +8,8 @@ use serde_json::Value;
 
 use crate::limits::FIELD_ERROR_BYTES_MAX;
 
-/// Whether a float counts as a whole number (go-openapi's rule: within the integers that a float
-/// holds exactly, and whole up to a relative error of 1e-9).
+/// Whether a float counts as an integer by go-openapi's rule: within the integers that a float
+/// represents exactly, and whole up to a relative error of 1e-9.
 pub(crate) fn is_whole(float: f64) -> bool {
     const WHOLE_MAX: f64 = 9_007_199_254_740_991.0;
     if !float.is_finite() || float.abs() > WHOLE_MAX {
@@ -27,8 +27,8 @@ pub(crate) fn is_whole(float: f64) -> bool {
     (float - nearest).abs() / (float.abs() + nearest.abs()) < 1e-9
 }
 
-/// The value part of a field error: simple values as `%v`, strings quoted, the rest as JSON. What is longer
-/// than an error may be is written no further.
+/// The value in a field error: simple values as `%v`, strings quoted, others as JSON. Formatting
+/// stops at the bound of an error's text.
 pub(crate) fn bad_value(value: &Value) -> String {
     match value {
         Value::String(text) => quote(prefix(text, FIELD_ERROR_BYTES_MAX)),

@@ -6,10 +6,10 @@
 //!                                    └─validate────────▶ field errors of an invalid object
 //! ```
 //!
-//! The rules and the words are those of Kubernetes 1.36: programs compare them.
+//! The rules and messages are those of Kubernetes 1.36, because programs compare them.
 //!
-//! A write goes through [`Schema::prune_nulls`], [`Schema::default`], [`Schema::prune`],
-//! [`Schema::coerce_embedded`], in this order, and then [`Schema::validate`] or
+//! A write passes through [`Schema::prune_nulls`], [`Schema::default`], [`Schema::prune`] and
+//! [`Schema::coerce_embedded`] in this order, and then [`Schema::validate`] or
 //! [`Schema::validate_update`].
 //!
 //! ```
@@ -35,11 +35,11 @@
 //! ```
 //!
 //! # Memory
-//! A [`Schema`] keeps what requests need and no descriptions; equal parts are stored once. Regular
-//! expressions and rules are compiled when they are first used.
+//! A [`Schema`] keeps only the data for requests, without descriptions; equal parts are stored
+//! once. Regular expressions and rules are compiled at their first use.
 //!
 //! # Bounds
-//! Each is a constant of [`limits`] with a doc that says what happens there.
+//! Each bound is a constant of [`limits`], whose doc says what happens at the bound.
 #![forbid(unsafe_code)]
 
 mod check;

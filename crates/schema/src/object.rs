@@ -10,8 +10,8 @@ use crate::schema::Schema;
 use crate::{embedded, rules, unique, validate};
 
 impl Schema {
-    /// What is wrong with a new object. Its own metadata, and whether `kind` and `apiVersion` are the
-    /// right ones, is not looked at: that is the server's.
+    /// The errors of a new object. The server itself checks the object's metadata, `kind` and
+    /// `apiVersion`.
     pub fn validate(&self, object: &Value) -> Vec<FieldError> {
         let mut errors = validate::validate(object, &self.root, None, &Path::NIL);
         errors.extend(embedded::validate(object, &self.root, false, &Path::NIL));
@@ -20,8 +20,7 @@ impl Schema {
         errors
     }
 
-    /// What is wrong with an object that replaces `old`. Errors in parts that did not change are
-    /// tolerated.
+    /// The errors of an object that replaces `old`. Errors in unchanged parts are tolerated.
     pub fn validate_update(&self, object: &Value, old: &Value) -> Vec<FieldError> {
         let mut errors = validate::validate(object, &self.root, Some(old), &Path::NIL);
         errors.extend(embedded::validate(object, &self.root, false, &Path::NIL));
@@ -30,8 +29,8 @@ impl Schema {
         errors
     }
 
-    /// What is wrong with an object whose status replaces that of `old`: only the status is looked
-    /// at, and rules and lists of the whole.
+    /// The errors of an object whose status replaces that of `old`: of the status, and of rules and
+    /// lists of the whole object.
     pub fn validate_status_update(&self, object: &Value, old: &Value) -> Vec<FieldError> {
         let mut errors = Vec::new();
         if let (Some(status), Some(node)) = (object.get("status"), self.root.property("status")) {

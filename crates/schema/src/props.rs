@@ -1,5 +1,5 @@
-//! `JSONSchemaProps` as it was sent: everything that a check has to see, before anything is
-//! compiled. Lives for the time of a check; [`crate::Schema`] is what stays.
+//! `JSONSchemaProps` as sent, with everything that the checks need, before compilation. It exists
+//! only during a check; [`crate::Schema`] is kept.
 
 use std::collections::BTreeMap;
 
@@ -78,7 +78,7 @@ pub(crate) struct Props {
     pub(crate) rules: Vec<RuleProps>,
 }
 
-/// `items`: one schema, or (refused later) several.
+/// `items`: one schema, or several, which are rejected later.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) enum Items {
     One(Box<Props>),
@@ -128,17 +128,17 @@ impl Props {
         }
     }
 
-    /// Whether unknown fields below stay.
+    /// Whether unknown fields below are preserved.
     pub(crate) fn preserves(&self) -> bool {
         self.preserve_unknown_fields == Some(true)
     }
 
-    /// Whether `anyOf` says "integer or string" and nothing else, as code generators write it.
+    /// Whether `anyOf` means exactly "integer or string", as code generators write it.
     pub(crate) fn is_int_or_string_any_of(&self) -> bool {
         is_int_or_string(&self.any_of)
     }
 
-    /// Whether the first of `allOf` says "integer or string" and nothing else.
+    /// Whether the first of `allOf` means exactly "integer or string".
     pub(crate) fn is_int_or_string_all_of(&self) -> bool {
         self.all_of.first().is_some_and(|first| is_int_or_string(&first.any_of))
     }

@@ -1,5 +1,5 @@
-//! Pruning: removing what the schema does not know, and saying where it was.
-//! Rules: apiextensions-apiserver `pkg/apiserver/schema/pruning`, Kubernetes 1.36.
+//! Removes unknown fields and reports their paths. Source: apiextensions-apiserver
+//! `pkg/apiserver/schema/pruning`, Kubernetes 1.36.
 
 use listwatch_meta::status::cut;
 use serde_json::{Map, Value};

@@ -1,5 +1,5 @@
-//! Schemas as OpenAPI documents publish them: what `kubectl explain` shows and clients validate with.
-//! Rules: apiextensions-apiserver `pkg/controller/openapi/builder` and `v2`, Kubernetes 1.36.
+//! The OpenAPI form of schemas, for `kubectl explain` and client-side validation. Source:
+//! apiextensions-apiserver `pkg/controller/openapi/builder` and `v2`, Kubernetes 1.36.
 //!
 //! Made from the definition itself, since the compiled form has no descriptions.
 
@@ -8,8 +8,8 @@ use serde_json::{Map, Value, json};
 /// A version of OpenAPI.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum OpenApi {
-    /// Swagger 2.0. It has no `nullable` and no `anyOf`; and kubectl takes what a schema names for all
-    /// that there is, so that parts which keep unknown fields are published without a type.
+    /// Swagger 2.0, without `nullable` and `anyOf`. kubectl treats a schema's fields as complete,
+    /// so parts that preserve unknown fields are published without a type.
     V2,
     /// OpenAPI 3.0.
     V3,
@@ -24,7 +24,7 @@ impl OpenApi {
     }
 }
 
-/// The published schema of a kind. `schema` is the version's `openAPIV3Schema`, where it has one.
+/// The published schema of a kind. `schema` is the version's `openAPIV3Schema`, if any.
 pub fn publish(schema: Option<&Value>, form: OpenApi, group: &str, version: &str, kind: &str) -> Value {
     let keeps_unknown = |schema: &Value| schema["x-kubernetes-preserve-unknown-fields"] == Value::Bool(true);
     let mut published = match schema.and_then(Value::as_object) {
@@ -46,14 +46,14 @@ pub fn publish(schema: Option<&Value>, form: OpenApi, group: &str, version: &str
     Value::Object(published)
 }
 
-/// What is said of the members that every object has, custom or built in.
+/// The descriptions of the members of every object, custom or built in.
 pub const TYPE_META: [(&str, &str); 3] = [
     ("apiVersion", "The group and version in which the object is written."),
     ("kind", "What the object is."),
     ("metadata", "What every object has: its name, labels, owners and so on."),
 ];
 
-/// What every object has, whatever its schema says.
+/// The members of every object, whatever its schema.
 fn type_meta(properties: &mut Map<String, Value>, form: OpenApi) {
     for (name, description) in TYPE_META {
         let of = match name {
@@ -164,7 +164,7 @@ fn structural(schema: &Map<String, Value>, form: OpenApi) -> Map<String, Value> 
     out
 }
 
-/// What readers of version 2 cannot read is left out.
+/// Removes keywords that readers of version 2 do not support.
 fn simplify(schema: &Map<String, Value>, out: &mut Map<String, Value>, preserves: bool, nullable: bool) {
     let is = |kind: &str| schema.get("type").and_then(Value::as_str) == Some(kind);
     out.remove("nullable");
@@ -233,7 +233,7 @@ fn nested(schema: &Value) -> Value {
 mod tests {
     use super::*;
 
-    /// Checks what becomes of the schema of a field.
+    /// Checks the published form of a field's schema.
     #[track_caller]
     fn check(field: Value, v3: Value, v2: Value) {
         let schema = json!({"type": "object", "properties": {"f": field}});

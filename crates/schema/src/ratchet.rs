@@ -77,8 +77,8 @@ fn composite_key(item: &Value, keys: &[Arc<str>]) -> Option<String> {
     Some(key)
 }
 
-/// Whether a value is what it was. Where the schema does not say which parts belong together, it
-/// counts as changed, as in Kubernetes.
+/// Whether a value is unchanged. If the schema does not correlate the parts, the value counts as
+/// changed, as in Kubernetes.
 pub(crate) fn is_unchanged(new: &Value, correlated: Correlated<'_>) -> bool {
     let Correlated { old, node } = correlated;
     match (old, new) {

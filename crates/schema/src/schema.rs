@@ -1,4 +1,4 @@
-//! The compiled form of a schema: what stays in memory for as long as a definition is served.
+//! The compiled form of a schema, which is kept while a definition is served.
 //!
 //! A schema is a graph of immutable nodes. Equal parts are one node, within a schema and between the
 //! versions of a definition; so is every string. What only few nodes have is a [`Constraint`], and a
@@ -18,8 +18,8 @@ use crate::rules::Compiled;
 
 /// A schema of one version of a kind, compiled once and shared by all requests.
 ///
-/// It is meant to be built from a schema that [`crate::check()`] had nothing against. Built from
-/// another it still does something defined: what it does not understand has no effect.
+/// Build it from a schema that passed [`crate::check()`]. For any other schema the behavior is
+/// defined too: unsupported parts have no effect.
 #[derive(Clone, Debug)]
 pub struct Schema {
     pub(crate) root: Arc<Node>,
@@ -56,14 +56,14 @@ pub(crate) struct Node {
 /// `additionalProperties`.
 #[derive(Debug, Default)]
 pub(crate) enum More {
-    /// Not given: unknown fields are pruned, and valid where they are preserved.
+    /// Absent: unknown fields are pruned, and valid where they are preserved.
     #[default]
     Unset,
     Allowed(bool),
     Schema(Arc<Node>),
 }
 
-/// What only some nodes have, in the order in which it is checked.
+/// The constraints that only some nodes have, in the order of their checks.
 #[derive(Debug)]
 pub(crate) enum Constraint {
     AnyOf(Box<[Arc<Node>]>),
@@ -101,14 +101,14 @@ pub(crate) struct Rule {
 }
 
 impl Rule {
-    /// The rule as it is evaluated; `node` is the schema that has it.
+    /// The rule in its evaluated form; `node` is its schema.
     pub(crate) fn compiled(&self, node: &Node) -> &Compiled {
         self.compiled.get_or_init(|| Box::new(Compiled::new(self, node)))
     }
 }
 
-/// A regular expression in RE2 syntax, compiled when it is first used: a definition that nobody
-/// writes objects of costs its text.
+/// A regular expression in RE2 syntax, compiled at its first use, so that a definition without
+/// objects costs only the text.
 #[derive(Debug)]
 pub(crate) struct Pattern {
     pub(crate) text: Arc<str>,
@@ -116,7 +116,7 @@ pub(crate) struct Pattern {
 }
 
 impl Pattern {
-    /// The expression, or why it is none.
+    /// The compiled expression, or its error.
     pub(crate) fn matcher(&self) -> Result<&Matcher, &str> {
         self.compiled.get_or_init(|| Matcher::compile(&self.text)).as_ref().map_err(String::as_str)
     }
@@ -184,12 +184,13 @@ impl Schema {
     /// Compiles a schema (`spec.versions[*].schema.openAPIV3Schema`).
     ///
     /// # Errors
-    /// When the JSON is no schema or goes beyond a bound; see [`ParseError`].
+    /// When the JSON is not a schema or exceeds a bound; see [`ParseError`].
     pub fn parse(schema: &Value) -> Result<Schema, ParseError> {
         Schema::parse_shared(schema, &mut Interner::default())
     }
 
-    /// Like [`Schema::parse`], sharing equal parts with schemas that went through the same interner.
+    /// Parses like [`Schema::parse`], and shares equal parts with other schemas of the same
+    /// interner.
     ///
     /// # Errors
     /// As [`Schema::parse`].
@@ -219,39 +220,40 @@ impl Schema {
         NodeRef(&self.root)
     }
 
-    /// The schema of a field of the root, such as `status`, as a schema of its own.
+    /// The schema of a field of the root, such as `status`.
     pub fn field(&self, name: &str) -> Option<Schema> {
         let root = self.root.property(name)?.clone();
         Some(Schema { root, nodes: 1 })
     }
 }
 
-/// A part of a [`Schema`], for those who derive something from it: how lists merge, what is printed.
+/// A part of a [`Schema`], for code that derives other data from it, such as merging or printing
+/// rules.
 #[derive(Clone, Copy, Debug)]
 pub struct NodeRef<'a>(pub(crate) &'a Node);
 
 impl<'a> NodeRef<'a> {
-    /// The type that is asked for.
+    /// The required type.
     pub fn kind(self) -> Kind {
         self.0.kind
     }
 
-    /// Whether `null` is a value here.
+    /// Whether `null` is a valid value.
     pub fn is_nullable(self) -> bool {
         self.0.nullable
     }
 
-    /// Whether unknown fields stay.
+    /// Whether unknown fields are preserved.
     pub fn preserves_unknown_fields(self) -> bool {
         self.0.preserves
     }
 
-    /// Whether this is a whole object with `apiVersion`, `kind` and `metadata` of its own.
+    /// Whether the value is a whole object with its own `apiVersion`, `kind` and `metadata`.
     pub fn is_embedded_resource(self) -> bool {
         self.0.embedded
     }
 
-    /// Whether both integers and strings are values here.
+    /// Whether both integers and strings are valid.
     pub fn is_int_or_string(self) -> bool {
         self.0.int_or_string
     }
@@ -266,7 +268,7 @@ impl<'a> NodeRef<'a> {
         self.0.list_map_keys().iter().map(AsRef::as_ref)
     }
 
-    /// Whether an object here is replaced as a whole (`x-kubernetes-map-type: atomic`).
+    /// Whether an object is replaced as a whole (`x-kubernetes-map-type: atomic`).
     pub fn is_map_atomic(self) -> bool {
         self.0.map_atomic
     }
@@ -296,7 +298,7 @@ impl<'a> NodeRef<'a> {
         self.0.default_value()
     }
 
-    /// Whether two parts are one in memory, so that whatever is derived from one holds for both.
+    /// Whether two parts are the same node in memory, so that derived data applies to both.
     pub fn is_same(self, other: NodeRef<'_>) -> bool {
         std::ptr::eq(self.0, other.0)
     }
@@ -433,8 +435,8 @@ impl Interner {
 }
 
 impl Node {
-    /// What makes two nodes equal, as bytes. Children and strings have been shared before, so the
-    /// place in memory stands for them; the interner keeps them alive for as long as it compares.
+    /// The identity of a node as bytes. Children and strings are shared already, so their addresses
+    /// represent them; the interner keeps them alive meanwhile.
     fn key(&self) -> Vec<u8> {
         let mut key = Key(Vec::with_capacity(64));
         let flags = [

@@ -56,7 +56,7 @@ fn below(value: &Value, node: &Node, at: &Path<'_>, errors: &mut Vec<FieldError>
     }
 }
 
-/// Reports the second of each item that is there more than once; `shown` is what errors show.
+/// Reports the second of duplicate items; `shown` is the text in errors.
 fn set<'v>(shown: &[Value], items: impl Iterator<Item = &'v Value>, at: &Path<'_>, errors: &mut Vec<FieldError>) {
     let mut times: HashMap<String, usize> = HashMap::with_capacity(shown.len());
     for (index, item) in items.enumerate() {
@@ -68,7 +68,7 @@ fn set<'v>(shown: &[Value], items: impl Iterator<Item = &'v Value>, at: &Path<'_
     }
 }
 
-/// What makes two items the same: an integer is not the float of the same value, within no other.
+/// The equality of items: within items, an integer differs from a float of the same value.
 fn identity(item: &Value) -> String {
     match item {
         Value::Number(number) => match golang::Number::of(number) {

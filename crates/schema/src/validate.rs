@@ -1,4 +1,4 @@
-//! Validation of values, with the words of Kubernetes 1.36 (kube-openapi `pkg/validation/validate`,
+//! Validates values with the messages of Kubernetes 1.36 (kube-openapi `pkg/validation/validate`,
 //! apiextensions-apiserver `pkg/apiserver/validation`).
 //!
 //! On update, a part that did not change may stay invalid (ratcheting): a schema that became
@@ -20,7 +20,7 @@ use crate::path::{Path, ValuePath};
 use crate::ratchet::{self, Correlated};
 use crate::schema::{Constraint, Kind, More, Node};
 
-/// Checks a value against a schema; `old` is what the value replaces. Errors are below `at`.
+/// Validates a value against a schema; `old` is the replaced value. Errors have paths below `at`.
 pub(crate) fn validate(value: &Value, node: &Node, old: Option<&Value>, at: &Path<'_>) -> Vec<FieldError> {
     let mut validator = Validator { steps: 0 };
     let correlated = old.map(|old| Correlated { old, node });
@@ -33,8 +33,8 @@ pub(crate) fn validate(value: &Value, node: &Node, old: Option<&Value>, at: &Pat
     outcome.findings.into_iter().map(|finding| finding.below(at)).collect()
 }
 
-/// What one check found, and how well it went: of several alternatives that all fail, the errors of
-/// the one that got furthest are shown.
+/// The errors of one check, and its progress: if all alternatives fail, the errors of the one with
+/// the most progress are reported.
 #[derive(Default)]
 struct Outcome {
     findings: Vec<Finding>,
@@ -47,7 +47,7 @@ struct Outcome {
 struct Finding {
     text: String,
     error: FieldError,
-    /// Whether the error has a place of its own; others are about the whole value.
+    /// Whether the error has its own path; others concern the whole value.
     placed: bool,
 }
 
@@ -65,7 +65,7 @@ impl Outcome {
         self.findings.is_empty()
     }
 
-    /// Whether another error would be kept. One that has no room need not be written.
+    /// Whether another error would be kept; if not, it need not be formatted.
     fn has_room(&self) -> bool {
         self.findings.len() < FIELD_ERRORS_MAX && self.bytes < FIELD_ERRORS_BYTES_MAX
     }
@@ -97,7 +97,7 @@ impl Outcome {
         self.add(Finding { text, error, placed: true });
     }
 
-    /// A type that does not match; `found` is what Go shows of it.
+    /// The error of a mismatched type; `found` is Go's name of the value's type.
     fn wrong_type(&mut self, path: &ValuePath<'_>, expected: &str, found: &str) {
         if !self.has_room() {
             return;
@@ -130,7 +130,7 @@ impl Validator {
         self.steps <= VALIDATION_STEPS_MAX && fuel::charge(steps as u64)
     }
 
-    /// Checks, and tolerates errors of what did not change.
+    /// Validates a value, tolerating errors of unchanged parts.
     fn ratcheted(
         &mut self,
         value: &Value,
@@ -146,8 +146,8 @@ impl Validator {
         outcome
     }
 
-    /// Checks a value; `correlated` is what it replaces, with the schema that says how parts of the
-    /// two belong together (not always `node`, which may be a branch of `allOf`).
+    /// Validates a value; `correlated` is the replaced value with the schema that correlates the
+    /// parts of both (not always `node`, which may be a branch of `allOf`).
     fn value(
         &mut self,
         value: &Value,
@@ -553,8 +553,7 @@ fn check_number(value: &Value, number: Number, node: &Node, path: &ValuePath<'_>
     }
 }
 
-/// Whether a bound is of the type that the schema asks for, so that integers are compared with it as
-/// integers.
+/// Whether a bound has the schema's type, so that integers are compared as integers.
 fn fits(bound: f64, node: &Node) -> bool {
     out_of_range(Number::Float(bound), node, "", &ValuePath::ROOT).is_none()
 }
@@ -595,7 +594,7 @@ fn check_multiple(
     }
 }
 
-/// Why a number is outside what its type and format can hold.
+/// The reason why a number exceeds its type and format.
 fn out_of_range(number: Number, node: &Node, what: &str, path: &ValuePath<'_>) -> Option<String> {
     if node.int_or_string {
         return None;

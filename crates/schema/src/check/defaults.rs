@@ -1,4 +1,4 @@
-//! Defaults have to be what a user could have written: pruned, and valid.
+//! Checks that defaults are pruned and valid values.
 
 use listwatch_meta::FieldError;
 use serde_json::{Map, Value};
@@ -21,7 +21,7 @@ pub(super) fn check(props: &Props, schema: &Schema, at: &Path<'_>) -> Vec<FieldE
 struct Inside<'a> {
     root: &'a Node,
     steps: Vec<Step<'a>>,
-    /// Whether the schema is about `apiVersion`, `kind` or `metadata` of that resource.
+    /// Whether the schema describes `apiVersion`, `kind` or `metadata` of that resource.
     metadata: bool,
 }
 

@@ -14,33 +14,33 @@ use crate::path::Path;
 use crate::props::{ParseError, Props};
 use crate::schema::{Interner, Schema};
 
-/// What the checks have to know about the definition around a schema.
+/// The facts about a definition that the checks of its schema need.
 #[derive(Clone, Copy, Debug)]
 pub struct Surroundings<'a> {
-    /// The path of what has the schema. Kubernetes says `spec.validation` where all versions have
-    /// the same one, and `spec.versions[0].schema` else.
+    /// The path of the schema: `spec.validation` if all versions have the same one, else
+    /// `spec.versions[0].schema`, as in Kubernetes.
     pub at: &'a str,
-    /// Whether the version has the status subresource; the root of the schema is then restricted.
+    /// Whether the version has the status subresource, which restricts the root of the schema.
     pub status_subresource: bool,
-    /// Whether the stored definition had this very schema for this version: rules that became too
-    /// costly by a change of the estimate stay.
+    /// Whether the stored definition has this same schema for this version: then rules whose
+    /// estimated cost has increased since stay valid.
     pub unchanged: bool,
 }
 
-/// What [`check`] found.
+/// The result of [`check`].
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Checked {
-    /// What is wrong; empty for a schema that can be served.
+    /// The errors; empty for a valid schema.
     pub errors: Vec<FieldError>,
-    /// Members that no schema has, from the root of the schema, with dots: they warn, or refuse the
-    /// request, as its field validation says.
+    /// Members that are not part of a schema, as dotted paths from the root. They cause a warning,
+    /// or reject the request, depending on its field validation.
     pub unknown_fields: Vec<String>,
 }
 
 /// Checks an `openAPIV3Schema`.
 ///
 /// # Errors
-/// When the JSON is no schema at all or goes beyond a bound.
+/// When the JSON is not a schema or exceeds a bound.
 pub fn check(schema: &Value, surroundings: Surroundings<'_>) -> Result<Checked, ParseError> {
     let mut unknown_fields = Vec::new();
     let props = Props::parse(schema, &mut unknown_fields)?;
@@ -73,7 +73,7 @@ pub fn check(schema: &Value, surroundings: Surroundings<'_>) -> Result<Checked, 
     Ok(Checked { errors, unknown_fields })
 }
 
-/// With the status subresource, what the root says has to survive that `status` is taken out.
+/// With the status subresource, the root's constraints must hold after `status` is removed.
 fn check_root_for_status(props: &Props, schema: &Value, parent: &Path<'_>, errors: &mut Vec<FieldError>) {
     if !props.kind.is_empty() && props.kind != "object" {
         let detail =

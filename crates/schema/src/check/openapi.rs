@@ -35,10 +35,10 @@ pub(super) fn check(
     found.schema
 }
 
-/// What holds for a part of a schema by where it is.
+/// The rules for a part of a schema that depend on its position.
 #[derive(Clone)]
 struct Context {
-    /// Whether defaults are allowed; else why not.
+    /// Whether defaults are allowed, or the reason why not.
     defaults: Result<(), String>,
     in_metadata: bool,
     /// The first list or map above whose parts have no identity between an old and a new object.
@@ -302,7 +302,7 @@ fn list_map(props: &Props, at: &Path<'_>, errors: &mut Vec<FieldError>) {
     }
 }
 
-/// Keys have to be there, so that items can be told apart.
+/// Keys must be required, so that items are distinguishable.
 fn list_keys(props: &Props, list_type: &str, at: &Path<'_>, errors: &mut Vec<FieldError>) {
     let Some(items) = props.items().filter(|_| matches!(list_type, "set" | "map")) else { return };
     let items_at = at.child("items");
@@ -331,7 +331,7 @@ fn list_keys(props: &Props, list_type: &str, at: &Path<'_>, errors: &mut Vec<Fie
     }
 }
 
-/// What is wrong with a rule before anybody reads its expressions.
+/// The errors of a rule that precede the check of its expressions.
 fn check_rule(rule: &RuleProps, node: Option<&Node>, at: &Path<'_>, errors: &mut Vec<FieldError>) {
     let has_newline = |text: &str| text.contains(['\n', '\r']);
     let (trimmed, message) = (rule.rule.trim(), rule.message.trim());

@@ -1,5 +1,5 @@
-//! Whether a schema is structural: every value has one place in it that says its type, and
-//! `allOf`, `anyOf`, `oneOf` and `not` only restrict what is there.
+//! Checks that a schema is structural: one place gives the type of each value, and `allOf`,
+//! `anyOf`, `oneOf` and `not` only add restrictions.
 
 use std::collections::HashMap;
 
@@ -19,7 +19,7 @@ enum Level {
     Field,
 }
 
-/// The structural rules, sorted as Kubernetes sorts what it found.
+/// The errors of the structural rules, sorted as in Kubernetes.
 pub(super) fn check(props: &Props, at: &Path<'_>) -> Vec<FieldError> {
     let mut checker = Checker { errors: Vec::new(), patterns: HashMap::new() };
     checker.invariants(props, Level::Root, at);
@@ -31,7 +31,7 @@ pub(super) fn check(props: &Props, at: &Path<'_>) -> Vec<FieldError> {
 
 struct Checker<'p> {
     errors: Vec<FieldError>,
-    /// What is wrong with each regular expression seen so far.
+    /// The error of each regular expression seen so far.
     patterns: HashMap<&'p str, Option<String>>,
 }
 
@@ -204,7 +204,7 @@ impl<'p> Checker<'p> {
         }
     }
 
-    /// What `allOf` and its kin talk about has to be there outside of them too.
+    /// Fields within `allOf` and similar keywords must also be specified outside of them.
     fn complete(&mut self, validation: &Props, structure: &Props, s_at: &Path<'_>, v_at: &Path<'_>) {
         if let Some(not) = &validation.not {
             self.complete_nested(not, Some(structure), s_at, &v_at.child("not"));
@@ -236,7 +236,7 @@ impl<'p> Checker<'p> {
     }
 }
 
-/// Whether the schema of an object's own metadata says nothing but how it may be named.
+/// Whether the schema of an object's own metadata restricts only the name.
 fn restricts_names_only(metadata: &Props) -> bool {
     let mut rest = metadata.clone();
     if rest.properties.keys().all(|name| name == "name" || name == "generateName") {

@@ -53,7 +53,7 @@ impl Compiled {
 /// How often a part of a schema can be in one object.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct RuleScope {
-    /// Nothing where a list or map above has no bound of its own.
+    /// `None` if an enclosing list or map has no bound.
     count: Option<u64>,
     resource: bool,
 }
@@ -82,7 +82,7 @@ impl RuleScope {
     }
 }
 
-/// Checks the rules of a definition, and what all of them could cost together.
+/// Checks the rules of a definition and the total of their estimated costs.
 pub(crate) struct RuleChecker {
     /// Costs are not held against a rule that was there before.
     unchanged: bool,
@@ -96,7 +96,8 @@ impl RuleChecker {
         RuleChecker { unchanged, total: 0, most: Vec::new() }
     }
 
-    /// Checks the rules at one place; `uncorrelated` is what keeps old values from being found there.
+    /// Checks the rules at one path; `uncorrelated` is the reason why old values cannot be found
+    /// there.
     pub(crate) fn check(
         &mut self,
         props: &Props,
@@ -196,7 +197,7 @@ impl RuleChecker {
         self.most.truncate(SHOWN_MAX);
     }
 
-    /// What is wrong with all rules together.
+    /// The errors of all rules together.
     pub(crate) fn finish(self, at: &Path<'_>) -> Vec<FieldError> {
         if self.total <= RULES_ESTIMATE_MAX {
             return Vec::new();
@@ -224,7 +225,7 @@ fn too_costly(what: &str, cost: u64, max: u64) -> String {
     )
 }
 
-/// What is wrong with a default by the rules of its schema: as a new value, and as one that stays.
+/// The errors of a default by the rules of its schema: as a new value, and as an unchanged one.
 pub(crate) fn check_default(default: &Value, node: &Node, at: &Path<'_>) -> Vec<FieldError> {
     let mut errors = validate(default, node, Some(default), false, at);
     if errors.is_empty() {
@@ -233,8 +234,8 @@ pub(crate) fn check_default(default: &Value, node: &Node, at: &Path<'_>) -> Vec<
     errors
 }
 
-/// What rules say against a value; `old` is what it replaces. `resource` is true for an object of its
-/// own.
+/// The errors of a value by its rules; `old` is the replaced value. `resource` is true for a whole
+/// object.
 pub(crate) fn validate(
     value: &Value,
     node: &Node,
@@ -248,7 +249,7 @@ pub(crate) fn validate(
     run.errors
 }
 
-/// What decides whether an error is of something that did not change.
+/// The data that decides whether an error concerns an unchanged value.
 #[derive(Clone, Copy)]
 struct Ratchet<'v> {
     current: Option<Correlated<'v>>,
@@ -257,7 +258,7 @@ struct Ratchet<'v> {
 }
 
 impl<'v> Ratchet<'v> {
-    /// What an error of `value` is judged by: a value and the old one it belongs to.
+    /// The value that decides on an error of `value`, with its old value.
     fn judged(&self, value: &'v Value) -> Option<(&'v Value, Correlated<'v>)> {
         self.current.map(|current| (value, current)).or(self.parent)
     }
@@ -270,11 +271,12 @@ impl<'v> Ratchet<'v> {
     }
 }
 
-/// One validation: what is left of its budget, and what was found.
+/// The state of one validation: its remaining budget and its errors.
 struct Run {
     budget: u64,
     errors: Vec<FieldError>,
-    /// Whether a value is what it was, by its address: a list is judged once, not for each item.
+    /// Whether a value is unchanged, by its address, so that a list is compared once instead of
+    /// once per item.
     verdicts: HashMap<*const Value, bool>,
 }
 
@@ -282,7 +284,7 @@ const OUT_OF_BUDGET: &str =
     "validation failed due to running out of cost budget, no further validation rules will be run";
 
 impl Run {
-    /// Whether an error is of something that did not change.
+    /// Whether an error concerns an unchanged value.
     fn tolerates<'v>(&mut self, ratchet: Ratchet<'v>, value: &'v Value) -> bool {
         let Some((judged, old)) = ratchet.judged(value) else { return false };
         *self.verdicts.entry(std::ptr::from_ref(judged)).or_insert_with(|| ratchet::is_unchanged(judged, old))
@@ -433,7 +435,7 @@ impl Run {
     }
 }
 
-/// The error of a rule that does not hold, of the class that the rule asks for.
+/// The error of a violated rule, with the reason that the rule specifies.
 fn broken(rule: &Rule, at: &Path<'_>, value: &Value, node: &Node, detail: &str) -> FieldError {
     let whole = matches!(node.kind, Kind::Object | Kind::Array);
     match rule.reason.as_deref() {
