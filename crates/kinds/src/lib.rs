@@ -77,6 +77,9 @@ kinds! {
         data,
         event_v1,
         ports,
+        pod_qos,
+        pod_resize,
+        pod_update,
     }
     apiregistration {
         api_service,
@@ -87,6 +90,10 @@ kinds! {
         deployment,
         replica_set,
         stateful_set,
+    } + {
+        replica_counts,
+        selector_and_template,
+        update_strategy,
     }
     autoscaling {
         horizontal_pod_autoscaler,
@@ -94,6 +101,10 @@ kinds! {
     batch {
         cron_job,
         job,
+    } + {
+        completion_indexes,
+        cron_schedule,
+        job_status,
     }
     certificates {
         certificate_signing_request,

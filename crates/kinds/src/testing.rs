@@ -1,7 +1,7 @@
 //! Helpers of this crate's tests.
 
 use listwatch_validation::{Errors, Object};
-use serde_json::Value;
+use serde_json::{Value, json};
 use time::OffsetDateTime;
 
 use crate::{Kind, Subresource, UpdateContext, defaults};
@@ -39,4 +39,26 @@ pub(crate) fn judged(
     subresource: Option<&Subresource>,
 ) -> Vec<String> {
     transition_errors(crate::find(group, kind).expect("a built-in kind"), new, old, subresource)
+}
+
+/// A pod spec with one container after kube-apiserver v1.36.2 has applied its defaults.
+pub(crate) fn defaulted_pod_spec(container: Value) -> Value {
+    json!({"containers": [container], "restartPolicy": "Always", "terminationGracePeriodSeconds": 30,
+        "dnsPolicy": "ClusterFirst", "securityContext": {}, "schedulerName": "default-scheduler"})
+}
+
+/// A container after kube-apiserver v1.36.2 has applied its defaults.
+pub(crate) fn defaulted_container(image: &str, pull: &str) -> Value {
+    json!({"name": "c", "image": image, "resources": {}, "terminationMessagePath": "/dev/termination-log",
+        "terminationMessagePolicy": "File", "imagePullPolicy": pull})
+}
+
+/// A pod template with one container, as a client writes it.
+pub(crate) fn pod_template() -> Value {
+    json!({"spec": {"containers": [{"name": "c", "image": "nginx"}]}})
+}
+
+/// [`pod_template`] after kube-apiserver v1.36.2 has applied its defaults.
+pub(crate) fn defaulted_pod_template() -> Value {
+    json!({"metadata": {}, "spec": defaulted_pod_spec(defaulted_container("nginx", "Always"))})
 }

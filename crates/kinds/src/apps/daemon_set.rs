@@ -1,25 +1,195 @@
-//! `DaemonSet (apps/v1)`: daemonsets.
+//! `DaemonSet (apps/v1)`: runs a pod on each node.
+//!
+//! Rules: `ValidateDaemonSet` in `pkg/apis/apps/validation`, `pkg/registry/apps/daemonset/strategy.go`,
+//! `pkg/apis/apps/v1/defaults.go` and `printDaemonSet` of Kubernetes v1.36.
 
-use crate::Kind;
-use crate::Subresource;
-use serde_json::json;
+use listwatch_schema::Path;
+use listwatch_validation::field_rules::{at_most_100_percent, int_or_percent, is_zero, not_negative};
+use listwatch_validation::formats::{is_invalid_selector, label_selector};
+use listwatch_validation::{Errors, Object, at, child, child_mut, given, metadata, metadata_mut, pod_spec, text};
+use serde_json::{Value, json};
+
+use super::replica_counts::StatusCounts;
+use super::selector_and_template::{
+    reject_empty_selector, report_unmatched_labels, require_long_running, selector_matches_template,
+    validate_selector_unchanged,
+};
+use super::update_strategy::{report_unsupported_strategy, rolling_update_default};
+use crate::defaults::Default::{From, If, In, Number, Text};
+use crate::defaults::Defaults;
+use crate::defaults::pod_spec::TEMPLATE;
+use crate::printers::Printer;
+use crate::printers::text::{containers, labels, selector_cell};
+use crate::printers::workload::{CONTAINERS, IMAGES, READY, SELECTOR, count};
+use crate::table::{AGE, Column, NAME};
+use crate::{CreateContext, Kind, Subresource, UpdateContext};
 
 pub(crate) static KIND: Kind = Kind {
     short_names: &["ds"],
     generation: true,
     categories: &["all"],
     subresources: &[Subresource::Status],
-    defaults: &crate::defaults::table::DAEMON_SET,
+    defaults: &DEFAULTS,
     initial_status: || {
         Some(
             json!({"currentNumberScheduled": 0, "numberMisscheduled": 0, "desiredNumberScheduled": 0, "numberReady": 0}),
         )
     },
-    prepare_for_create: crate::hooks::workloads::create_daemon_set,
-    prepare_for_update: crate::hooks::workloads::update_daemon_set,
-    validate: crate::validate::workloads::daemon_set,
-    validate_update: crate::validate::workloads::update_selector,
-    validate_transition: |new, old, context, errors| crate::hooks::counts::DAEMON_SET.judge(new, old, context, errors),
-    printer: &crate::printers::workload::DAEMON_SET,
+    prepare_for_create,
+    prepare_for_update,
+    validate,
+    validate_update: validate_selector_unchanged,
+    validate_transition: |new, old, context, errors| COUNTS.validate_transition(new, old, context, errors),
+    printer: &PRINTER,
     ..Kind::namespaced("apps", "v1", "daemonsets", "DaemonSet")
 };
+
+static DEFAULTS: Defaults = Defaults(&[("spec", In(&SPEC_DEFAULTS))]);
+
+static SPEC_DEFAULTS: Defaults = Defaults(&[
+    ("template", In(&TEMPLATE)),
+    ("updateStrategy", In(&STRATEGY_DEFAULTS)),
+    ("revisionHistoryLimit", Number(10)),
+]);
+
+static STRATEGY_DEFAULTS: Defaults = Defaults(&[
+    ("type", Text("RollingUpdate")),
+    ("rollingUpdate", From(rolling_update_default)),
+    ("rollingUpdate", If(&ROLLING_UPDATE_DEFAULTS)),
+]);
+
+static ROLLING_UPDATE_DEFAULTS: Defaults = Defaults(&[("maxUnavailable", Number(1)), ("maxSurge", Number(0))]);
+
+/// The annotation that counts changes of the template. It replaces a field of `extensions/v1beta1`.
+const TEMPLATE_GENERATION: &str = "deprecated.daemonset.template.generation";
+
+/// Sets the template generation to 1.
+fn prepare_for_create(set: &mut Object, _: CreateContext<'_>) {
+    set_template_generation(set, 1);
+}
+
+/// Increments the template generation when the template changes.
+fn prepare_for_update(new: &mut Object, old: &Object, context: UpdateContext<'_>) {
+    if context.subresource.is_none() {
+        let before = template_generation(old).unwrap_or(1);
+        let changed = at(new, "spec.template") != at(old, "spec.template");
+        set_template_generation(new, if changed { before.saturating_add(1) } else { before });
+    }
+}
+
+fn template_generation(object: &Object) -> Option<i64> {
+    metadata(object).get("annotations")?.get(TEMPLATE_GENERATION)?.as_str()?.parse().ok()
+}
+
+fn set_template_generation(object: &mut Object, generation: i64) {
+    let annotations = child_mut(metadata_mut(object), "annotations");
+    annotations.insert(TEMPLATE_GENERATION.to_owned(), Value::String(generation.to_string()));
+}
+
+/// The counts in the status.
+const COUNTS: StatusCounts = StatusCounts {
+    not_negative: &[
+        "currentNumberScheduled",
+        "numberMisscheduled",
+        "desiredNumberScheduled",
+        "numberReady",
+        "observedGeneration",
+        "updatedNumberScheduled",
+        "numberAvailable",
+        "numberUnavailable",
+        "collisionCount",
+    ],
+    at_most: &[],
+    never_decreases: "collisionCount",
+};
+
+/// `ValidateDaemonSetSpec`.
+fn validate(set: &Object, old: Option<&Object>, errors: &mut Errors) {
+    let (spec, at) = (child(set, "spec"), Path::root("spec"));
+    let template = child(spec, "template");
+    let label_values = old.is_none_or(|old| !is_invalid_selector(child(old, "spec").get("selector")));
+    label_selector(spec.get("selector"), label_values, &at.child("selector"), errors);
+    if selector_matches_template(spec) == Some(false) {
+        report_unmatched_labels(template, &at.child("template"), errors);
+    }
+    if let Some(selector) = given(spec, "selector") {
+        reject_empty_selector(selector, "daemonset", &at.child("selector"), errors);
+    }
+    let template_at = at.child("template");
+    pod_spec::validate_template(template, old.map(|old| child(child(old, "spec"), "template")), &template_at, errors);
+    require_long_running(template, "DaemonSet", &template_at, errors);
+    not_negative(spec, &["minReadySeconds"], &at, errors);
+    validate_strategy(child(spec, "updateStrategy"), &at.child("updateStrategy"), errors);
+    not_negative(spec, &["revisionHistoryLimit"], &at, errors);
+}
+
+fn validate_strategy(strategy: &Object, at: &Path<'_>, errors: &mut Errors) {
+    let rolling_at = at.child("rollingUpdate");
+    match (text(strategy, "type"), given(strategy, "rollingUpdate").and_then(Value::as_object)) {
+        ("OnDelete", _) => {}
+        ("RollingUpdate", None) => errors.required(&rolling_at, ""),
+        ("RollingUpdate", Some(rolling)) => {
+            let names = ["maxUnavailable", "maxSurge"];
+            names.iter().for_each(|name| int_or_percent(rolling, name, &rolling_at, errors));
+            names.iter().for_each(|name| at_most_100_percent(rolling, name, &rolling_at, errors));
+            let [none_unavailable, no_surge] = names.map(|name| is_zero(rolling.get(name)));
+            if !none_unavailable && !no_surge {
+                let shown = rolling.get("maxSurge").unwrap_or(&Value::Null);
+                let why = "may not be set when maxUnavailable is non-zero";
+                errors.invalid_value(&rolling_at.child("maxSurge"), shown, why);
+            } else if none_unavailable && no_surge {
+                errors.required(&rolling_at.child("maxUnavailable"), "cannot be 0 when maxSurge is 0");
+            }
+        }
+        _ => report_unsupported_strategy(strategy, &["RollingUpdate", "OnDelete"], at, errors),
+    }
+}
+
+static PRINTER: Printer = Printer {
+    columns: &[
+        NAME,
+        Column::integer("Desired", "How many nodes should run a pod."),
+        Column::integer("Current", "How many of them do."),
+        READY,
+        Column::integer("Up-to-date", "How many pods have the wanted template."),
+        Column::integer("Available", "How many pods have been ready for long enough."),
+        Column::text("Node Selector", "The labels of the nodes that run a pod."),
+        AGE,
+        CONTAINERS,
+        IMAGES,
+        SELECTOR,
+    ],
+    cells: |set| {
+        let (spec, status) = (set.spec(), set.status());
+        let (names, images) = containers(spec.get("template"));
+        vec![
+            set.name().into(),
+            count(status, "desiredNumberScheduled").into(),
+            count(status, "currentNumberScheduled").into(),
+            count(status, "numberReady").into(),
+            count(status, "updatedNumberScheduled").into(),
+            count(status, "numberAvailable").into(),
+            labels(spec.at("template.spec.nodeSelector")).into(),
+            set.age().into(),
+            names.into(),
+            images.into(),
+            selector_cell(spec.get("selector")).into(),
+        ]
+    },
+};
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::{check_defaults, defaulted_pod_template, pod_template};
+
+    #[test]
+    fn defaults_fill_in_what_kube_apiserver_fills_in() {
+        check_defaults(
+            &KIND,
+            json!({"spec": {"template": pod_template()}}),
+            json!({"spec": {"template": defaulted_pod_template(), "revisionHistoryLimit": 10,
+                "updateStrategy": {"type": "RollingUpdate", "rollingUpdate": {"maxUnavailable": 1, "maxSurge": 0}}}}),
+        );
+    }
+}

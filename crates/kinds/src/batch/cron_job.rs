@@ -1,15 +1,161 @@
-//! `CronJob (batch/v1)`: cronjobs.
+//! `CronJob (batch/v1)`: creates Jobs on a schedule.
+//!
+//! Rules: `ValidateCronJobCreate` in `pkg/apis/batch/validation`, `pkg/apis/batch/v1/defaults.go` and `printCronJob` of
+//! Kubernetes v1.36.
 
-use crate::Kind;
-use crate::Subresource;
+use listwatch_schema::Path;
+use listwatch_validation::field_rules::not_negative;
+use listwatch_validation::{Errors, Object, child, given, is_true, text};
+use serde_json::Value;
+
+use super::cron_schedule;
+use super::job::{FAILURE_POLICY_DEFAULTS, validate_job_spec};
+use crate::defaults::Default::{Empty, Flag, If, In, Number, Text};
+use crate::defaults::Defaults;
+use crate::defaults::pod_spec::TEMPLATE;
+use crate::printers::Printer;
+use crate::printers::text::{NONE, containers, selector_cell};
+use crate::printers::workload::{CONTAINERS, IMAGES, SELECTOR};
+use crate::table::{AGE, Column, NAME};
+use crate::{Kind, Subresource};
 
 pub(crate) static KIND: Kind = Kind {
     short_names: &["cj"],
     generation: true,
     categories: &["all"],
     subresources: &[Subresource::Status],
-    defaults: &crate::defaults::table::CRON_JOB,
-    validate: crate::validate::batch::cron_job,
-    printer: &crate::printers::workload::CRON_JOB,
+    defaults: &DEFAULTS,
+    validate: validate,
+    printer: &PRINTER,
     ..Kind::namespaced("batch", "v1", "cronjobs", "CronJob")
 };
+
+static DEFAULTS: Defaults = Defaults(&[("spec", In(&SPEC_DEFAULTS))]);
+
+static SPEC_DEFAULTS: Defaults = Defaults(&[
+    ("concurrencyPolicy", Text("Allow")),
+    ("suspend", Flag(false)),
+    ("jobTemplate", In(&JOB_TEMPLATE_DEFAULTS)),
+    ("successfulJobsHistoryLimit", Number(3)),
+    ("failedJobsHistoryLimit", Number(1)),
+]);
+
+static JOB_TEMPLATE_DEFAULTS: Defaults = Defaults(&[("metadata", Empty), ("spec", In(&JOB_SPEC_DEFAULTS))]);
+
+/// The spec in a job template gets defaults only for its pods. The other defaults apply when a Job is created.
+static JOB_SPEC_DEFAULTS: Defaults =
+    Defaults(&[("podFailurePolicy", If(&FAILURE_POLICY_DEFAULTS)), ("template", In(&TEMPLATE))]);
+
+/// Bytes of the name of a CronJob. The names of its Jobs have eleven more.
+const CRON_JOB_NAME_BYTES_MAX: usize = 52;
+
+/// `ValidateCronJobCreate` and `ValidateCronJobUpdate`.
+fn validate(cron_job: &Object, old: Option<&Object>, errors: &mut Errors) {
+    let (spec, at) = (child(cron_job, "spec"), Path::root("spec"));
+    let before = old.map(|old| child(old, "spec"));
+    let zone = given(spec, "timeZone").and_then(Value::as_str);
+    match text(spec, "schedule") {
+        "" => errors.required(&at.child("schedule"), ""),
+        schedule => {
+            let at = at.child("schedule");
+            if let Err(why) = cron_schedule::parse(schedule) {
+                errors.invalid(&at, schedule, why);
+            }
+            let old_has_zone = before.is_some_and(|before| text(before, "schedule").contains("TZ"));
+            if schedule.contains("TZ") {
+                if old_has_zone && zone.is_some() {
+                    let why = "cannot use both timeZone field and TZ or CRON_TZ in schedule";
+                    errors.invalid(&at, schedule, why);
+                } else if !old_has_zone {
+                    let why = "cannot use TZ or CRON_TZ in schedule, use timeZone field instead";
+                    errors.invalid(&at, schedule, why);
+                }
+            }
+        }
+    }
+    not_negative(spec, &["startingDeadlineSeconds"], &at, errors);
+    if let Some(zone) = zone
+        && before.is_none_or(|before| before.get("timeZone") != spec.get("timeZone"))
+        && let Err(why) = cron_schedule::time_zone(zone)
+    {
+        errors.invalid(&at.child("timeZone"), zone, why);
+    }
+    match text(spec, "concurrencyPolicy") {
+        "" => errors.required(&at.child("concurrencyPolicy"), ""),
+        "Allow" | "Forbid" | "Replace" => {}
+        policy => errors.not_supported(&at.child("concurrencyPolicy"), policy, &["Allow", "Forbid", "Replace"]),
+    }
+    let template = child(child(spec, "jobTemplate"), "spec");
+    let template_at = at.child("jobTemplate");
+    let template_at = template_at.child("spec");
+    validate_job_spec(template, before.map(|before| child(child(before, "jobTemplate"), "spec")), &template_at, errors);
+    if let Some(selector) = given(template, "selector") {
+        errors.invalid_value(&template_at.child("selector"), selector, "`selector` will be auto-generated");
+    }
+    if is_true(template, "manualSelector") {
+        errors.push(listwatch_meta::FieldError {
+            field: template_at.child("manualSelector").to_string(),
+            reason: "FieldValueNotSupported",
+            message: "Unsupported value: true: supported values: \"nil\", \"false\"".to_owned(),
+        });
+    }
+    not_negative(spec, &["successfulJobsHistoryLimit", "failedJobsHistoryLimit"], &at, errors);
+    let name = text(child(cron_job, "metadata"), "name");
+    if old.is_none() && name.len() > CRON_JOB_NAME_BYTES_MAX {
+        let at = Path::root("metadata");
+        let why = format_args!("must be no more than {CRON_JOB_NAME_BYTES_MAX} characters");
+        errors.invalid(&at.child("name"), name, why);
+    }
+}
+
+static PRINTER: Printer = Printer {
+    columns: &[
+        NAME,
+        Column::text("Schedule", "When jobs are made, in cron's words."),
+        Column::text("Timezone", "The zone that the schedule is in."),
+        Column::boolean("Suspend", "Whether no jobs are made for now."),
+        Column::integer("Active", "How many of its jobs run."),
+        Column::text("Last Schedule", "When the last job was made."),
+        AGE,
+        CONTAINERS,
+        IMAGES,
+        SELECTOR,
+    ],
+    cells: |cron| {
+        let (spec, status) = (cron.spec(), cron.status());
+        let last = status.get("lastScheduleTime");
+        let template = spec.at("jobTemplate.spec.template");
+        let (names, images) = containers(template);
+        vec![
+            cron.name().into(),
+            spec.get("schedule").string().into(),
+            spec.get("timeZone").string_or(NONE).into(),
+            if spec.get("suspend").bool() == Some(true) { "True" } else { "False" }.into(),
+            status.get("active").len().into(),
+            if last.exists() { cron.since(last) } else { NONE.to_owned() }.into(),
+            cron.age().into(),
+            names.into(),
+            images.into(),
+            selector_cell(spec.at("jobTemplate.spec.selector")).into(),
+        ]
+    },
+};
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+    use crate::testing::{check_defaults, defaulted_pod_template, pod_template};
+
+    #[test]
+    fn defaults_fill_in_what_kube_apiserver_fills_in() {
+        check_defaults(
+            &KIND,
+            json!({"spec": {"schedule": "* * * * *", "jobTemplate": {"spec": {"template": pod_template()}}}}),
+            json!({"spec": {"schedule": "* * * * *", "concurrencyPolicy": "Allow", "suspend": false,
+                "jobTemplate": {"metadata": {}, "spec": {"template": defaulted_pod_template()}},
+                "successfulJobsHistoryLimit": 3, "failedJobsHistoryLimit": 1}}),
+        );
+    }
+}

@@ -1,12 +1,45 @@
-//! `PodTemplate (v1)`: podtemplates.
+//! `PodTemplate (v1)`: a template of pods that no controller uses.
+//!
+//! Rules: `ValidatePodTemplate` in `pkg/apis/core/validation` and `printPodTemplate` of Kubernetes v1.36.
+
+use listwatch_schema::Path;
+use listwatch_validation::{Errors, Object, child, pod_spec};
 
 use crate::Kind;
+use crate::defaults::Default::In;
+use crate::defaults::Defaults;
+use crate::defaults::pod_spec::TEMPLATE;
+use crate::printers::Printer;
+use crate::printers::text::{containers, labels};
+use crate::table::{Column, NAME};
 
 pub(crate) static KIND: Kind = Kind {
     generation: true,
-    defaults: &crate::defaults::table::POD_TEMPLATE,
-    validate: crate::validate::workloads::pod_template,
-    printer: &crate::printers::workload::POD_TEMPLATE,
+    defaults: &DEFAULTS,
+    validate,
+    printer: &PRINTER,
     returns_deleted: true,
     ..Kind::namespaced("", "v1", "podtemplates", "PodTemplate")
+};
+
+static DEFAULTS: Defaults = Defaults(&[("template", In(&TEMPLATE))]);
+
+/// `ValidatePodTemplate`.
+fn validate(object: &Object, old: Option<&Object>, errors: &mut Errors) {
+    let old = old.map(|old| child(old, "template"));
+    pod_spec::validate_template(child(object, "template"), old, &Path::root("template"), errors);
+}
+
+static PRINTER: Printer = Printer {
+    columns: &[
+        NAME,
+        Column::text("Containers", "The names of the template's containers."),
+        Column::text("Images", "The images of the template's containers."),
+        Column::text("Pod Labels", "The labels that pods of this template get."),
+    ],
+    cells: |template| {
+        let (names, images) = containers(template.get("template"));
+        let labels = labels(template.at("template.metadata.labels"));
+        vec![template.name().into(), names.into(), images.into(), labels.into()]
+    },
 };

@@ -10,7 +10,9 @@
 //! are on by default (Priority, DefaultTolerationSeconds). The table holds what a controller or a
 //! client would miss; it runs on every create and update, as the original does on every decode.
 
+pub(crate) mod pod_spec;
 pub(crate) mod table;
+pub(crate) mod volume;
 
 use serde_json::{Map, Value};
 
@@ -151,150 +153,6 @@ mod tests {
 
     fn check(group: &str, kind: &str, object: Value, expected: Value) {
         crate::testing::check_defaults(crate::find(group, kind).unwrap(), object, expected);
-    }
-
-    /// What kube-apiserver v1.36.2 makes of a pod spec with one container.
-    fn pod_spec(container: Value) -> Value {
-        json!({"containers": [container], "restartPolicy": "Always", "terminationGracePeriodSeconds": 30,
-            "dnsPolicy": "ClusterFirst", "securityContext": {}, "schedulerName": "default-scheduler"})
-    }
-
-    fn container(image: &str, pull: &str) -> Value {
-        json!({"name": "c", "image": image, "resources": {}, "terminationMessagePath": "/dev/termination-log",
-            "terminationMessagePolicy": "File", "imagePullPolicy": pull})
-    }
-
-    #[test]
-    fn workloads() {
-        let template = || json!({"spec": {"containers": [{"name": "c", "image": "nginx"}]}});
-        let filled = || json!({"metadata": {}, "spec": pod_spec(container("nginx", "Always"))});
-        check(
-            "apps",
-            "Deployment",
-            json!({"spec": {"template": template()}}),
-            json!({"spec": {"replicas": 1, "template": filled(),
-                "strategy": {"type": "RollingUpdate", "rollingUpdate": {"maxUnavailable": "25%", "maxSurge": "25%"}},
-                "revisionHistoryLimit": 10, "progressDeadlineSeconds": 600}}),
-        );
-        check(
-            "apps",
-            "Deployment",
-            json!({"spec": {"replicas": 0, "strategy": {"type": "Recreate"}, "template": template()}}),
-            json!({"spec": {"replicas": 0, "template": filled(), "strategy": {"type": "Recreate"},
-                "revisionHistoryLimit": 10, "progressDeadlineSeconds": 600}}),
-        );
-        check(
-            "apps",
-            "StatefulSet",
-            json!({"spec": {"template": template(), "volumeClaimTemplates": [{"metadata": {"name": "d"}, "spec": {}}]}}),
-            json!({"spec": {"replicas": 1, "serviceName": "", "template": filled(), "podManagementPolicy": "OrderedReady",
-                "updateStrategy": {"type": "RollingUpdate", "rollingUpdate": {"partition": 0}},
-                "revisionHistoryLimit": 10,
-                "persistentVolumeClaimRetentionPolicy": {"whenDeleted": "Retain", "whenScaled": "Retain"},
-                "volumeClaimTemplates": [{"kind": "PersistentVolumeClaim", "apiVersion": "v1", "metadata": {"name": "d"},
-                    "spec": {"volumeMode": "Filesystem"}, "status": {"phase": "Pending"}}]}}),
-        );
-        check(
-            "apps",
-            "DaemonSet",
-            json!({"spec": {"template": template()}}),
-            json!({"spec": {"template": filled(), "revisionHistoryLimit": 10,
-                "updateStrategy": {"type": "RollingUpdate", "rollingUpdate": {"maxUnavailable": 1, "maxSurge": 0}}}}),
-        );
-        check(
-            "batch",
-            "Job",
-            json!({"spec": {"template": template()}}),
-            json!({"spec": {"parallelism": 1, "completions": 1, "backoffLimit": 6, "manualSelector": false,
-                "template": filled(), "completionMode": "NonIndexed", "suspend": false,
-                "podReplacementPolicy": "TerminatingOrFailed"}}),
-        );
-        check(
-            "batch",
-            "CronJob",
-            json!({"spec": {"schedule": "* * * * *", "jobTemplate": {"spec": {"template": template()}}}}),
-            json!({"spec": {"schedule": "* * * * *", "concurrencyPolicy": "Allow", "suspend": false,
-                "jobTemplate": {"metadata": {}, "spec": {"template": filled()}},
-                "successfulJobsHistoryLimit": 3, "failedJobsHistoryLimit": 1}}),
-        );
-    }
-
-    #[test]
-    fn pods() {
-        let tolerations = json!([
-            {"key": "node.kubernetes.io/not-ready", "operator": "Exists", "effect": "NoExecute", "tolerationSeconds": 300},
-            {"key": "node.kubernetes.io/unreachable", "operator": "Exists", "effect": "NoExecute", "tolerationSeconds": 300}]);
-        let mut limited = container("nginx:1", "IfNotPresent");
-        limited["resources"] = json!({"limits": {"cpu": "1"}, "requests": {"cpu": "1"}});
-        limited["ports"] = json!([{"containerPort": 80, "protocol": "TCP"}]);
-        limited["livenessProbe"] = json!({"httpGet": {"path": "/", "port": 80, "scheme": "HTTP"}, "timeoutSeconds": 1,
-            "periodSeconds": 10, "successThreshold": 1, "failureThreshold": 3});
-        let mut expected = pod_spec(limited);
-        for (name, value) in [
-            ("tolerations", tolerations),
-            ("priority", json!(0)),
-            ("enableServiceLinks", json!(true)),
-            ("preemptionPolicy", json!("PreemptLowerPriority")),
-            (
-                "volumes",
-                json!([{"name": "v", "configMap": {"name": "x", "defaultMode": 420}}, {"name": "e", "emptyDir": {}},
-                {"name": "p", "projected": {"sources": [{"serviceAccountToken": {"path": "t", "expirationSeconds": 3600}}],
-                    "defaultMode": 420}}]),
-            ),
-        ] {
-            expected[name] = value;
-        }
-        check(
-            "",
-            "Pod",
-            json!({"spec": {"containers": [{"name": "c", "image": "nginx:1", "resources": {"limits": {"cpu": "1"}},
-                    "ports": [{"containerPort": 80}], "livenessProbe": {"httpGet": {"port": 80}}}],
-                "volumes": [{"name": "v", "configMap": {"name": "x"}}, {"name": "e"},
-                    {"name": "p", "projected": {"sources": [{"serviceAccountToken": {"path": "t"}}]}}]}}),
-            json!({"spec": expected}),
-        );
-    }
-
-    /// As kube-apiserver v1.36 does.
-    #[test]
-    fn pods_with_resources_of_their_own() {
-        let check = |containers: Value, inits: Value, resources: Value, expected: Value| {
-            let spec = json!({"containers": containers, "initContainers": inits, "resources": resources});
-            let Value::Object(mut pod) = json!({ "spec": spec }) else { panic!("not an object") };
-            apply(crate::find("", "Pod").unwrap().defaults, &mut pod);
-            assert_eq!(pod["spec"]["resources"], expected);
-        };
-        let asks = |kind: &str, amounts: Value| json!([{"image": "i", "resources": {kind: amounts}}]);
-        let most = json!({"limits": {"cpu": "3"}});
-        check(
-            asks("requests", json!({"cpu": "1500m", "memory": "1Gi"})),
-            json!([]),
-            most.clone(),
-            json!({"limits": {"cpu": "3"}, "requests": {"cpu": "1500m", "memory": "1Gi"}}),
-        );
-        let pages = || asks("limits", json!({"hugepages-2Mi": "4Mi", "cpu": "1"}));
-        let requests = json!({"cpu": "1", "hugepages-2Mi": "4Mi", "memory": "1Gi"});
-        check(
-            pages(),
-            json!([]),
-            json!({"limits": {"memory": "1Gi"}}),
-            json!({"limits": {"hugepages-2Mi": "4Mi", "memory": "1Gi"}, "requests": requests}),
-        );
-        check(
-            pages(),
-            json!([]),
-            json!({"requests": {"memory": "1Gi"}}),
-            json!({"limits": {"hugepages-2Mi": "4Mi"}, "requests": requests}),
-        );
-        check(
-            asks("requests", json!({"cpu": "100m"})),
-            json!([{"image": "i", "resources": {"requests": {"cpu": "250m"}}},
-                {"image": "i", "restartPolicy": "Always", "resources": {"requests": {"cpu": "200m"}}}]),
-            most,
-            json!({"limits": {"cpu": "3"}, "requests": {"cpu": "300m"}}),
-        );
-        let none = json!({"limits": {"ephemeral-storage": "1"}});
-        check(json!([]), json!([]), none.clone(), none);
     }
 
     #[test]

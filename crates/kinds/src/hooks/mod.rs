@@ -7,10 +7,6 @@
 //! ```
 
 pub(crate) mod certificates;
-pub(crate) mod counts;
-pub(crate) mod pods;
-pub(crate) mod resize;
-pub(crate) mod workloads;
 
 use listwatch_validation::clock::timestamp;
 use listwatch_validation::{Object, child_mut, metadata};

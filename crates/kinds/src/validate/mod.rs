@@ -13,7 +13,6 @@
 pub(crate) mod admission;
 pub(crate) mod aggregation;
 pub(crate) mod autoscaling;
-pub(crate) mod batch;
 pub(crate) mod certificates;
 pub(crate) mod csi;
 pub(crate) mod devices;
@@ -22,6 +21,5 @@ pub(crate) mod networking;
 pub(crate) mod services;
 pub(crate) mod volumes;
 pub(crate) mod webhooks;
-pub(crate) mod workloads;
 
 use listwatch_validation::*;

@@ -1,82 +1,26 @@
-//! Pods: how they begin, what an update may still change, and what each of their subresources demands
-//! (`pkg/registry/core/pod/strategy.go`, `ValidatePodUpdate` and its like in `pkg/apis/core/validation`).
+//! Validates updates of pods, their status and their ephemeral containers.
 //!
-//! Differences are told, but not printed as Go's `cmp.Diff` prints them behind some of the texts.
+//! Rules: `ValidatePodUpdate`, `ValidatePodStatusUpdate` and `ValidatePodEphemeralContainersUpdate` in
+//! `pkg/apis/core/validation` of Kubernetes v1.36. Some of upstream's texts end with Go's `cmp.Diff`, which is left
+//! out here.
 
-use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
+use std::collections::{BTreeMap, HashMap, HashSet};
 
-use listwatch_meta::FieldError;
 use listwatch_meta::selector::validate_qualified_name;
+use listwatch_meta::{FieldError, go};
+use listwatch_validation::pod_spec::MIRROR_ANNOTATION;
+use listwatch_validation::{Errors, Object, metadata};
 use serde_json::{Value, json};
 
-use super::resize;
-use crate::Subresource;
-use crate::kind::{CreateContext, UpdateContext};
-use listwatch_meta::go;
-use listwatch_validation::Errors;
-use listwatch_validation::Object;
-use listwatch_validation::metadata;
+/// The text of an error about a change that an update of a pod must not make.
+const IMMUTABLE_FIELDS: &str = "pod updates may not change fields other than `spec.containers[*].image`,`spec.initContainers[*].image`,`spec.activeDeadlineSeconds`,`spec.tolerations` (only additions to existing tolerations),`spec.terminationGracePeriodSeconds` (allow it to be set to 1 if it was previously negative)";
 
-/// What an update may still change.
-const UPDATE: &str = "pod updates may not change fields other than `spec.containers[*].image`,`spec.initContainers[*].image`,`spec.activeDeadlineSeconds`,`spec.tolerations` (only additions to existing tolerations),`spec.terminationGracePeriodSeconds` (allow it to be set to 1 if it was previously negative)";
-
-/// The annotation of a pod that its node runs on its own account and only shows here.
-const MIRROR: &str = "kubernetes.io/config.mirror";
-
-/// A new pod waits; one with gates says for what.
-pub(crate) fn create(pod: &mut Object, context: CreateContext<'_>) {
-    let mut status = json!({"phase": "Pending"});
-    if !items(spec(pod), "schedulingGates").is_empty() {
-        status["conditions"] = json!([{"type": "PodScheduled", "status": "False", "lastProbeTime": null,
-            "lastTransitionTime": context.now, "reason": "SchedulingGated",
-            "message": "Scheduling is blocked due to non-empty scheduling gates"}]);
-    }
-    status["qosClass"] = json!(quality_of_service(pod.get("spec")));
-    pod.insert("status".to_owned(), status);
-}
-
-/// A status that leaves out what was observed keeps it.
-pub(crate) fn update(new: &mut Object, old: &Object, context: UpdateContext<'_>) {
-    let (Some(Subresource::Status), Some(Value::Object(new)), Some(Value::Object(old))) =
-        (context.subresource, new.get_mut("status"), old.get("status"))
-    else {
-        return;
-    };
-    for name in ["qosClass", "observedGeneration"] {
-        if let (None, Some(before)) = (new.get(name), old.get(name)) {
-            new.insert(name.to_owned(), before.clone());
-        }
-    }
-    // Several of one type are told apart by their order.
-    let mut before: HashMap<&str, VecDeque<&Value>> = HashMap::new();
-    for condition in items(Some(old), "conditions") {
-        before.entry(text(condition, "type")).or_default().push_back(condition);
-    }
-    for condition in new.get_mut("conditions").and_then(Value::as_array_mut).into_iter().flatten() {
-        let Some(same) = before.get_mut(text(condition, "type")).and_then(VecDeque::pop_front) else { continue };
-        if let (None, Some(generation)) = (condition.get("observedGeneration"), same.get("observedGeneration")) {
-            condition["observedGeneration"] = generation.clone();
-        }
-    }
-}
-
-/// Finds what an update of a pod or of one of its subresources must not do.
-pub(crate) fn judge(new: &Object, old: &Object, context: UpdateContext<'_>, errors: &mut Errors) {
-    match context.subresource {
-        None => judge_update(new, old, errors),
-        Some(Subresource::Status) => judge_status(new, old, errors),
-        Some(Subresource::EphemeralContainers) => judge_ephemeral(new, old, errors),
-        Some(Subresource::Resize) => resize::judge(new, old, errors),
-        _ => {}
-    }
-}
-
-/// Is this a pod that its node runs on its own account?
+/// Whether this is the mirror pod of a static pod.
 pub(crate) fn is_static(pod: &Object) -> bool {
-    metadata(pod).get("annotations").and_then(|all| all.get(MIRROR)).is_some()
+    metadata(pod).get("annotations").and_then(|all| all.get(MIRROR_ANNOTATION)).is_some()
 }
 
-/// The items of a list that a member may be.
+/// The items of a list member; none where the object or the list is absent.
 pub(crate) fn items<'a>(object: Option<&'a Object>, name: &str) -> &'a [Value] {
     object.and_then(|object| object.get(name)?.as_array()).map(Vec::as_slice).unwrap_or_default()
 }
@@ -86,11 +30,143 @@ pub(crate) fn spec(pod: &Object) -> Option<&Object> {
     pod.get("spec").and_then(Value::as_object)
 }
 
-fn text<'a>(value: &'a Value, name: &str) -> &'a str {
+/// The text of a member; `""` where it is absent.
+pub(crate) fn text<'a>(value: &'a Value, name: &str) -> &'a str {
     value.get(name).and_then(Value::as_str).unwrap_or_default()
 }
 
-fn judge_status(new: &Object, old: &Object, errors: &mut Errors) {
+/// Validates an update of a pod itself (`ValidatePodUpdate`).
+pub(crate) fn validate_update(new: &Object, old: &Object, errors: &mut Errors) {
+    let (Some(after), Some(before)) = (spec(new), spec(old)) else { return };
+    for list in ["containers", "initContainers"] {
+        if items(Some(after), list).len() != items(Some(before), list).len() {
+            let why = "pod updates may not add or remove containers";
+            errors.push(FieldError::forbidden(format!("spec.{list}"), why));
+            return;
+        }
+    }
+    let deadline = |spec: &Object| spec.get("activeDeadlineSeconds").and_then(Value::as_i64);
+    let wrong = |given: Value, why: &str| FieldError::invalid("spec.activeDeadlineSeconds", given, why);
+    match (deadline(after), deadline(before)) {
+        (Some(after), Some(before)) if after > before => {
+            errors.push(wrong(json!(after), "must be less than or equal to previous value"));
+            return;
+        }
+        (None, Some(_)) => errors.push(wrong(Value::Null, "must not update from a positive integer to nil value")),
+        _ => {}
+    }
+    // Only tolerationSeconds of an existing toleration may change.
+    let without_seconds = |toleration: &Value| -> Option<BTreeMap<String, Value>> {
+        let members = toleration.as_object()?.iter().filter(|(name, _)| *name != "tolerationSeconds");
+        Some(members.map(|(name, value)| (name.clone(), value.clone())).collect())
+    };
+    let tolerations = |spec| items(Some(spec), "tolerations").iter().map(without_seconds);
+    let kept: HashSet<_> = tolerations(after).collect();
+    if tolerations(before).any(|toleration| !kept.contains(&toleration)) {
+        let why = "existing toleration can not be modified except its tolerationSeconds";
+        errors.push(FieldError::forbidden("spec.tolerations", why));
+    }
+    let names = |spec| items(Some(spec), "schedulingGates").iter().map(|gate| text(gate, "name"));
+    let gates: HashSet<&str> = names(before).collect();
+    for gate in names(after).filter(|gate| !gates.contains(gate)) {
+        let why = format!("only deletion is allowed, but found new scheduling gate '{gate}'");
+        errors.push(FieldError::forbidden("spec.schedulingGates", why));
+    }
+    if !gates.is_empty() {
+        validate_node_selection(after, before, errors);
+    }
+    if !equal_immutable_fields(after, before) {
+        errors.push(FieldError::forbidden("spec", IMMUTABLE_FIELDS));
+    }
+}
+
+/// Reports changes of node selectors of a gated pod that add nodes (`validateNodeSelectorMutation`,
+/// `validateNodeAffinityMutation`).
+fn validate_node_selection(new: &Object, old: &Object, errors: &mut Errors) {
+    let selector = |spec: &Object| spec.get("nodeSelector").and_then(Value::as_object).cloned().unwrap_or_default();
+    let (after, before) = (selector(new), selector(old));
+    if before.iter().any(|(name, value)| after.get(name) != Some(value)) {
+        let why = "only additions to spec.nodeSelector are allowed (no mutations or deletions)";
+        errors.push(FieldError::invalid("spec.nodeSelector", Value::Object(after), why));
+    }
+    let terms = |spec: &Object| -> Vec<Value> {
+        let affinity = spec.get("affinity").and_then(|affinity| affinity.get("nodeAffinity"));
+        let terms =
+            affinity.and_then(|it| it.pointer("/requiredDuringSchedulingIgnoredDuringExecution/nodeSelectorTerms"));
+        terms.and_then(Value::as_array).cloned().unwrap_or_default()
+    };
+    let at = "spec.affinity.nodeAffinity.requiredDuringSchedulingIgnoredDuringExecution.nodeSelectorTerms";
+    let (after, before) = (terms(new), terms(old));
+    if before.is_empty() {
+        return;
+    }
+    if after.len() != before.len() {
+        let why = "no additions/deletions to non-empty NodeSelectorTerms list are allowed";
+        errors.push(FieldError::invalid(at, Value::Array(after), why));
+        return;
+    }
+    for (position, (after, before)) in after.into_iter().zip(&before).enumerate() {
+        // New requirements follow the existing ones.
+        let grows = ["matchExpressions", "matchFields"].iter().all(|list| {
+            let of = |term: &Value| term.get(*list).and_then(Value::as_array).cloned().unwrap_or_default();
+            // A term without requirements selects nothing, so an addition would select more.
+            of(&after).starts_with(&of(before))
+        });
+        let nothing = |term: &Value| term.as_object().is_none_or(|term| term.values().all(is_nothing));
+        if !grows || (nothing(before) && !nothing(&after)) {
+            let why = "only additions are allowed (no mutations or deletions)";
+            errors.push(FieldError::invalid(format!("{at}[{position}]"), after, why));
+        }
+    }
+}
+
+fn is_gated(spec: &Object) -> bool {
+    !items(Some(spec), "schedulingGates").is_empty()
+}
+
+fn is_nothing(value: &Value) -> bool {
+    value.is_null() || value.as_array().is_some_and(Vec::is_empty)
+}
+
+/// Whether two affinities are equal without their node affinity.
+fn equal_except_node_affinity(new: Option<&Value>, old: Option<&Value>) -> bool {
+    let rest = |affinity: Option<&Value>| {
+        let mut rest = affinity.and_then(Value::as_object).cloned().unwrap_or_default();
+        rest.shift_remove("nodeAffinity");
+        rest
+    };
+    rest(new) == rest(old)
+}
+
+/// Whether two specs are equal in all fields that an update of a pod must not change.
+fn equal_immutable_fields(new: &Object, old: &Object) -> bool {
+    let same = |name: &str| new.get(name) == old.get(name);
+    new.keys().chain(old.keys()).map(String::as_str).all(|name| match name {
+        "activeDeadlineSeconds" | "tolerations" | "schedulingGates" => true,
+        "containers" | "initContainers" => {
+            let without_image = |spec: &Object| -> Vec<Value> {
+                let mut containers = items(Some(spec), name).to_vec();
+                for container in containers.iter_mut().filter_map(Value::as_object_mut) {
+                    container.shift_remove("image");
+                }
+                containers
+            };
+            without_image(new) == without_image(old)
+        }
+        "terminationGracePeriodSeconds" => {
+            same(name)
+                || (old.get(name).and_then(Value::as_i64).is_some_and(|seconds| seconds < 0)
+                    && new.get(name) == Some(&json!(1)))
+        }
+        // The node selection of a gated pod is validated separately.
+        "nodeSelector" if is_gated(old) => true,
+        "affinity" if is_gated(old) => equal_except_node_affinity(new.get(name), old.get(name)),
+        _ => same(name),
+    })
+}
+
+/// Validates an update of the status (`ValidatePodStatusUpdate`).
+pub(crate) fn validate_status(new: &Object, old: &Object, errors: &mut Errors) {
     let status = |pod| Object::get(pod, "status").and_then(Value::as_object);
     let (new_status, old_status) = (status(new), status(old));
     for (position, condition) in items(new_status, "conditions").iter().enumerate() {
@@ -115,7 +191,7 @@ fn judge_status(new: &Object, old: &Object, errors: &mut Errors) {
     let lists: [(&str, &str, bool); 3] = [
         ("containerStatuses", policy, false),
         ("initContainerStatuses", policy, true),
-        // These are never started again.
+        // Ephemeral containers never restart.
         ("ephemeralContainerStatuses", "Never", false),
     ];
     for (list, policy, with_sidecars) in lists.into_iter().filter(|(_, policy, _)| *policy != "Always") {
@@ -136,8 +212,8 @@ fn judge_status(new: &Object, old: &Object, errors: &mut Errors) {
     }
 }
 
-/// Ephemeral containers come, and stay as they came.
-fn judge_ephemeral(new: &Object, old: &Object, errors: &mut Errors) {
+/// Reports ephemeral containers that are removed or changed (`ValidatePodEphemeralContainersUpdate`).
+pub(crate) fn validate_ephemeral_containers(new: &Object, old: &Object, errors: &mut Errors) {
     if is_static(old) {
         errors.push(FieldError::forbidden("", "static pods do not support ephemeral containers"));
         return;
@@ -156,192 +232,18 @@ fn judge_ephemeral(new: &Object, old: &Object, errors: &mut Errors) {
     }
 }
 
-/// `Guaranteed`, `Burstable` or `BestEffort`, from requests and limits of cpu and memory.
-pub(crate) fn quality_of_service(spec: Option<&Value>) -> &'static str {
-    let lists = ["containers", "initContainers"];
-    let containers = lists.iter().filter_map(|list| spec?.get(list)?.as_array()).flatten();
-    let of_pod = spec.filter(|spec| spec.get("resources").is_some());
-    let (mut any, mut guaranteed) = (false, true);
-    for holder in of_pod.into_iter().chain(containers.filter(|_| of_pod.is_none())) {
-        for resource in ["cpu", "memory"] {
-            let amount = |kind: &str| {
-                let amount = holder.pointer(&format!("/resources/{kind}/{resource}"));
-                amount.filter(|amount| *amount != "0" && *amount != 0)
-            };
-            let (request, limit) = (amount("requests"), amount("limits"));
-            any |= request.is_some() || limit.is_some();
-            guaranteed &= limit.is_some() && (request.is_none() || request == limit);
-        }
-    }
-    match (any, guaranteed) {
-        (false, _) => "BestEffort",
-        (true, true) => "Guaranteed",
-        (true, false) => "Burstable",
-    }
-}
-
-/// Finds what an update of a pod itself must not change.
-fn judge_update(new: &Object, old: &Object, errors: &mut Errors) {
-    let (Some(after), Some(before)) = (spec(new), spec(old)) else { return };
-    for list in ["containers", "initContainers"] {
-        if items(Some(after), list).len() != items(Some(before), list).len() {
-            let why = "pod updates may not add or remove containers";
-            errors.push(FieldError::forbidden(format!("spec.{list}"), why));
-            return;
-        }
-    }
-    let deadline = |spec: &Object| spec.get("activeDeadlineSeconds").and_then(Value::as_i64);
-    let wrong = |given: Value, why: &str| FieldError::invalid("spec.activeDeadlineSeconds", given, why);
-    match (deadline(after), deadline(before)) {
-        (Some(after), Some(before)) if after > before => {
-            errors.push(wrong(json!(after), "must be less than or equal to previous value"));
-            return;
-        }
-        (None, Some(_)) => errors.push(wrong(Value::Null, "must not update from a positive integer to nil value")),
-        _ => {}
-    }
-    // How long one is tolerated may change. What else there is to say of one are texts.
-    let without_seconds = |toleration: &Value| -> Option<BTreeMap<String, Value>> {
-        let members = toleration.as_object()?.iter().filter(|(name, _)| *name != "tolerationSeconds");
-        Some(members.map(|(name, value)| (name.clone(), value.clone())).collect())
-    };
-    let tolerations = |spec| items(Some(spec), "tolerations").iter().map(without_seconds);
-    let kept: HashSet<_> = tolerations(after).collect();
-    if tolerations(before).any(|toleration| !kept.contains(&toleration)) {
-        let why = "existing toleration can not be modified except its tolerationSeconds";
-        errors.push(FieldError::forbidden("spec.tolerations", why));
-    }
-    let names = |spec| items(Some(spec), "schedulingGates").iter().map(|gate| text(gate, "name"));
-    let gates: HashSet<&str> = names(before).collect();
-    for gate in names(after).filter(|gate| !gates.contains(gate)) {
-        let why = format!("only deletion is allowed, but found new scheduling gate '{gate}'");
-        errors.push(FieldError::forbidden("spec.schedulingGates", why));
-    }
-    if !gates.is_empty() {
-        judge_narrowing(after, before, errors);
-    }
-    if !same_rest(after, before) {
-        errors.push(FieldError::forbidden("spec", UPDATE));
-    }
-}
-
-/// Finds where a pod that is gated would be kept from fewer nodes than before: it may only be narrowed
-/// (`validateNodeSelectorMutation`, `validateNodeAffinityMutation`).
-fn judge_narrowing(new: &Object, old: &Object, errors: &mut Errors) {
-    let selector = |spec: &Object| spec.get("nodeSelector").and_then(Value::as_object).cloned().unwrap_or_default();
-    let (after, before) = (selector(new), selector(old));
-    if before.iter().any(|(name, value)| after.get(name) != Some(value)) {
-        let why = "only additions to spec.nodeSelector are allowed (no mutations or deletions)";
-        errors.push(FieldError::invalid("spec.nodeSelector", Value::Object(after), why));
-    }
-    let terms = |spec: &Object| -> Vec<Value> {
-        let affinity = spec.get("affinity").and_then(|affinity| affinity.get("nodeAffinity"));
-        let terms =
-            affinity.and_then(|it| it.pointer("/requiredDuringSchedulingIgnoredDuringExecution/nodeSelectorTerms"));
-        terms.and_then(Value::as_array).cloned().unwrap_or_default()
-    };
-    let at = "spec.affinity.nodeAffinity.requiredDuringSchedulingIgnoredDuringExecution.nodeSelectorTerms";
-    let (after, before) = (terms(new), terms(old));
-    if before.is_empty() {
-        return;
-    }
-    if after.len() != before.len() {
-        let why = "no additions/deletions to non-empty NodeSelectorTerms list are allowed";
-        errors.push(FieldError::invalid(at, Value::Array(after), why));
-        return;
-    }
-    for (position, (after, before)) in after.into_iter().zip(&before).enumerate() {
-        // Requirements are added behind those that are there.
-        let grows = ["matchExpressions", "matchFields"].iter().all(|list| {
-            let of = |term: &Value| term.get(*list).and_then(Value::as_array).cloned().unwrap_or_default();
-            // Where there was nothing before, an addition would select where nothing was selected.
-            of(&after).starts_with(&of(before))
-        });
-        let nothing = |term: &Value| term.as_object().is_none_or(|term| term.values().all(is_nothing));
-        if !grows || (nothing(before) && !nothing(&after)) {
-            let why = "only additions are allowed (no mutations or deletions)";
-            errors.push(FieldError::invalid(format!("{at}[{position}]"), after, why));
-        }
-    }
-}
-
-fn is_gated(spec: &Object) -> bool {
-    !items(Some(spec), "schedulingGates").is_empty()
-}
-
-fn is_nothing(value: &Value) -> bool {
-    value.is_null() || value.as_array().is_some_and(Vec::is_empty)
-}
-
-/// Are two affinities the same but for the affinity to nodes?
-fn same_but_for_nodes(new: Option<&Value>, old: Option<&Value>) -> bool {
-    let rest = |affinity: Option<&Value>| {
-        let mut rest = affinity.and_then(Value::as_object).cloned().unwrap_or_default();
-        rest.shift_remove("nodeAffinity");
-        rest
-    };
-    rest(new) == rest(old)
-}
-
-/// Are two specs the same but for what may change, and what is judged by itself?
-fn same_rest(new: &Object, old: &Object) -> bool {
-    let same = |name: &str| new.get(name) == old.get(name);
-    new.keys().chain(old.keys()).map(String::as_str).all(|name| match name {
-        "activeDeadlineSeconds" | "tolerations" | "schedulingGates" => true,
-        "containers" | "initContainers" => {
-            let without_image = |spec: &Object| -> Vec<Value> {
-                let mut containers = items(Some(spec), name).to_vec();
-                for container in containers.iter_mut().filter_map(Value::as_object_mut) {
-                    container.shift_remove("image");
-                }
-                containers
-            };
-            without_image(new) == without_image(old)
-        }
-        "terminationGracePeriodSeconds" => {
-            same(name)
-                || (old.get(name).and_then(Value::as_i64).is_some_and(|seconds| seconds < 0)
-                    && new.get(name) == Some(&json!(1)))
-        }
-        // A pod that is gated may still be narrowed to fewer nodes.
-        "nodeSelector" if is_gated(old) => true,
-        "affinity" if is_gated(old) => same_but_for_nodes(new.get(name), old.get(name)),
-        _ => same(name),
-    })
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::Subresource;
     use crate::testing::{judged, map};
-    use listwatch_validation::clock::Clock;
-
-    fn check_class(spec: Value, expected: &str) {
-        assert_eq!(quality_of_service(Some(&spec)), expected, "{spec}");
-    }
 
     #[test]
-    fn quality_of_service_follows_the_resources() {
-        let both = |amount: &str| json!({"cpu": amount, "memory": amount});
-        let containers = |containers: Value| json!({ "containers": containers });
-        check_class(containers(json!([{}])), "BestEffort");
-        let equal = json!({"limits": both("1"), "requests": both("1")});
-        check_class(containers(json!([{"resources": equal}])), "Guaranteed");
-        check_class(containers(json!([{"resources": {"limits": both("1")}}])), "Guaranteed");
-        let less = json!({"limits": both("2"), "requests": both("1")});
-        check_class(containers(json!([{"resources": less}])), "Burstable");
-        check_class(containers(json!([{"resources": {"limits": both("1")}}, {}])), "Burstable");
-        check_class(containers(json!([{"resources": {"requests": {"cpu": "1"}}}])), "Burstable");
-        check_class(containers(json!([{"resources": {"requests": {"cpu": "0"}}}])), "BestEffort");
-        check_class(json!({"resources": equal, "containers": [{"resources": less}]}), "Guaranteed");
-    }
-
-    #[test]
-    fn pods_hardly_change() {
+    fn update_rejects_all_but_a_few_fields() {
         let check = |new: Value, old: Value, expected: &[&str]| {
             assert_eq!(judged("", "Pod", json!({"spec": new}), json!({"spec": old}), None), expected);
         };
-        let refused: &str = &format!("spec: Forbidden: {UPDATE}");
+        let refused: &str = &format!("spec: Forbidden: {IMMUTABLE_FIELDS}");
         let spec = || json!({"containers": [{"name": "a", "image": "x"}], "tolerations": [{"key": "k"}]});
         let with = |name: &str, value: Value| {
             let mut spec = spec();
@@ -370,7 +272,7 @@ mod tests {
     }
 
     #[test]
-    fn a_gated_pod_is_only_narrowed() {
+    fn update_of_gated_pod_only_narrows_node_selection() {
         let pod = |spec: Value| {
             let mut whole = json!({"containers": [{"name": "a"}], "schedulingGates": [{"name": "g"}]});
             whole.as_object_mut().unwrap().extend(map(spec));
@@ -408,27 +310,13 @@ mod tests {
             found[0].ends_with("no additions/deletions to non-empty NodeSelectorTerms list are allowed"),
             "{found:?}"
         );
-        let refused = format!("spec: Forbidden: {UPDATE}");
+        let refused = format!("spec: Forbidden: {IMMUTABLE_FIELDS}");
         check(json!({"affinity": {"podAffinity": {}}}), json!({}), &[&refused]);
         check(json!({"schedulingGates": [], "nodeSelector": {"a": "b"}}), json!({"schedulingGates": []}), &[&refused]);
     }
 
     #[test]
-    fn a_gated_pod_says_that_it_waits() {
-        let making = CreateContext { uid: "u", now: "NOW", user: listwatch_meta::UserInfo::admin() };
-        let mut pod = map(json!({"spec": {"containers": [{}], "schedulingGates": [{"name": "g"}]}}));
-        create(&mut pod, making);
-        let expected = json!({"phase": "Pending", "conditions": [{"type": "PodScheduled", "status": "False",
-            "lastProbeTime": null, "lastTransitionTime": "NOW", "reason": "SchedulingGated",
-            "message": "Scheduling is blocked due to non-empty scheduling gates"}], "qosClass": "BestEffort"});
-        assert_eq!(pod["status"], expected);
-        let mut free = map(json!({"spec": {"containers": [{}], "schedulingGates": []}}));
-        create(&mut free, making);
-        assert_eq!(free["status"], json!({"phase": "Pending", "qosClass": "BestEffort"}));
-    }
-
-    #[test]
-    fn a_status_tells_no_impossible_story() {
+    fn status_update_rejects_restart_of_terminated_container() {
         let check = |new: Value, old: Value, policy: &str, expected: &[&str]| {
             let pod = |status: Value| {
                 json!({"spec": {"restartPolicy": policy, "initContainers": [{"name": "s", "restartPolicy": "Always"}]},
@@ -464,19 +352,7 @@ mod tests {
     }
 
     #[test]
-    fn a_status_keeps_what_it_leaves_out_of_what_was_observed() {
-        let mut new = map(json!({"status": {"conditions": [{"type": "Ready", "status": "True"}, {"type": "X"}]}}));
-        let old = map(json!({"status": {"qosClass": "Burstable", "observedGeneration": 3,
-            "conditions": [{"type": "Ready", "status": "False", "observedGeneration": 2}]}}));
-        let clock = Clock::default();
-        update(&mut new, &old, UpdateContext { subresource: Some(&Subresource::Status), now: clock.time() });
-        let expected = json!({"qosClass": "Burstable", "observedGeneration": 3,
-            "conditions": [{"type": "Ready", "status": "True", "observedGeneration": 2}, {"type": "X"}]});
-        assert_eq!(new["status"], expected);
-    }
-
-    #[test]
-    fn ephemeral_containers_come_and_stay() {
+    fn ephemeral_containers_are_never_removed_or_changed() {
         let check = |new: Value, old: Value, expected: &[&str]| {
             let pod = |containers: Value| json!({"metadata": {}, "spec": {"ephemeralContainers": containers}});
             assert_eq!(judged("", "Pod", pod(new), pod(old), Some(&Subresource::EphemeralContainers)), expected);
@@ -493,7 +369,8 @@ mod tests {
             json!([a]),
             &["spec.ephemeralContainers: Forbidden: existing ephemeral containers \"a\" may not be changed\n"],
         );
-        let mirror = json!({"metadata": {"annotations": {MIRROR: "x"}}, "spec": {"ephemeralContainers": [a]}});
+        let mirror =
+            json!({"metadata": {"annotations": {MIRROR_ANNOTATION: "x"}}, "spec": {"ephemeralContainers": [a]}});
         assert_eq!(
             judged("", "Pod", mirror.clone(), mirror, Some(&Subresource::EphemeralContainers)),
             [": Forbidden: static pods do not support ephemeral containers"]

@@ -1,19 +1,19 @@
-//! `/resize` of pods: what containers ask for and may use changes while they run, and nothing else does
-//! (`ValidatePodResize` in `pkg/apis/core/validation`, Kubernetes v1.36).
+//! Validates `/resize` of pods, which changes CPU and memory of running containers.
+//!
+//! Rules: `ValidatePodResize` in `pkg/apis/core/validation` of Kubernetes v1.36.
 
 use listwatch_meta::FieldError;
 use serde_json::{Value, json};
 
-use super::pods::{is_static, items, quality_of_service, spec};
-use listwatch_validation::Errors;
-use listwatch_validation::Object;
+use super::pod_qos::quality_of_service;
+use super::pod_update::{is_static, items, spec};
+use listwatch_validation::{Errors, Object};
 
-/// What can be resized.
+/// The resources that can be resized.
 const RESIZABLE: [&str; 2] = ["cpu", "memory"];
 
-/// Finds what a resize must not do. Both pods differ at most in what a resize reaches, and in which
-/// containers they have.
-pub(crate) fn judge(new: &Object, old: &Object, errors: &mut Errors) {
+/// Validates a resize. The pods differ only in their containers and in the fields that a resize writes.
+pub(crate) fn validate_resize(new: &Object, old: &Object, errors: &mut Errors) {
     let whole = |why: &str| FieldError::forbidden("", why);
     if is_static(old) {
         errors.push(whole("static pods cannot be resized"));
@@ -40,8 +40,8 @@ pub(crate) fn judge(new: &Object, old: &Object, errors: &mut Errors) {
     }
     if let (Some(after), Some(before)) = (spec(new), spec(old)) {
         let of_pod = |spec: &Object| spec.get("resources").cloned().unwrap_or_else(|| json!({}));
-        removed(&of_pod(after), &of_pod(before), "spec.resources", errors);
-        if rest(&of_pod(after)) != rest(&of_pod(before)) {
+        validate_kept(&of_pod(after), &of_pod(before), "spec.resources", errors);
+        if without_resizable(&of_pod(after)) != without_resizable(&of_pod(before)) {
             errors.push(FieldError::forbidden("spec", "only cpu and memory resources are mutable at pod-level"));
         }
     }
@@ -62,15 +62,17 @@ pub(crate) fn judge(new: &Object, old: &Object, errors: &mut Errors) {
                     continue;
                 }
             };
-            removed(&sized, &former, &format!("spec.{list}[{position}].resources"), errors);
-            if rest(&sized) != rest(&former) || after.get("resizePolicy") != before.get("resizePolicy") {
+            validate_kept(&sized, &former, &format!("spec.{list}[{position}].resources"), errors);
+            if without_resizable(&sized) != without_resizable(&former)
+                || after.get("resizePolicy") != before.get("resizePolicy")
+            {
                 errors.push(FieldError::forbidden("spec", why));
             }
         }
     }
 }
 
-/// Containers neither come, go, nor change their names or places.
+/// Reports containers that are added, removed, renamed or reordered. Returns whether there are none.
 fn same_order(new: &Object, old: &Object, errors: &mut Errors) -> bool {
     let found = errors.len();
     for list in ["containers", "initContainers"] {
@@ -90,8 +92,8 @@ fn same_order(new: &Object, old: &Object, errors: &mut Errors) -> bool {
     errors.len() == found
 }
 
-/// What is asked for stays asked for, whatever the amount.
-fn removed(new: &Value, old: &Value, at: &str, errors: &mut Errors) {
+/// Reports removed requests and limits.
+fn validate_kept(new: &Value, old: &Value, at: &str, errors: &mut Errors) {
     for kind in ["requests", "limits"] {
         let names = |resources: &Value| -> Vec<String> {
             resources.get(kind).and_then(Value::as_object).into_iter().flatten().map(|(name, _)| name.clone()).collect()
@@ -103,8 +105,8 @@ fn removed(new: &Value, old: &Value, at: &str, errors: &mut Errors) {
     }
 }
 
-/// Resources without what can be resized.
-fn rest(resources: &Value) -> Value {
+/// Resources without those that can be resized.
+fn without_resizable(resources: &Value) -> Value {
     let mut rest = resources.clone();
     for kind in ["requests", "limits"] {
         let Some(amounts) = rest.get_mut(kind).and_then(Value::as_object_mut) else { continue };
@@ -136,7 +138,7 @@ mod tests {
     }
 
     #[test]
-    fn amounts_change_and_nothing_else() {
+    fn resize_changes_amounts_of_cpu_and_memory_only() {
         let one = |requests: Value| json!({"containers": [container("c", requests)]});
         check(one(json!({"cpu": "2"})), one(json!({"cpu": "1"})), &[]);
         check(one(json!({"cpu": "1", "memory": "1Gi"})), one(json!({"cpu": "1"})), &[]);
@@ -168,7 +170,7 @@ mod tests {
     }
 
     #[test]
-    fn containers_stay_in_their_places() {
+    fn resize_rejects_added_renamed_or_reordered_containers() {
         let cpu = || json!({"cpu": "1"});
         let both =
             |first: &str, second: &str| json!({"containers": [container(first, cpu()), container(second, cpu())]});
@@ -195,7 +197,7 @@ mod tests {
     }
 
     #[test]
-    fn some_pods_are_not_resized() {
+    fn resize_rejects_static_and_windows_pods_and_old_nodes() {
         let pod = |extra: Value| {
             let mut pod = json!({"metadata": {}, "spec": {"containers": [container("c", json!({"cpu": "1"}))]}});
             for (name, value) in extra.as_object().unwrap() {

@@ -1,11 +1,11 @@
-//! Indexes of jobs as texts: `1,3-5,7`.
+//! Completion indexes of indexed Jobs as texts such as `1,3-5,7`.
 
 use listwatch_meta::go;
 
-/// How many indexes there are, all below `completions` and each above the one before.
+/// Counts the indexes. All must be below `completions` and in increasing order.
 ///
 /// # Errors
-/// What is wrong with them, in upstream's words.
+/// Upstream's text about an invalid list.
 pub(crate) fn count(text: &str, completions: i64) -> Result<i64, String> {
     let (mut total, mut last) = (0i64, None);
     for interval in text.split(',').filter(|_| !text.is_empty()) {
@@ -46,7 +46,7 @@ fn read(interval: &str, completions: i64) -> Result<(i64, i64), String> {
     Ok((first, end))
 }
 
-/// The first index that is in both texts; what cannot be read is skipped.
+/// The first index that is in both texts. Invalid intervals are skipped.
 pub(crate) fn overlap(one: &str, other: &str, completions: i64) -> Option<i64> {
     if one.is_empty() || other.is_empty() {
         return None;
@@ -71,7 +71,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn indexes_are_counted_and_wrong_ones_refused() {
+    fn count_rejects_unordered_and_too_large_indexes() {
         for (text, expected) in [
             ("", Ok(0)),
             ("0", Ok(1)),

@@ -1,23 +1,24 @@
-//! Statuses of jobs: which transitions there are (`validateJobStatus`, `ValidateJobStatusUpdate`). Most rules
-//! hold only for what an update changes.
+//! Validates updates of the status of Jobs. Most rules apply only to fields that the update changes.
+//!
+//! Rules: `validateJobStatus` and `ValidateJobUpdateStatus` in `pkg/apis/batch/validation` of Kubernetes v1.36.
 
 use std::collections::HashSet;
 
 use listwatch_schema::Path;
 use serde_json::Value;
 
-use super::{indexes, without_value};
+use super::completion_indexes;
 use listwatch_validation::field_rules::not_negative;
 use listwatch_validation::formats::IMMUTABLE;
 use listwatch_validation::{Errors, Object, child, given, is_same, is_true, items, number, objects, text};
 
-/// Has a condition this state?
+/// Whether the condition of a type has this status.
 pub(crate) fn is_condition(status: &Object, kind: &str, state: &str) -> bool {
     objects(status, "conditions")
         .any(|(_, condition)| text(condition, "type") == kind && text(condition, "status") == state)
 }
 
-/// The conditions of a job that decide which transitions it has.
+/// The conditions of a Job that decide which transitions are valid.
 #[derive(Clone, Copy, PartialEq, Eq)]
 struct Conditions {
     complete: bool,
@@ -42,13 +43,13 @@ impl Conditions {
     }
 }
 
-/// `ValidateJobUpdateStatus`.
-pub(crate) fn job_status(job: &Object, old: Option<&Object>, errors: &mut Errors) {
+/// Validates the status of a Job (`ValidateJobUpdateStatus`).
+pub(crate) fn validate_status(job: &Object, old: Option<&Object>, errors: &mut Errors) {
     let Some(old) = old else { return };
     let (spec, status, before) = (child(job, "spec"), child(job, "status"), child(old, "status"));
     let at = Path::root("status");
     not_negative(status, &["active", "succeeded", "failed", "ready", "terminating"], &at, errors);
-    uncounted(status, &at, errors);
+    validate_uncounted(status, &at, errors);
     let (now, was) = (Conditions::of(status), Conditions::of(before));
     let changed = |name: &str| !is_same(status.get(name), before.get(name));
     let conditions_at = at.child("conditions");
@@ -60,7 +61,7 @@ pub(crate) fn job_status(job: &Object, old: Option<&Object>, errors: &mut Errors
     if target_changed && now.complete && now.failure_target {
         condition("cannot set Complete=True and FailureTarget=true conditions", errors);
     }
-    times(status, before, now, was, &at, errors);
+    validate_times(status, before, now, was, &at, errors);
     if (now.failed != was.failed || changed("failedIndexes")) && now.failed && !now.failure_target {
         condition("cannot set Failed=True condition without the FailureTarget=true condition", errors);
     }
@@ -68,8 +69,8 @@ pub(crate) fn job_status(job: &Object, old: Option<&Object>, errors: &mut Errors
     if success_changed && now.complete && !now.criteria_met {
         condition("cannot set Complete=True condition without the SuccessCriteriaMet=true condition", errors);
     }
-    finished(spec, status, before, &at, errors);
-    index_lists(spec, status, before, &at, errors);
+    validate_finished(spec, status, before, &at, errors);
+    validate_indexes(spec, status, before, &at, errors);
     let count = |status: &Object, name: &str| number(status, name).unwrap_or(0);
     let finish_changed = now.finished() != was.finished();
     if (finish_changed || changed("terminating")) && count(status, "terminating") > 0 && now.finished() {
@@ -91,10 +92,17 @@ pub(crate) fn job_status(job: &Object, old: Option<&Object>, errors: &mut Errors
         let why = "cannot set Complete=True for Job with SuccessPolicy unless SuccessCriteriaMet=True";
         condition(why, errors);
     }
-    transitions(spec, status, before, now, was, &at, errors);
+    validate_transitions(spec, status, before, now, was, &at, errors);
 }
 
-fn uncounted(status: &Object, at: &Path<'_>, errors: &mut Errors) {
+/// Reports an invalid field without showing its value.
+pub(crate) fn without_value(at: &Path<'_>, why: &str, errors: &mut Errors) {
+    let message = format!("Invalid value: {why}");
+    errors.push(listwatch_meta::FieldError { field: at.to_string(), reason: "FieldValueInvalid", message });
+}
+
+/// Validates `uncountedTerminatedPods`.
+fn validate_uncounted(status: &Object, at: &Path<'_>, errors: &mut Errors) {
     let Some(Value::Object(uncounted)) = given(status, "uncountedTerminatedPods") else { return };
     let at = at.child("uncountedTerminatedPods");
     let mut seen = HashSet::new();
@@ -111,8 +119,15 @@ fn uncounted(status: &Object, at: &Path<'_>, errors: &mut Errors) {
     }
 }
 
-/// A job that is complete has a time of completion, not before its start.
-fn times(status: &Object, before: &Object, now: Conditions, was: Conditions, at: &Path<'_>, errors: &mut Errors) {
+/// Validates start and completion time: exactly complete Jobs have a completion time, not before the start.
+fn validate_times(
+    status: &Object,
+    before: &Object,
+    now: Conditions,
+    was: Conditions,
+    at: &Path<'_>,
+    errors: &mut Errors,
+) {
     let of = |status: &Object, name: &str| given(status, name).and_then(Value::as_str).map(str::to_owned);
     let (completion, start) = (of(status, "completionTime"), of(status, "startTime"));
     let completion_at = at.child("completionTime");
@@ -138,8 +153,8 @@ fn times(status: &Object, before: &Object, now: Conditions, was: Conditions, at:
     }
 }
 
-/// A job that is finished was started and has no pods left.
-fn finished(spec: &Object, status: &Object, before: &Object, at: &Path<'_>, errors: &mut Errors) {
+/// Validates a finished Job: it was started and has no pods left.
+fn validate_finished(spec: &Object, status: &Object, before: &Object, at: &Path<'_>, errors: &mut Errors) {
     let (now, was) = (Conditions::of(status).finished(), Conditions::of(before).finished());
     let changed = |name: &str| !is_same(status.get(name), before.get(name));
     let active = number(status, "active").unwrap_or(0);
@@ -163,8 +178,8 @@ fn finished(spec: &Object, status: &Object, before: &Object, at: &Path<'_>, erro
     }
 }
 
-/// Which indexes are done, and which failed.
-fn index_lists(spec: &Object, status: &Object, before: &Object, at: &Path<'_>, errors: &mut Errors) {
+/// Validates completed and failed indexes.
+fn validate_indexes(spec: &Object, status: &Object, before: &Object, at: &Path<'_>, errors: &mut Errors) {
     let completions = number(spec, "completions");
     let (completed, failed) =
         (text(status, "completedIndexes"), given(status, "failedIndexes").and_then(Value::as_str));
@@ -173,13 +188,13 @@ fn index_lists(spec: &Object, status: &Object, before: &Object, at: &Path<'_>, e
     let (completed_at, failed_at) = (at.child("completedIndexes"), at.child("failedIndexes"));
     let per_index = number(spec, "backoffLimitPerIndex");
     if let Some(completions) = completions {
-        if completed_changed && let Err(why) = indexes::count(completed, completions) {
+        if completed_changed && let Err(why) = completion_indexes::count(completed, completions) {
             errors.invalid(&completed_at, completed, format_args!("error parsing completedIndexes: {why}"));
         }
         if failed_changed
             && per_index.is_some()
             && let Some(failed) = failed
-            && let Err(why) = indexes::count(failed, completions)
+            && let Err(why) = completion_indexes::count(failed, completions)
         {
             errors.invalid(&failed_at, failed, format_args!("error parsing failedIndexes: {why}"));
         }
@@ -193,15 +208,16 @@ fn index_lists(spec: &Object, status: &Object, before: &Object, at: &Path<'_>, e
         errors.invalid(&failed_at, failed, "cannot set non-null failedIndexes when backoffLimitPerIndex is null");
     }
     if (failed_changed || completed_changed)
-        && let Some(index) = completions.and_then(|completions| indexes::overlap(completed, failed, completions))
+        && let Some(index) =
+            completions.and_then(|completions| completion_indexes::overlap(completed, failed, completions))
     {
         let why = format_args!("failedIndexes and completedIndexes overlap at index: {index}");
         errors.invalid(&failed_at, failed, why);
     }
 }
 
-/// What is over stays over, and what was counted stays counted.
-fn transitions(
+/// Reports terminal conditions that are withdrawn, counters that decrease and times that change.
+fn validate_transitions(
     spec: &Object,
     status: &Object,
     before: &Object,

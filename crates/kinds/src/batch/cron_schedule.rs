@@ -1,11 +1,13 @@
-//! Schedules as `cron` has them (`robfig/cron`, which kube-apiserver reads them with), and time zones.
+//! Validates cron schedules and time zones.
+//!
+//! Rules: the parser of `github.com/robfig/cron/v3`, which kube-apiserver uses.
 
 use listwatch_meta::go;
 
 const MONTHS: [&str; 12] = ["jan", "feb", "mar", "apr", "may", "jun", "jul", "aug", "sep", "oct", "nov", "dec"];
 const DAYS: [&str; 7] = ["sun", "mon", "tue", "wed", "thu", "fri", "sat"];
 
-/// The bounds of a field, and names for its numbers.
+/// The bounds of a field, and the names of its numbers.
 struct Bounds {
     least: u64,
     most: u64,
@@ -20,10 +22,10 @@ const FIELDS: [Bounds; 5] = [
     Bounds { least: 0, most: 6, names: &DAYS },
 ];
 
-/// Validates a schedule. A zone in front of it is not looked up.
+/// Validates a schedule. A leading time zone is not looked up.
 ///
 /// # Errors
-/// The text of the library.
+/// The library's text.
 pub(crate) fn parse(schedule: &str) -> Result<(), String> {
     let mut rest = schedule;
     if rest.starts_with("TZ=") || rest.starts_with("CRON_TZ=") {
@@ -61,7 +63,7 @@ fn descriptor(schedule: &str) -> Result<(), String> {
     }
 }
 
-/// A duration as Go reads it.
+/// Validates a duration as Go's `time.ParseDuration` does.
 fn validate_duration(text: &str) -> Result<(), String> {
     let quoted = go::quote(text);
     let mut rest = text.strip_prefix(['-', '+']).unwrap_or(text);
@@ -148,10 +150,10 @@ fn validate_range(range: &str, bounds: &Bounds) -> Result<(), String> {
     Ok(())
 }
 
-/// Characters of one part of the name of a time zone.
+/// Bytes of one part of the name of a time zone.
 const ZONE_PART_CHARS_MAX: usize = 14;
 
-/// Validates the name of a time zone. Whether there is one of that name is not known here.
+/// Validates the form of the name of a time zone. The zone is not looked up.
 ///
 /// # Errors
 /// Upstream's detail.
