@@ -1,4 +1,4 @@
-//! Every integration test of this crate, in one program: it links once.
+//! All integration tests of this crate in one program, which is linked once.
 
 mod budget;
 mod compute;

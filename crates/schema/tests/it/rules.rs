@@ -67,7 +67,7 @@ fn refused(rule: &str, expected: &str) {
 }
 
 #[test]
-fn the_standard_functions() {
+fn standard_cel_functions_are_evaluated() {
     holds("self.i + 1 == 3 && self.i * 2 - 1 > 2 && -self.i < 0", json!({"i": 2}));
     holds(
         "self.s.startsWith('a') && self.s.endsWith('c') && self.s.contains('b') && size(self.s) == 3",
@@ -97,7 +97,7 @@ fn the_standard_functions() {
 }
 
 #[test]
-fn the_library_of_kubernetes() {
+fn kubernetes_cel_library_is_evaluated() {
     holds(
         "self.l.isSorted() && self.n.sum() == 6 && self.n.min() == 1 && self.n.max() == 3 && self.n.indexOf(3) == 2",
         json!({"l": ["a", "b"], "n": [1, 2, 3]}),
@@ -403,7 +403,7 @@ fn unchanged_list_is_compared_once_for_all_items() {
 }
 
 #[test]
-fn the_parameters_of_a_long_url() {
+fn query_of_long_url_is_parsed_within_bounds() {
     let query: String = (0..200_000).map(|n| format!("{n}&")).collect();
     let schema = root(json!({
         "type": "object",

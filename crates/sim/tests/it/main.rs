@@ -1,3 +1,3 @@
-//! Every integration test of this crate, in one program: it links once.
+//! All integration tests of this crate in one program, which is linked once.
 
 mod seeds;
