@@ -238,20 +238,18 @@ async fn impersonated_users_share_the_turns_of_the_authenticated_user() {
     let body = Bytes::from(expensive("x").replace(r#""name":"x""#, r#""generateName":"x-""#));
     let mut requests = tokio::task::JoinSet::new();
     for number in 0..REQUESTS {
-        let request = Request::post(format!("{WIDGETS}?timeout=2s")).header("content-type", "application/json");
+        let request = Request::post(WIDGETS).header("content-type", "application/json");
         let request = request.header("impersonate-user", format!("user-{number}"));
         let request = request.header("impersonate-group", "system:masters").body(Full::new(body.clone()));
         let (world, request) = (Arc::clone(&world), request.expect("a request"));
         requests.spawn(async move { world.server.service().handle(request).await.status().as_u16() });
     }
-    let codes = requests.join_all().await;
-    assert!(codes.iter().all(|code| [201, 429, 504].contains(code)), "{codes:?}");
-    // 50 wait, and at most half of the processors compute for one user.
-    let refused = codes.iter().filter(|code| **code == 429).count();
-    let processors = std::thread::available_parallelism().map_or(1, usize::from);
-    assert!(
-        refused >= REQUESTS.saturating_sub(50 + processors + codes.iter().filter(|code| **code == 201).count()),
-        "{codes:?}"
-    );
-    assert!(refused > 0, "each impersonated name has turns of its own");
+    // One or a few compute and 50 wait. The queue of all users has room for more than these requests.
+    while let Some(code) = requests.join_next().await {
+        match code.expect("no panic") {
+            429 => return,
+            code => assert!([201, 504].contains(&code), "{code}"),
+        }
+    }
+    panic!("each impersonated name has turns of its own");
 }

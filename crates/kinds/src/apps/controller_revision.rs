@@ -62,3 +62,24 @@ static PRINTER: Printer = Printer {
         vec![revision.name().into(), controller.into(), number.into(), revision.age().into()]
     },
 };
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+    use crate::testing::map;
+
+    #[test]
+    fn update_rejects_changed_data_of_a_controller_revision() {
+        let errors = |old: Value, new: Value| -> Vec<String> {
+            let mut errors = Errors::default();
+            (KIND.validate_update)(&map(json!({"data": new})), &map(json!({"data": old})), &mut errors);
+            errors.iter().map(listwatch_meta::FieldError::to_string).collect()
+        };
+        assert_eq!(errors(json!({"a": 1}), json!({"a": 1})), [""; 0]);
+        let changed = errors(json!({"a": 1}), json!({"a": 2}));
+        assert!(changed.len() == 1 && changed[0].starts_with("data: Invalid value: "), "{changed:?}");
+        assert!(changed[0].ends_with(": field is immutable"), "{changed:?}");
+    }
+}

@@ -331,3 +331,28 @@ pub(super) fn resize_policy(container: &Object, spec: &Object, at: &Path<'_>, er
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn overhead_of_a_pod_is_validated_as_limits() {
+        let errors = |value: Value| -> Vec<String> {
+            let mut errors = Errors::default();
+            overhead(value.as_object().unwrap(), &Path::root("overhead"), &mut errors);
+            errors.iter().map(FieldError::to_string).collect()
+        };
+        assert_eq!(errors(json!({"cpu": "100m", "memory": "1Gi", "example.com/x": "1"})), [""; 0]);
+        assert_eq!(errors(json!({"hugepages-2Mi": "2Mi"})), ["overhead: Forbidden: HugePages require cpu or memory"]);
+        let negative = errors(json!({"cpu": "-1"}));
+        assert!(
+            negative.len() == 1 && negative[0].starts_with("overhead.limits[cpu]: Invalid value: "),
+            "{negative:?}"
+        );
+        let unknown = errors(json!({"x": "1"}));
+        assert!(!unknown.is_empty() && unknown[0].starts_with("overhead.limits[x]: Invalid value: "), "{unknown:?}");
+    }
+}
