@@ -80,6 +80,7 @@ kinds! {
         pod_qos,
         pod_resize,
         pod_update,
+        volumes,
     }
     apiregistration {
         api_service,
@@ -115,6 +116,9 @@ kinds! {
         ip_address,
         network_policy,
         service_cidr,
+    } + {
+        load_balancer,
+        references,
     }
     policy {
         pod_disruption_budget,
@@ -135,6 +139,8 @@ kinds! {
         storage_class,
         volume_attachment,
         volume_attributes_class,
+    } + {
+        class_parameters,
     }
     admissionregistration {
         mutating_admission_policy,

@@ -156,39 +156,7 @@ mod tests {
     }
 
     #[test]
-    fn services() {
-        check(
-            "",
-            "Service",
-            json!({"spec": {"ports": [{"port": 80}, {"port": 81, "targetPort": "http", "protocol": "UDP"}]}}),
-            json!({"spec": {"ports": [{"port": 80, "protocol": "TCP", "targetPort": 80},
-                    {"port": 81, "targetPort": "http", "protocol": "UDP"}],
-                "type": "ClusterIP", "sessionAffinity": "None", "internalTrafficPolicy": "Cluster"}}),
-        );
-        check(
-            "",
-            "Service",
-            json!({"spec": {"type": "LoadBalancer", "sessionAffinity": "ClientIP"}}),
-            json!({"spec": {"type": "LoadBalancer", "sessionAffinity": "ClientIP",
-                "sessionAffinityConfig": {"clientIP": {"timeoutSeconds": 10800}}, "internalTrafficPolicy": "Cluster",
-                "externalTrafficPolicy": "Cluster", "allocateLoadBalancerNodePorts": true}}),
-        );
-        check(
-            "",
-            "Service",
-            json!({"spec": {"type": "ExternalName", "externalName": "a.b"}}),
-            json!({"spec": {"type": "ExternalName", "externalName": "a.b", "sessionAffinity": "None"}}),
-        );
-    }
-
-    #[test]
     fn the_rest() {
-        check(
-            "networking.k8s.io",
-            "NetworkPolicy",
-            json!({"spec": {"egress": [{"ports": [{"port": 1}]}]}}),
-            json!({"spec": {"egress": [{"ports": [{"port": 1, "protocol": "TCP"}]}], "policyTypes": ["Ingress", "Egress"]}}),
-        );
         check(
             "rbac.authorization.k8s.io",
             "RoleBinding",

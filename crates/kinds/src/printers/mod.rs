@@ -6,8 +6,6 @@
 
 pub(crate) mod core;
 pub(crate) mod extension;
-pub(crate) mod network;
-pub(crate) mod storage;
 pub(crate) mod text;
 pub(crate) mod workload;
 

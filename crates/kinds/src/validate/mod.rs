@@ -14,12 +14,8 @@ pub(crate) mod admission;
 pub(crate) mod aggregation;
 pub(crate) mod autoscaling;
 pub(crate) mod certificates;
-pub(crate) mod csi;
 pub(crate) mod devices;
 pub(crate) mod flow_control;
-pub(crate) mod networking;
-pub(crate) mod services;
-pub(crate) mod volumes;
 pub(crate) mod webhooks;
 
 use listwatch_validation::*;

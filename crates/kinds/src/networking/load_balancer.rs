@@ -1,0 +1,31 @@
+//! The load balancer points in the status of Services and Ingresses: host names and cells.
+//!
+//! Upstream: `ValidateLoadBalancerStatus` in `pkg/apis/core/validation`, `ValidateIngressLoadBalancerStatus` in
+//! `pkg/apis/networking/validation`.
+
+use listwatch_schema::Path;
+use listwatch_validation::formats::{sloppy_ip, subdomain};
+use listwatch_validation::{Errors, Object, text};
+
+use crate::printers::text::or;
+use crate::table::Json;
+
+/// Validates the host name of a point.
+pub(crate) fn validate_hostname(point: &Object, at: &Path<'_>, errors: &mut Errors) {
+    let name = text(point, "hostname");
+    if !name.is_empty() {
+        subdomain(name, &at.child("hostname"), errors);
+        if sloppy_ip(name).is_some() {
+            errors.invalid(&at.child("hostname"), name, "must be a DNS name, not an IP address");
+        }
+    }
+}
+
+/// The addresses or host names of the points, sorted.
+pub(crate) fn addresses_cell(ingress: Json<'_>) -> String {
+    let address = |ingress: &Json<'_>| or(ingress.get("ip").string(), &ingress.get("hostname").string());
+    let mut addresses: Vec<String> = ingress.items().iter().map(address).filter(|text| !text.is_empty()).collect();
+    addresses.sort();
+    addresses.dedup();
+    addresses.join(",")
+}
