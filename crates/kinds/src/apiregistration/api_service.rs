@@ -1,8 +1,18 @@
-//! `APIService (apiregistration.k8s.io/v1)`: apiservices.
+//! APIService (`apiregistration.k8s.io/v1`): a version of an API group and the server that serves it.
+//!
+//! Upstream: `kube-aggregator/pkg/registry/apiservice`, `kube-aggregator/pkg/apis/apiregistration/validation`.
 
-use crate::Subresource;
-use crate::{Kind, Unenforced, UnenforcedPart, WriteScope};
+use listwatch_meta::selector::{dns_1035_label_problems, dns_subdomain_problems};
+use listwatch_meta::{FieldError, go};
 use listwatch_validation::names::NameRule;
+use listwatch_validation::{Errors, Object, child, given, invalid_each, is_true, number, objects, quoted, text};
+use serde_json::Value;
+
+use crate::defaults::Default::If;
+use crate::defaults::Defaults;
+use crate::printers::Printer;
+use crate::table::{AGE, Column, NAME};
+use crate::{Kind, Subresource, Unenforced, UnenforcedPart, WriteScope};
 
 pub(crate) static KIND: Kind = Kind {
     storage_prefix: "apiregistration.k8s.io/apiservices",
@@ -10,14 +20,112 @@ pub(crate) static KIND: Kind = Kind {
     unconditional_update: false,
     categories: &["api-extensions"],
     subresources: &[Subresource::Status],
-    defaults: &crate::defaults::table::API_SERVICE,
-    validate: crate::validate::aggregation::api_service,
-    validate_status: crate::validate::aggregation::status,
+    defaults: &DEFAULTS,
+    validate,
+    validate_status,
     status_write: WriteScope::STATUS_ONLY,
-    printer: &crate::printers::extension::API_SERVICE,
+    printer: &PRINTER,
     unenforced: Some(Unenforced {
         part: UnenforcedPart::Field("/spec/service"),
         consequence: "requests are not passed to its service",
     }),
     ..Kind::cluster("apiregistration.k8s.io", "v1", "apiservices", "APIService")
+};
+
+static SPEC_DEFAULTS: Defaults = Defaults(&[("service", If(&crate::defaults::table::SERVICE_REFERENCE))]);
+
+static DEFAULTS: Defaults = Defaults(&[("spec", If(&SPEC_DEFAULTS))]);
+
+const GROUP_PRIORITY_MAX: i64 = 20_000;
+const VERSION_PRIORITY_MAX: i64 = 1_000;
+
+/// Validates an APIService (`ValidateAPIService`).
+fn validate(service: &Object, _: Option<&Object>, errors: &mut Errors) {
+    let spec = child(service, "spec");
+    let (group, version) = (text(spec, "group"), text(spec, "version"));
+    let (name, required) = (text(child(service, "metadata"), "name"), format!("{version}.{group}"));
+    // Validation of the metadata rejects a name that is no path element.
+    let is_element = !name.contains(['/', '%']) && !matches!(name, "" | "." | "..");
+    if is_element && name != required {
+        let why = format!("must be `spec.version+\".\"+spec.group`: {}", go::quote(&required));
+        errors.push(FieldError::invalid("metadata.name", quoted(name), why));
+    }
+    if group.is_empty() && version != "v1" {
+        let why = "only v1 may have an empty group and it better be legacy kube";
+        errors.push(FieldError::required("spec.group", why));
+    }
+    if !group.is_empty() {
+        invalid_each(dns_subdomain_problems(group), group, "spec.group", errors);
+    }
+    invalid_each(dns_1035_label_problems(version), version, "spec.version", errors);
+    for (field, priority_max) in
+        [("groupPriorityMinimum", GROUP_PRIORITY_MAX), ("versionPriority", VERSION_PRIORITY_MAX)]
+    {
+        let priority = number(spec, field).unwrap_or(0);
+        if !(1..=priority_max).contains(&priority) {
+            let why = format!("must be positive and less than {priority_max}");
+            errors.push(FieldError::invalid(format!("spec.{field}"), priority, why));
+        }
+    }
+    reached_through(spec, errors);
+}
+
+/// Where the version is served, and whether that is believed.
+fn reached_through(spec: &Object, errors: &mut Errors) {
+    let bundle = text(spec, "caBundle");
+    let insecure = is_true(spec, "insecureSkipTLSVerify");
+    let Some(Value::Object(service)) = given(spec, "service") else {
+        if !bundle.is_empty() {
+            let shown = quoted(&format!("{} bytes", listwatch_validation::base64::decoded_len(bundle)));
+            errors.push(FieldError::invalid("spec.caBundle", shown, "local APIServices may not have a caBundle"));
+        }
+        if insecure {
+            let why = "local APIServices may not have insecureSkipTLSVerify";
+            errors.push(FieldError::invalid("spec.insecureSkipTLSVerify", true, why));
+        }
+        return;
+    };
+    for name in ["namespace", "name"] {
+        if text(service, name).is_empty() {
+            errors.push(FieldError::required(format!("spec.service.{name}"), ""));
+        }
+    }
+    let port = number(service, "port").unwrap_or(0);
+    if !(1..=65535).contains(&port) {
+        let why = "port is not valid: must be between 1 and 65535, inclusive";
+        errors.push(FieldError::invalid("spec.service.port", port, why));
+    }
+    if insecure && !bundle.is_empty() {
+        let why = "may not be true if caBundle is present";
+        errors.push(FieldError::invalid("spec.insecureSkipTLSVerify", true, why));
+    }
+}
+
+/// Validates the conditions (`ValidateAPIServiceStatus`).
+fn validate_status(service: &Object, _: Option<&Object>, errors: &mut Errors) {
+    for (position, condition) in objects(child(service, "status"), "conditions") {
+        let (state, supported) = (text(condition, "status"), ["True", "False", "Unknown"]);
+        if !supported.contains(&state) {
+            let field = format!("status.conditions[{position}].status");
+            errors.push(FieldError::not_supported(field, state, &supported));
+        }
+    }
+}
+
+static PRINTER: Printer = Printer {
+    columns: &[
+        NAME,
+        Column::text("Service", "The service that serves this version."),
+        Column::text("Available", "Whether it answers."),
+        AGE,
+    ],
+    cells: |api| {
+        let service = api.at("spec.service");
+        let service = match service.exists() {
+            true => format!("{}/{}", service.get("namespace").string(), service.get("name").string()),
+            false => "Local".to_owned(),
+        };
+        let available = crate::printers::core::condition_cell(api.at("status.conditions"), "Available");
+        vec![api.name().into(), service.into(), available.into(), api.age().into()]
+    },
 };

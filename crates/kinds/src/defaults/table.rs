@@ -2,39 +2,10 @@
 
 use serde_json::{Map, Value, json};
 
-use super::Default::{Do, Each, Empty, From, If, In, Number, Positive, Text};
+use super::Default::{Do, Each, Empty, If, In, Number, Positive, Text};
 use super::Defaults;
 
 // Access, scheduling, scaling, extension.
-
-pub(crate) static HORIZONTAL_POD_AUTOSCALER_SPEC: Defaults = Defaults(&[
-    ("minReplicas", Number(1)),
-    (
-        "metrics",
-        From(|_| {
-            Some(json!([{"type": "Resource", "resource":
-                {"name": "cpu", "target": {"type": "Utilization", "averageUtilization": 80}}}]))
-        }),
-    ),
-    ("behavior", If(&BEHAVIOR)),
-]);
-pub(crate) static BEHAVIOR: Defaults = Defaults(&[("scaleUp", In(&SCALE_UP)), ("scaleDown", In(&SCALE_DOWN))]);
-pub(crate) static SCALE_UP: Defaults = Defaults(&[
-    ("stabilizationWindowSeconds", Number(0)),
-    ("selectPolicy", Text("Max")),
-    (
-        "policies",
-        From(|_| {
-            Some(json!([{"type": "Pods", "value": 4, "periodSeconds": 15},
-                {"type": "Percent", "value": 100, "periodSeconds": 15}]))
-        }),
-    ),
-]);
-pub(crate) static SCALE_DOWN: Defaults = Defaults(&[
-    ("selectPolicy", Text("Max")),
-    ("policies", From(|_| Some(json!([{"type": "Percent", "value": 100, "periodSeconds": 15}])))),
-]);
-pub(crate) static HORIZONTAL_POD_AUTOSCALER: Defaults = Defaults(&[("spec", In(&HORIZONTAL_POD_AUTOSCALER_SPEC))]);
 
 pub(crate) static SERVICE_REFERENCE: Defaults = Defaults(&[("port", Number(443))]);
 pub(crate) static CLIENT_CONFIG: Defaults = Defaults(&[("service", If(&SERVICE_REFERENCE))]);
@@ -65,9 +36,6 @@ pub(crate) static POLICY_SPEC: Defaults =
 pub(crate) static ADMISSION_POLICY: Defaults = Defaults(&[("spec", In(&POLICY_SPEC))]);
 pub(crate) static POLICY_BINDING_SPEC: Defaults = Defaults(&[("matchResources", If(&MATCH))]);
 pub(crate) static POLICY_BINDING: Defaults = Defaults(&[("spec", If(&POLICY_BINDING_SPEC))]);
-pub(crate) static API_SERVICE_SPEC: Defaults = Defaults(&[("service", If(&SERVICE_REFERENCE))]);
-pub(crate) static API_SERVICE: Defaults = Defaults(&[("spec", If(&API_SERVICE_SPEC))]);
-
 pub(crate) static DEVICE_REQUEST: Defaults = Defaults(&[
     ("allocationMode", Text("ExactCount")),
     ("count", Do(at_least_one)),

@@ -1,31 +1,12 @@
 //! What extends or guards the API itself: services of it, admission, certificates, flow control,
 //! bindings of roles, and devices.
 
-use super::core::condition_cell;
 use super::text::{NONE, UNSET, condition};
 use super::{Printed, Printer};
 use crate::table::Cell;
 use crate::table::Json;
 use crate::table::human_duration;
 use crate::table::{AGE, Column, NAME};
-
-pub(crate) static API_SERVICE: Printer = Printer {
-    columns: &[
-        NAME,
-        Column::text("Service", "The service that serves this version."),
-        Column::text("Available", "Whether it answers."),
-        AGE,
-    ],
-    cells: |api| {
-        let service = api.at("spec.service");
-        let service = match service.exists() {
-            true => format!("{}/{}", service.get("namespace").string(), service.get("name").string()),
-            false => "Local".to_owned(),
-        };
-        let available = condition_cell(api.at("status.conditions"), "Available");
-        vec![api.name().into(), service.into(), available.into(), api.age().into()]
-    },
-};
 
 pub(crate) static WEBHOOKS: Printer = Printer {
     columns: &[NAME, Column::integer("Webhooks", "How many webhooks this configures."), AGE],

@@ -11,8 +11,6 @@
 //! checked by their schemas instead.
 
 pub(crate) mod admission;
-pub(crate) mod aggregation;
-pub(crate) mod autoscaling;
 pub(crate) mod certificates;
 pub(crate) mod devices;
 pub(crate) mod flow_control;
