@@ -21,7 +21,6 @@ pub mod certificate_request;
 pub mod conditions;
 pub mod defaults;
 pub mod definitions;
-mod hooks;
 mod kind;
 pub mod printers;
 mod strategy;

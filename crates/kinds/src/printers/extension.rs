@@ -1,11 +1,10 @@
-//! What extends or guards the API itself: services of it, admission, certificates, flow control,
+//! What extends or guards the API itself: services of it, admission, flow control,
 //! bindings of roles, and devices.
 
 use super::text::{NONE, UNSET, condition};
 use super::{Printed, Printer};
 use crate::table::Cell;
 use crate::table::Json;
-use crate::table::human_duration;
 use crate::table::{AGE, Column, NAME};
 
 pub(crate) static WEBHOOKS: Printer = Printer {
@@ -59,47 +58,6 @@ pub(crate) static POLICY_BINDING: Printer = Printer {
         ]
     },
 };
-
-pub(crate) static CERTIFICATE_SIGNING_REQUEST: Printer = Printer {
-    columns: &[
-        NAME,
-        AGE,
-        Column::text("SignerName", "Who is asked to sign."),
-        Column::text("Requestor", "Who asks."),
-        Column::text("RequestedDuration", "How long the certificate should be valid."),
-        Column::text("Condition", "What became of the request."),
-    ],
-    cells: |request| {
-        let spec = request.spec();
-        let duration = spec.get("expirationSeconds").int();
-        let duration = duration.map(|seconds| human_duration(time::Duration::seconds(seconds)));
-        vec![
-            request.name().into(),
-            request.age().into(),
-            spec.get("signerName").string_or(NONE).into(),
-            spec.get("username").string().into(),
-            duration.unwrap_or_else(|| NONE.to_owned()).into(),
-            request_state(request.status()).into(),
-        ]
-    },
-};
-
-fn request_state(status: Json<'_>) -> String {
-    let has = |type_: &str| condition(status.get("conditions"), type_).is_some();
-    let mut state = match (has("Denied"), has("Approved")) {
-        (true, _) => "Denied",
-        (false, true) => "Approved",
-        (false, false) => "Pending",
-    }
-    .to_owned();
-    if has("Failed") {
-        state.push_str(",Failed");
-    }
-    if !status.get("certificate").string().is_empty() {
-        state.push_str(",Issued");
-    }
-    state
-}
 
 pub(crate) static FLOW_SCHEMA: Printer = Printer {
     columns: &[

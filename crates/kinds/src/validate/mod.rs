@@ -11,7 +11,6 @@
 //! checked by their schemas instead.
 
 pub(crate) mod admission;
-pub(crate) mod certificates;
 pub(crate) mod devices;
 pub(crate) mod flow_control;
 pub(crate) mod webhooks;

@@ -1,3 +1,0 @@
-//! Preparation and validation of certificate signing requests.
-
-pub(crate) mod certificates;
