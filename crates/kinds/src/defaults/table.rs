@@ -1,8 +1,6 @@
 //! The table of defaults itself; see [`super`] for how it is read and where it comes from.
 
-use serde_json::{Map, Value, json};
-
-use super::Default::{Do, Each, Empty, If, In, Number, Positive, Text};
+use super::Default::{Each, Empty, If, In, Number, Positive, Text};
 use super::Defaults;
 
 // Access, scheduling, scaling, extension.
@@ -36,32 +34,6 @@ pub(crate) static POLICY_SPEC: Defaults =
 pub(crate) static ADMISSION_POLICY: Defaults = Defaults(&[("spec", In(&POLICY_SPEC))]);
 pub(crate) static POLICY_BINDING_SPEC: Defaults = Defaults(&[("matchResources", If(&MATCH))]);
 pub(crate) static POLICY_BINDING: Defaults = Defaults(&[("spec", If(&POLICY_BINDING_SPEC))]);
-pub(crate) static DEVICE_REQUEST: Defaults = Defaults(&[
-    ("allocationMode", Text("ExactCount")),
-    ("count", Do(at_least_one)),
-    ("tolerations", Each(&DEVICE_TOLERATION)),
-]);
-pub(crate) static DEVICE_TOLERATION: Defaults = Defaults(&[("operator", Text("Equal"))]);
-
-/// A request for an exact number of devices is one for one at least.
-fn at_least_one(request: &mut Map<String, Value>) {
-    let none = request.get("count").is_none_or(|count| count.as_i64() == Some(0));
-    if none && request.get("allocationMode") == Some(&json!("ExactCount")) {
-        request.insert("count".to_owned(), json!(1));
-    }
-}
-
-pub(crate) static REQUEST: Defaults =
-    Defaults(&[("exactly", If(&DEVICE_REQUEST)), ("firstAvailable", Each(&DEVICE_REQUEST))]);
-pub(crate) static DEVICES: Defaults = Defaults(&[("requests", Each(&REQUEST))]);
-pub(crate) static CLAIM_OF_DEVICES_SPEC: Defaults = Defaults(&[("devices", In(&DEVICES))]);
-pub(crate) static RESOURCE_CLAIM: Defaults = Defaults(&[("spec", If(&CLAIM_OF_DEVICES_SPEC))]);
-pub(crate) static CLAIM_OF_DEVICES: Defaults = Defaults(&[("metadata", Empty), ("spec", If(&CLAIM_OF_DEVICES_SPEC))]);
-pub(crate) static RESOURCE_CLAIM_TEMPLATE: Defaults = Defaults(&[("spec", If(&CLAIM_OF_DEVICES))]);
-pub(crate) static POOL: Defaults = Defaults(&[("generation", Number(0))]);
-pub(crate) static RESOURCE_SLICE_SPEC: Defaults = Defaults(&[("pool", If(&POOL))]);
-pub(crate) static RESOURCE_SLICE: Defaults = Defaults(&[("spec", If(&RESOURCE_SLICE_SPEC))]);
-
 pub(crate) static FLOW_SCHEMA_SPEC: Defaults = Defaults(&[("matchingPrecedence", Positive(1000))]);
 pub(crate) static FLOW_SCHEMA: Defaults = Defaults(&[("spec", In(&FLOW_SCHEMA_SPEC))]);
 pub(crate) static QUEUING: Defaults =

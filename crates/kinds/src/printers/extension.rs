@@ -107,39 +107,3 @@ pub(crate) static PRIORITY_LEVEL: Printer = Printer {
         ]
     },
 };
-
-pub(crate) static RESOURCE_CLAIM: Printer = Printer {
-    columns: &[NAME, Column::text("State", "Whether devices are allocated and reserved."), AGE],
-    cells: |claim| {
-        let status = claim.status();
-        let allocated = status.get("allocation").exists();
-        let states = [
-            (claim.is_being_deleted(), "deleted"),
-            (!allocated && !claim.is_being_deleted(), "pending"),
-            (allocated, "allocated"),
-            (allocated && status.get("reservedFor").len() > 0, "reserved"),
-        ];
-        let state: Vec<&str> = states.into_iter().filter(|(is, _)| *is).map(|(_, state)| state).collect();
-        vec![claim.name().into(), state.join(",").into(), claim.age().into()]
-    },
-};
-
-pub(crate) static RESOURCE_SLICE: Printer = Printer {
-    columns: &[
-        NAME,
-        Column::text("Node", "The node that has the devices."),
-        Column::text("Driver", "The driver that publishes them."),
-        Column::text("Pool", "The pool that they belong to."),
-        AGE,
-    ],
-    cells: |slice| {
-        let spec = slice.spec();
-        vec![
-            slice.name().into(),
-            spec.get("nodeName").string().into(),
-            spec.get("driver").string().into(),
-            spec.at("pool.name").string().into(),
-            slice.age().into(),
-        ]
-    },
-};

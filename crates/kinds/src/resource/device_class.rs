@@ -1,4 +1,6 @@
-//! `DeviceClass (resource.k8s.io/v1)`: deviceclasses.
+//! DeviceClass (`resource.k8s.io/v1`): selectors and driver parameters that requests for devices refer to.
+//!
+//! Upstream: `pkg/registry/resource/deviceclass/strategy.go`, `ValidateDeviceClass` in `pkg/apis/resource/validation`.
 
 use crate::Kind;
 

@@ -17,7 +17,6 @@ use listwatch_validation::formats::{
 };
 use listwatch_validation::resource_names::is_extended;
 use listwatch_validation::{Errors, Object, child, given, items, number, objects, text};
-pub(crate) use slices::prepare_slice;
 pub(crate) use slices::resource_slice;
 
 /// Requests of one claim, and names in one list of them.

@@ -402,22 +402,3 @@ fn valid_range(capacity: &str, range: &Object, default: &str, at: &Path<'_>, err
         }
     }
 }
-
-/// Drops what only alpha features have: attributes with several values, and mappings to resources of nodes.
-/// A taint that does not say since when it is there has come now.
-pub(crate) fn prepare_slice(slice: &mut Object, now: &str) {
-    let Some(devices) = slice.get_mut("spec").and_then(|spec| spec.get_mut("devices")?.as_array_mut()) else { return };
-    for device in devices.iter_mut().filter_map(Value::as_object_mut) {
-        device.shift_remove("nodeAllocatableResourceMappings");
-        let taints = device.get_mut("taints").and_then(Value::as_array_mut).into_iter().flatten();
-        for taint in taints.filter_map(Value::as_object_mut).filter(|taint| given(taint, "timeAdded").is_none()) {
-            taint.insert("timeAdded".to_owned(), Value::from(now));
-        }
-        let attributes = device.get_mut("attributes").and_then(Value::as_object_mut).into_iter();
-        for attribute in attributes.flat_map(|attributes| attributes.values_mut()).filter_map(Value::as_object_mut) {
-            for name in ["bools", "ints", "strings", "versions"] {
-                attribute.shift_remove(name);
-            }
-        }
-    }
-}
