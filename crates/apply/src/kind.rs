@@ -155,7 +155,7 @@ impl Kind {
     }
 
     /// Converts like [`Kind::at_version`], but consumes the object.
-    fn into_version(&self, object: Value, api_version: &str) -> Value {
+    fn in_version(&self, object: Value, api_version: &str) -> Value {
         let converted = match self.at_version(&object, api_version) {
             Cow::Owned(converted) => Some(converted),
             Cow::Borrowed(_) => None,
@@ -435,7 +435,7 @@ impl Kind {
         let Some(before) = before.filter(|owned| !owned.fields.is_empty()) else { return merged };
         let Some(typing) = self.typing_at(&before.api_version) else { return merged };
         let named = |typing: &Typing, set: &Set| set.with_named_fields(typing.schema(), Some(typing.root()));
-        let merged = self.into_version(merged, &before.api_version);
+        let merged = self.in_version(merged, &before.api_version);
         let last = named(typing, &before.fields);
         let mut pruned = typing.remove(&merged, &last);
 
@@ -461,7 +461,7 @@ impl Kind {
         let kept = named(typing, &typing.field_set(&self.at_version(&pruned, &before.api_version)));
         let all = named(typing, &typing.field_set(&merged));
         let pruned = typing.remove(&merged, &all.difference(&kept).intersection(&last));
-        self.into_version(pruned, &self.api_version)
+        self.in_version(pruned, &self.api_version)
     }
 
     /// Converts the managed fields to the current types.

@@ -248,10 +248,10 @@ impl Crate {
                     let features = join(&features, &self.modules[&place.0].items[&place.1].features);
                     exports.entry(place).or_default().insert(below(name), features);
                 }
-                (Some(Target::Module(inner)), Some(name)) => {
-                    if modules.insert(below(name), features.clone()).is_none() {
-                        self.walk(&inner, &below(name), &features, exports, modules, outside);
-                    }
+                (Some(Target::Module(inner)), Some(name))
+                    if modules.insert(below(name), features.clone()).is_none() =>
+                {
+                    self.walk(&inner, &below(name), &features, exports, modules, outside);
                 }
                 (Some(Target::Module(inner)), None) => self.walk(&inner, path, &features, exports, modules, outside),
                 (Some(Target::Outside(target)), Some(name)) => {

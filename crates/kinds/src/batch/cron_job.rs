@@ -25,7 +25,7 @@ pub(crate) static KIND: Kind = Kind {
     categories: &["all"],
     subresources: &[Subresource::Status],
     defaults: &DEFAULTS,
-    validate: validate,
+    validate,
     printer: &PRINTER,
     ..Kind::namespaced("batch", "v1", "cronjobs", "CronJob")
 };

@@ -39,7 +39,7 @@ pub(crate) static KIND: Kind = Kind {
     subresources: &[Subresource::Status],
     defaults: &DEFAULTS,
     prepare_for_create,
-    validate: validate,
+    validate,
     validate_update,
     validate_status: job_status::validate_status,
     printer: &PRINTER,

@@ -146,8 +146,8 @@ impl<'a> Json<'a> {
         (time.year() > 1).then_some(time)
     }
 
-    /// How many members or elements.
-    pub fn len(self) -> usize {
+    /// The number of members or elements.
+    pub(crate) fn len(self) -> usize {
         match self.0.first() {
             Some(b'{') => {
                 let mut count = 0;
