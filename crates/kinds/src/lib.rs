@@ -148,6 +148,12 @@ kinds! {
         validating_admission_policy,
         validating_admission_policy_binding,
         validating_webhook_configuration,
+    } + {
+        bindings,
+        expressions,
+        match_rules,
+        policies,
+        webhooks,
     }
     apiextensions {
         custom_resource_definition,
@@ -173,6 +179,8 @@ kinds! {
     flowcontrol {
         flow_schema,
         priority_level_configuration,
+    } + {
+        status,
     }
     authentication {
         self_subject_review,

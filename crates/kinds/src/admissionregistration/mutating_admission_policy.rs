@@ -1,14 +1,77 @@
-//! `MutatingAdmissionPolicy (admissionregistration.k8s.io/v1)`: mutatingadmissionpolicies.
+//! MutatingAdmissionPolicy (`admissionregistration.k8s.io/v1`): expressions that change objects on admission.
+//!
+//! Upstream: `pkg/registry/admissionregistration/mutatingadmissionpolicy`, `ValidateMutatingAdmissionPolicy` in
+//! `pkg/apis/admissionregistration/validation`.
 
+use listwatch_meta::FieldError;
+use listwatch_validation::{Errors, Object, child, given, items, objects, quoted, text};
+use serde_json::Value;
+
+use super::expressions::{Context, Expressions};
+use super::match_rules::required_one_of;
+use super::policies::{self, PARAM_KIND, validate_matching, validate_variables};
+use super::webhooks::REINVOCATION_POLICIES;
+use crate::printers::Printer;
+use crate::table::{AGE, Column, NAME};
 use crate::{Kind, Unenforced, UnenforcedPart};
 
 pub(crate) static KIND: Kind = Kind {
     unconditional_update: false,
     generation: true,
     categories: &["api-extensions"],
-    defaults: &crate::defaults::table::ADMISSION_POLICY,
-    validate: crate::validate::admission::mutating_policy,
-    printer: &crate::printers::extension::MUTATING_POLICY,
+    defaults: &policies::DEFAULTS,
+    validate,
+    printer: &PRINTER,
     unenforced: Some(Unenforced { part: UnenforcedPart::Object, consequence: "it changes no object" }),
     ..Kind::cluster("admissionregistration.k8s.io", "v1", "mutatingadmissionpolicies", "MutatingAdmissionPolicy")
+};
+
+/// Validates a policy (`ValidateMutatingAdmissionPolicy`).
+fn validate(policy: &Object, old: Option<&Object>, errors: &mut Errors) {
+    let spec = child(policy, "spec");
+    let mut expressions = Expressions::new(given(spec, "paramKind").is_some(), true);
+    validate_matching(spec, old, true, &mut expressions, errors);
+    validate_variables(spec, &mut expressions, errors);
+    if items(spec, "mutations").is_empty() {
+        errors.push(FieldError::required("spec.mutations", "mutations must contain at least one item"));
+    }
+    for (position, mutation) in objects(spec, "mutations") {
+        validate_mutation(mutation, &format!("spec.mutations[{position}]."), &mut expressions, errors);
+    }
+    required_one_of(spec, "reinvocationPolicy", "spec.", &REINVOCATION_POLICIES, errors);
+}
+
+/// Validates one mutation: it has the patch that its type names, and no other (`validateMutation`).
+fn validate_mutation(mutation: &Object, at: &str, expressions: &mut Expressions, errors: &mut Errors) {
+    let (wanted, other) = match text(mutation, "patchType") {
+        "" => return errors.push(FieldError::required(format!("{at}patchType"), "")),
+        "JSONPatch" => ("jsonPatch", "applyConfiguration"),
+        "ApplyConfiguration" => ("applyConfiguration", "jsonPatch"),
+        kind => {
+            let supported = ["ApplyConfiguration", "JSONPatch"];
+            return errors.push(FieldError::not_supported(format!("{at}patchType"), kind, &supported));
+        }
+    };
+    let kind = text(mutation, "patchType");
+    match given(mutation, wanted) {
+        Some(Value::Object(patch)) => match text(patch, "expression").trim() {
+            "" => errors.push(FieldError::required(format!("{at}{wanted}.expression"), "")),
+            source => {
+                expressions.check(source, source, Context::PATCH, &format!("{at}{wanted}.expression"), errors);
+            }
+        },
+        _ => {
+            let why = format!("must be specified when patchType is {kind}");
+            errors.push(FieldError::required(format!("{at}{wanted}"), why));
+        }
+    }
+    if given(mutation, other).is_some() {
+        let why = format!("must not be specified when patchType is {kind}");
+        errors.push(FieldError::invalid(format!("{at}{other}"), quoted(&format!("{{{other}}}")), why));
+    }
+}
+
+static PRINTER: Printer = Printer {
+    columns: &[NAME, Column::integer("Mutations", "How many mutations the policy has."), PARAM_KIND, AGE],
+    cells: |object| policies::cells(object, "mutations"),
 };

@@ -1,14 +1,20 @@
-//! `ValidatingWebhookConfiguration (admissionregistration.k8s.io/v1)`: validatingwebhookconfigurations.
+//! ValidatingWebhookConfiguration (`admissionregistration.k8s.io/v1`): webhooks that can reject requests.
+//!
+//! Upstream: `pkg/registry/admissionregistration/validatingwebhookconfiguration`,
+//! `ValidateValidatingWebhookConfiguration` in `pkg/apis/admissionregistration/validation`.
 
+use super::webhooks::{self, WEBHOOK_DEFAULTS, validate_webhooks};
+use crate::defaults::Default::Each;
+use crate::defaults::Defaults;
 use crate::{Kind, Unenforced, UnenforcedPart};
 
 pub(crate) static KIND: Kind = Kind {
     unconditional_update: false,
     generation: true,
     categories: &["api-extensions"],
-    defaults: &crate::defaults::table::VALIDATING_WEBHOOKS,
-    validate: crate::validate::webhooks::validating,
-    printer: &crate::printers::extension::WEBHOOKS,
+    defaults: &DEFAULTS,
+    validate: |configuration, old, errors| validate_webhooks(configuration, old, false, errors),
+    printer: &webhooks::PRINTER,
     unenforced: Some(Unenforced { part: UnenforcedPart::Object, consequence: "its webhooks are not called" }),
     ..Kind::cluster(
         "admissionregistration.k8s.io",
@@ -17,3 +23,5 @@ pub(crate) static KIND: Kind = Kind {
         "ValidatingWebhookConfiguration",
     )
 };
+
+static DEFAULTS: Defaults = Defaults(&[("webhooks", Each(&WEBHOOK_DEFAULTS))]);

@@ -8,7 +8,7 @@ use listwatch_validation::names::NameRule;
 use listwatch_validation::{Errors, Object, child, given, invalid_each, is_true, number, objects, quoted, text};
 use serde_json::Value;
 
-use crate::defaults::Default::If;
+use crate::defaults::Default::{If, Number};
 use crate::defaults::Defaults;
 use crate::printers::Printer;
 use crate::table::{AGE, Column, NAME};
@@ -32,7 +32,8 @@ pub(crate) static KIND: Kind = Kind {
     ..Kind::cluster("apiregistration.k8s.io", "v1", "apiservices", "APIService")
 };
 
-static SPEC_DEFAULTS: Defaults = Defaults(&[("service", If(&crate::defaults::table::SERVICE_REFERENCE))]);
+static SERVICE_DEFAULTS: Defaults = Defaults(&[("port", Number(443))]);
+static SPEC_DEFAULTS: Defaults = Defaults(&[("service", If(&SERVICE_DEFAULTS))]);
 
 static DEFAULTS: Defaults = Defaults(&[("spec", If(&SPEC_DEFAULTS))]);
 

@@ -11,7 +11,6 @@
 //! client would miss; it runs on every create and update, as the original does on every decode.
 
 pub(crate) mod pod_spec;
-pub(crate) mod table;
 pub(crate) mod volume;
 
 use serde_json::{Map, Value};

@@ -5,7 +5,6 @@
 //! that default.
 
 pub(crate) mod core;
-pub(crate) mod extension;
 pub(crate) mod text;
 pub(crate) mod workload;
 

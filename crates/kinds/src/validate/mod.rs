@@ -10,9 +10,6 @@
 //! Where it is not certain that kube-apiserver refuses an object, it is accepted. Objects of custom kinds are
 //! checked by their schemas instead.
 
-pub(crate) mod admission;
 pub(crate) mod devices;
-pub(crate) mod flow_control;
-pub(crate) mod webhooks;
 
 use listwatch_validation::*;

@@ -1,26 +1,55 @@
-//! Webhook configurations (`pkg/apis/admissionregistration/validation`). An update bears what the old object
-//! had, where rules came later than the kind.
+//! The rules that MutatingWebhookConfiguration and ValidatingWebhookConfiguration share.
+//!
+//! Some rules are newer than the kinds. An update follows them only if the old object does. Upstream:
+//! `pkg/apis/admissionregistration/validation`, `pkg/apis/admissionregistration/v1/defaults.go`.
 
 use std::collections::HashSet;
 
 use listwatch_meta::FieldError;
 use listwatch_meta::selector::{dns_1035_label_problems, dns_subdomain_problems};
-use serde_json::Value;
-
-use super::admission::{Expressions, REINVOCATION_POLICIES, match_conditions, rule_with_operations};
 use listwatch_validation::{
     Errors, Object, child, given, invalid_each, is_same, items, number, objects, one_of, quoted, selector, shown_list,
     text, texts,
 };
+use serde_json::Value;
 
-/// The versions of AdmissionReview, one of which a webhook takes.
+use super::expressions::{Expressions, validate_match_conditions};
+use super::match_rules::{RULE_DEFAULTS, validate_rule};
+use crate::defaults::Default::{Each, Empty, If, Number, Text};
+use crate::defaults::Defaults;
+use crate::printers::Printer;
+use crate::table::{AGE, Column, NAME};
+
+static SERVICE_DEFAULTS: Defaults = Defaults(&[("port", Number(443))]);
+
+static CLIENT_CONFIG_DEFAULTS: Defaults = Defaults(&[("service", If(&SERVICE_DEFAULTS))]);
+
+pub(crate) static WEBHOOK_DEFAULTS: Defaults = Defaults(&[
+    ("clientConfig", If(&CLIENT_CONFIG_DEFAULTS)),
+    ("rules", Each(&RULE_DEFAULTS)),
+    ("failurePolicy", Text("Fail")),
+    ("matchPolicy", Text("Equivalent")),
+    ("namespaceSelector", Empty),
+    ("objectSelector", Empty),
+    ("timeoutSeconds", Number(10)),
+]);
+
+/// Whether a webhook or a policy sees an object again after later changes.
+pub(crate) const REINVOCATION_POLICIES: [&str; 2] = ["IfNeeded", "Never"];
+
+/// The versions of AdmissionReview, one of which a webhook accepts.
 const REVIEW_VERSIONS: [&str; 2] = ["v1", "v1beta1"];
+
+/// The side effects that a webhook can declare.
 const NO_SIDE_EFFECTS: [&str; 2] = ["None", "NoneOnDryRun"];
+
+/// The side effects that a webhook of an older object can declare.
 const SIDE_EFFECTS: [&str; 4] = ["None", "NoneOnDryRun", "Some", "Unknown"];
-/// The longest time in seconds that a webhook is waited for.
+
+/// The longest timeout of a webhook in seconds.
 const TIMEOUT_SECONDS_MAX: i64 = 30;
 
-/// Which rules the webhooks of an update have to follow.
+/// The newer rules that the webhooks of an update have to follow: those that all webhooks of the old object follow.
 struct Strictness {
     match_conditions: bool,
     side_effects: bool,
@@ -56,27 +85,18 @@ impl Strictness {
     }
 }
 
-/// `ValidateValidatingWebhookConfiguration`.
-pub(crate) fn validating(configuration: &Object, old: Option<&Object>, errors: &mut Errors) {
-    webhooks(configuration, old, false, errors);
-}
-
-/// `ValidateMutatingWebhookConfiguration`.
-pub(crate) fn mutating(configuration: &Object, old: Option<&Object>, errors: &mut Errors) {
-    webhooks(configuration, old, true, errors);
-}
-
-fn webhooks(configuration: &Object, old: Option<&Object>, mutating: bool, errors: &mut Errors) {
+/// Validates the webhooks of a configuration; `mutating` tells the two kinds apart.
+pub(crate) fn validate_webhooks(configuration: &Object, old: Option<&Object>, mutating: bool, errors: &mut Errors) {
     let strict = Strictness::of(configuration, old);
     let mut expressions = Expressions::new(false, false);
     let mut seen = HashSet::new();
     for (position, hook) in objects(configuration, "webhooks") {
         let at = format!("webhooks[{position}].");
-        webhook(hook, &at, mutating, &strict, errors);
+        validate_webhook(hook, &at, mutating, &strict, errors);
         if strict.match_conditions {
-            match_conditions(hook, &at, &mut expressions, errors);
+            validate_match_conditions(hook, &at, &mut expressions, errors);
         }
-        review_versions(hook, &at, &strict, errors);
+        validate_review_versions(hook, &at, &strict, errors);
         let name = text(hook, "name");
         if strict.unique_names && !name.is_empty() && !seen.insert(name) {
             errors.push(FieldError::duplicate(format!("{at}name"), quoted(name)));
@@ -84,10 +104,10 @@ fn webhooks(configuration: &Object, old: Option<&Object>, mutating: bool, errors
     }
 }
 
-fn webhook(hook: &Object, at: &str, mutating: bool, strict: &Strictness, errors: &mut Errors) {
-    fully_qualified_name(text(hook, "name"), &format!("{at}name"), errors);
+fn validate_webhook(hook: &Object, at: &str, mutating: bool, strict: &Strictness, errors: &mut Errors) {
+    validate_fully_qualified_name(text(hook, "name"), &format!("{at}name"), errors);
     for (position, rule) in objects(hook, "rules") {
-        rule_with_operations(rule, &format!("{at}rules[{position}]."), errors);
+        validate_rule(rule, &format!("{at}rules[{position}]."), errors);
     }
     one_of(hook, "failurePolicy", at, &["Fail", "Ignore"], errors);
     one_of(hook, "matchPolicy", at, &["Equivalent", "Exact"], errors);
@@ -107,11 +127,11 @@ fn webhook(hook: &Object, at: &str, mutating: bool, strict: &Strictness, errors:
     if mutating {
         one_of(hook, "reinvocationPolicy", at, &REINVOCATION_POLICIES, errors);
     }
-    client_config(child(hook, "clientConfig"), &format!("{at}clientConfig"), errors);
+    validate_client_config(child(hook, "clientConfig"), &format!("{at}clientConfig"), errors);
 }
 
-/// `IsFullyQualifiedName`.
-fn fully_qualified_name(name: &str, field: &str, errors: &mut Errors) {
+/// Validates the name of a webhook (`IsFullyQualifiedName`).
+fn validate_fully_qualified_name(name: &str, field: &str, errors: &mut Errors) {
     let problems = dns_subdomain_problems(name);
     if name.is_empty() {
         errors.push(FieldError::required(field, ""));
@@ -123,7 +143,7 @@ fn fully_qualified_name(name: &str, field: &str, errors: &mut Errors) {
     }
 }
 
-fn review_versions(hook: &Object, at: &str, strict: &Strictness, errors: &mut Errors) {
+fn validate_review_versions(hook: &Object, at: &str, strict: &Strictness, errors: &mut Errors) {
     let field = format!("{at}admissionReviewVersions");
     if items(hook, "admissionReviewVersions").is_empty() {
         let why = format!("must specify one of {}", REVIEW_VERSIONS.join(", "));
@@ -145,17 +165,17 @@ fn review_versions(hook: &Object, at: &str, strict: &Strictness, errors: &mut Er
     }
 }
 
-/// Where a webhook is reached.
-fn client_config(config: &Object, at: &str, errors: &mut Errors) {
+/// Validates the address of a webhook.
+fn validate_client_config(config: &Object, at: &str, errors: &mut Errors) {
     match (given(config, "url").and_then(Value::as_str), given(config, "service").and_then(Value::as_object)) {
-        (Some(url), None) => webhook_url(url, &format!("{at}.url"), errors),
-        (None, Some(service)) => webhook_service(service, &format!("{at}.service."), errors),
+        (Some(url), None) => validate_url(url, &format!("{at}.url"), errors),
+        (None, Some(service)) => validate_service(service, &format!("{at}.service."), errors),
         _ => errors.push(FieldError::required(at, "exactly one of url or service is required")),
     }
 }
 
-/// `ValidateWebhookURL`.
-fn webhook_url(url: &str, field: &str, errors: &mut Errors) {
+/// Validates the URL of a webhook (`ValidateWebhookURL`).
+fn validate_url(url: &str, field: &str, errors: &mut Errors) {
     const FORM: &str = "; desired format: https://host[/path]";
     let mut wrong = |part: &str, why: &str| errors.push(FieldError::invalid(field, quoted(part), why));
     let (rest, fragment) = url.split_once('#').unwrap_or((url, ""));
@@ -187,12 +207,12 @@ fn webhook_url(url: &str, field: &str, errors: &mut Errors) {
     }
 }
 
-/// `ValidateWebhookService`. kube-apiserver takes the name for the namespace and the other way round, which
-/// shows in the paths of the errors.
-fn webhook_service(service: &Object, at: &str, errors: &mut Errors) {
-    for (missing, told) in [("namespace", "name"), ("name", "namespace")] {
+/// Validates the service of a webhook (`ValidateWebhookService`). kube-apiserver exchanges `name` and `namespace`
+/// in the paths of its errors.
+fn validate_service(service: &Object, at: &str, errors: &mut Errors) {
+    for (missing, reported) in [("namespace", "name"), ("name", "namespace")] {
         if text(service, missing).is_empty() {
-            errors.push(FieldError::required(format!("{at}{told}"), ""));
+            errors.push(FieldError::required(format!("{at}{reported}"), ""));
         }
     }
     let port = number(service, "port").unwrap_or(0);
@@ -211,15 +231,20 @@ fn webhook_service(service: &Object, at: &str, errors: &mut Errors) {
     if !path.starts_with('/') {
         wrong("must start with a '/'".to_owned());
     }
-    // The first character goes, whatever it is.
+    // Upstream removes the first character, also if it is no slash.
     let rest = path.chars().next().map_or("", |first| &path[first.len_utf8()..]);
-    for (position, step) in rest.strip_suffix('/').unwrap_or(rest).split('/').enumerate() {
-        if step.is_empty() {
+    for (position, segment) in rest.strip_suffix('/').unwrap_or(rest).split('/').enumerate() {
+        if segment.is_empty() {
             wrong(format!("segment[{position}] may not be empty"));
             continue;
         }
-        for problem in dns_subdomain_problems(step) {
+        for problem in dns_subdomain_problems(segment) {
             wrong(format!("segment[{position}]: {problem}"));
         }
     }
 }
+
+pub(crate) static PRINTER: Printer = Printer {
+    columns: &[NAME, Column::integer("Webhooks", "How many webhooks this configures."), AGE],
+    cells: |hooks| vec![hooks.name().into(), hooks.get("webhooks").len().into(), hooks.age().into()],
+};
