@@ -17,6 +17,10 @@
 //! ```
 #![forbid(unsafe_code)]
 
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct Readme;
+
 pub mod certificate_request;
 pub mod conditions;
 pub mod defaults;

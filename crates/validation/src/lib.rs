@@ -1,5 +1,29 @@
 //! Rules that Kubernetes' kinds share, as pure functions over JSON objects.
+//!
+//! | module | rules |
+//! |---|---|
+//! | [`names`], [`object_meta`] | names, `generateName`, labels, annotations, owner references, finalizers |
+//! | [`formats`], [`base64`], [`quantities`], [`resource_names`] | addresses, DNS names, amounts of resources |
+//! | [`field_rules`], [`common`] | immutable fields, numbers and percentages, conditions, label selectors |
+//! | [`pod_spec`], [`volume_source`], [`volume_claim`] | pods, templates of pods, volumes |
+//! | [`fields`] | access to the members of JSON objects, as Go reads a struct |
+//!
+//! Sources: `apimachinery/pkg/api/validation`, `apimachinery/pkg/util/validation` and `pkg/apis/core/validation` of
+//! Kubernetes v1.36.
+//!
+//! # Example
+//! ```
+//! use listwatch_validation::names::{NameRule, problems};
+//!
+//! assert!(problems(NameRule::Subdomain, "web.example.com", false).is_empty());
+//! let why = problems(NameRule::Label, "web.example.com", false);
+//! assert_eq!(why, ["must not contain dots"]);
+//! ```
 #![forbid(unsafe_code)]
+
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct Readme;
 
 pub mod base64;
 pub mod clock;

@@ -642,4 +642,27 @@ mod tests {
         assert_eq!(job["spec"]["template"]["metadata"]["labels"], labels);
         assert_eq!(job["metadata"]["labels"], labels);
     }
+
+    #[test]
+    fn update_rejects_changed_template_except_scheduling_of_a_suspended_job() {
+        let job = |suspend: bool, image: &str, zone: &str, started: bool| {
+            let spec = json!({"nodeSelector": {"zone": zone}, "containers": [{"name": "c", "image": image}]});
+            let status = if started { json!({"startTime": "2024-01-01T00:00:00Z"}) } else { json!({}) };
+            map(json!({"spec": {"suspend": suspend, "template": {"spec": spec}}, "status": status}))
+        };
+        let check = |new: &Object, old: &Object, expected: Option<&str>| {
+            let mut errors = Errors::default();
+            validate_update(new, old, &mut errors);
+            let fields: Vec<&str> = errors.iter().map(|error| error.field.as_str()).collect();
+            assert_eq!(fields, expected.into_iter().collect::<Vec<_>>(), "{new:?}");
+        };
+        let old = job(false, "a", "x", true);
+        check(&old, &old, None);
+        check(&job(false, "b", "x", true), &old, Some("spec.template"));
+        check(&job(false, "a", "y", true), &old, Some("spec.template"));
+        let suspended = job(true, "a", "x", false);
+        check(&job(true, "a", "y", false), &suspended, None);
+        check(&job(true, "b", "y", false), &suspended, Some("spec.template.spec"));
+        check(&job(true, "a", "y", true), &job(true, "a", "x", true), Some("spec.template"));
+    }
 }
