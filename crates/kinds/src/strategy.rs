@@ -339,6 +339,10 @@ impl Strategy for SecondVersionStrategy {
         self.stored.admission_fields
     }
 
+    fn warnings(&self, new: &Object, old: Option<&Object>) -> Vec<String> {
+        Strategy::warnings(self.stored, new, old)
+    }
+
     fn prepare_for_create(&self, object: &mut Object, context: CreateContext<'_>) {
         Strategy::prepare_for_create(self.stored, object, context);
     }

@@ -2,21 +2,19 @@
 //! client relies on. Knows no HTTP beyond the names of media types.
 //!
 //! ```text
-//!  WriteRequest ─▶ options ─▶ decode ─▶ admission ─▶ prepare ─▶ store ─▶ WriteResponse
-//!                    422       400 415    403 404      422       409 500
+//!  WriteRequest ─▶ options ─▶ one of ─▶ WriteResponse
 //!
-//!  create   decode · name · prepare · create
-//!  update   ┐                     ┌ document, decode          body to tree, once
-//!  patch    ├─ one optimistic loop┤ patch, strategic          tree to tree
-//!  scale    ┘   (update::change)  └ prepare: defaults, scope, kinds, metadata, services
-//!  apply    ┘                     └ ownership                managedFields, server-side apply
+//!  create   decode a body          ┐
+//!  update   decode a body          │
+//!  patch    apply to the object    ├─▶ pipeline
+//!  scale    change the replicas    │
+//!  apply    merge a configuration  ┘
 //!  delete   one optimistic loop: judge (a pure function of state, options and time)
 //! ```
 //!
-//! A body is parsed once into a [`serde_json::Value`] and stored as compact JSON: `kind`,
-//! `apiVersion`, `metadata` in Kubernetes' order, then the rest as the client ordered it.
-//! What an object becomes is decided by pure functions ([`prepare`], [`delete`], [`strategic`],
-//! [`patch`]); the files that await are thin.
+//! A body is parsed once into a [`serde_json::Value`] and stored as compact JSON: `kind`, `apiVersion`, `metadata` in
+//! Kubernetes' order, then the rest in the client's order. Pure functions decide what an object becomes
+//! ([`listwatch_kinds::Strategy`], [`delete`], [`strategic`], [`patch`]); the files that await are thin.
 
 pub(crate) mod admission;
 mod binding;

@@ -3,13 +3,13 @@
 //! ```text
 //!           change (per verb: decode a body, apply a patch, merge a configuration)
 //!             │
-//!  absent ────┼──── present                       each step but three is a pure function
+//!  absent ────┼──── present                       the steps without a remark are pure functions
 //!             ▼
 //!  prepare      defaults, managed fields, storage version
 //!  mutate       mutating admission plugins                             (may read other objects, call out)
 //!  validate     before_create │ before_update of the strategy
-//!  admit        validating admission plugins                           (may read other objects, call out)
 //!  allocate     addresses and ports of services                        (claims keys in the store)
+//!  admit        validating admission plugins                           (may read other objects, call out)
 //!  encode       bytes of the object
 //!             ▼
 //!  Create │ Update │ Delete │ nothing, at the revision that was decided upon; on a conflict again from `change`
@@ -35,8 +35,9 @@ use super::services::{Grant, Unfilled, release_unused};
 use super::store::{self, Done, Faulted};
 use super::update::{not_convertible, not_decodable, not_decodable_from};
 use super::{Clock, create, new_uid};
-use crate::backend::Backend;
+use crate::backend::{Backend, CreatingIn};
 use crate::compute;
+use crate::crd::Creating;
 use crate::registry::{Registry, Resource, Subresource};
 
 /// One object that is to be written, and how.
@@ -172,19 +173,11 @@ impl Write<'_> {
         mut change: impl FnMut(Option<Base<'_>>) -> Result<Map<String, Value>, Status> + Send,
     ) -> Result<Done, Status> {
         let resource = self.resource;
-        let creates = absent != Absent::NotFound;
-        let _creating = creates.then(|| resource.creating()).flatten();
-        let mut _in_namespace = None;
-        let may_create = if creates {
-            match self.may_create().await {
-                Ok(hold) => {
-                    _in_namespace = hold;
-                    Ok(())
-                }
-                Err(status) => Err(status),
-            }
-        } else {
+        let mut _holds = None;
+        let may_create = if absent == Absent::NotFound {
             Err(Status::not_found(resource.gr(), self.name))
+        } else {
+            self.may_create().await.map(|holds| _holds = Some(holds))
         };
         let mut progress = Progress::default();
         let done = loop {
@@ -205,7 +198,9 @@ impl Write<'_> {
                     match progress.existing.as_ref().map(store::parse) {
                         // It may be this very object: the store was asked again when it did not answer.
                         Some(Ok(existing)) => progress.grant.keep_used(self.backend, &existing).await,
-                        _ => progress.grant.release(self.backend).await,
+                        // An object that cannot be read may have anything.
+                        Some(Err(_)) => {}
+                        None => progress.grant.release(self.backend).await,
                     }
                     return Err(*status);
                 }
@@ -237,17 +232,20 @@ impl Write<'_> {
         })
     }
 
-    /// Checks that objects may be created. The namespace stays while the caller holds the result.
-    async fn may_create(&self) -> Result<Option<crate::backend::CreatingIn<'_>>, Status> {
-        let hold = match self.namespace.filter(|_| self.resource.namespaced) {
+    /// Checks that objects may be created. The namespace and the definition of the resource stay while the caller
+    /// holds the result. A write that is refused here holds neither: refused writes must not delay their removal.
+    async fn may_create(&self) -> Result<(Option<CreatingIn<'_>>, Option<Creating>), Status> {
+        let in_namespace = match self.namespace.filter(|_| self.resource.namespaced) {
             Some(namespace) => {
                 let (backend, registry) = (self.backend, self.registry);
                 namespace_lifecycle::check_create(backend, registry, self.resource, namespace, self.name).await?
             }
             None => None,
         };
+        // The hold comes first: a definition that is deleted after the check waits for it.
+        let creating = self.resource.creating();
         definition_lifecycle::check_create(self.backend, self.resource, self.name)?;
-        Ok(hold)
+        Ok((in_namespace, creating))
     }
 
     /// Drives the optimistic retry until something was written, or nothing has to be.
@@ -344,8 +342,7 @@ impl Write<'_> {
         may_create.clone()?;
         let mut object = change(None)?;
         self.prepare(None, &mut object)?;
-        let request = self.admission_request(Operation::Create, None);
-        self.backend.admission().mutate(&request, &mut object).await?;
+        self.mutate(Operation::Create, &mut object, None).await?;
         let mut claims_version = false;
         if let Absent::Post { generated_name } = absent {
             if let Some(name) = generated_name {
@@ -357,12 +354,11 @@ impl Write<'_> {
         let context = CreateContext { uid: &new_uid, now: &now, user: self.user };
         let errors = before_create(&*resource.strategy, &mut object, context);
         self.refuse(&object, &errors)?;
-        let request = self.admission_request(Operation::Create, None);
-        self.backend.admission().validate(&request, &object).await?;
         if claims_version {
             return Err(Status::unknown("resourceVersion should not be set on objects to be created").into());
         }
         self.allocate(&mut object, None, &mut progress.grant).await?;
+        self.admit(Operation::Create, &object, None).await?;
         resource.to_stored(&mut object);
         if progress.without_managed_fields {
             ownership::forget(&mut object);
@@ -400,14 +396,12 @@ impl Write<'_> {
         self.prepare(Some(live), &mut object)?;
         // Both states are validated in the stored version.
         let old = if resource.conversion.is_some() { ownership::as_map(&stored) } else { old };
-        let request = self.admission_request(Operation::Update, Some(old));
-        self.backend.admission().mutate(&request, &mut object).await?;
+        self.mutate(Operation::Update, &mut object, Some(old)).await?;
         let context = UpdateContext { subresource: self.subresource, now: self.clock.time() };
         let errors = before_update(&*resource.strategy, &mut object, old, context);
         self.refuse(&object, &errors)?;
-        let request = self.admission_request(Operation::Update, Some(old));
-        self.backend.admission().validate(&request, &object).await?;
         self.allocate(&mut object, Some(old), &mut progress.grant).await?;
+        self.admit(Operation::Update, &object, Some(old)).await?;
         let settled = if progress.without_managed_fields {
             ownership::forget(&mut object);
             true
@@ -439,9 +433,43 @@ impl Write<'_> {
         strategy.to_storage_version(object).map_err(|why| self.undecodable(object, &why))
     }
 
+    /// Runs the mutating plugins. They cannot change the object's name and namespace.
+    async fn mutate(
+        &self,
+        operation: Operation,
+        object: &mut Map<String, Value>,
+        old_object: Option<&Map<String, Value>>,
+    ) -> Result<(), Interruption> {
+        check_fuel()?;
+        let identity = |object: &Map<String, Value>| {
+            let text = |member: &str| meta::text(metadata(object), member).to_owned();
+            (text("name"), text("namespace"))
+        };
+        let (name, namespace) = identity(object);
+        self.backend.admission().mutate(&self.admission_request(operation, &name, old_object), object).await?;
+        if identity(object) != (name, namespace) {
+            return Err(Status::internal("an admission plugin changed the name or the namespace of the object").into());
+        }
+        Ok(())
+    }
+
+    /// Runs the validating plugins.
+    async fn admit(
+        &self,
+        operation: Operation,
+        object: &Map<String, Value>,
+        old_object: Option<&Map<String, Value>>,
+    ) -> Result<(), Interruption> {
+        check_fuel()?;
+        let name = meta::text(metadata(object), "name");
+        self.backend.admission().validate(&self.admission_request(operation, name, old_object), object).await?;
+        Ok(())
+    }
+
     fn admission_request<'r>(
         &'r self,
         operation: Operation,
+        name: &'r str,
         old_object: Option<&'r Map<String, Value>>,
     ) -> AdmissionRequest<'r> {
         let resource = self.resource;
@@ -453,7 +481,7 @@ impl Write<'_> {
             kind: &resource.kind,
             subresource: self.subresource.map(Subresource::name),
             namespace: self.namespace.filter(|_| resource.namespaced),
-            name: self.name,
+            name,
             user: self.user,
             dry_run: self.dry_run,
             old_object,
@@ -531,6 +559,11 @@ impl Write<'_> {
     pub(super) fn warnings(&self, new: &Map<String, Value>, old: Option<&Map<String, Value>>) -> Vec<String> {
         if self.subresource.is_some() { Vec::new() } else { self.resource.strategy.warnings(new, old) }
     }
+}
+
+/// Fails when the fuel is used up: the object may then be incomplete, and no plugin sees it.
+fn check_fuel() -> Result<(), Interruption> {
+    if fuel::is_exhausted() { Err(Interruption::Abandoned(Box::new(compute::timed_out()))) } else { Ok(()) }
 }
 
 /// A version that is no number is no version: kube-apiserver ignores it, too.

@@ -151,7 +151,8 @@ pub(super) fn done<E: From<Status> + From<Faulted>>(
             let status = store_failed(operation, &fault, resource.gr());
             let faulted = match fault {
                 StoreFault::TooLarge(_) => Faulted::TooLarge(status),
-                StoreFault::Unavailable(_) | StoreFault::Closed => Faulted::Unknown(status),
+                // A store may find out behind its write that an answer is corrupt.
+                StoreFault::Unavailable(_) | StoreFault::Closed | StoreFault::Corrupt(_) => Faulted::Unknown(status),
                 _ => Faulted::Other(status),
             };
             return Err(faulted.into());

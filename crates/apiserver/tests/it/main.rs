@@ -1,5 +1,6 @@
 //! All integration tests of this crate in one program, which is linked once.
 
+mod admission;
 mod budget;
 mod compute;
 mod crds;

@@ -1,11 +1,11 @@
 //! Admission: plugins that change or reject writes after authorization and before the store.
 //!
 //! ```text
-//!  decode ─▶ defaults ─▶ managed fields ─▶ mutating plugins ─▶ validate ─▶ validating plugins ─▶ store
+//!  decode ─▶ defaults ─▶ managed fields ─▶ mutating plugins ─▶ validate ─▶ allocate ─▶ validating plugins ─▶ store
 //! ```
 //!
 //! A plugin is one file here (or outside this crate) and is added by
-//! [`ApiServerBuilder`](crate::ApiServerBuilder). It names the requests that it handles; other writes cost it one
+//! [`Builder`](crate::Builder). It names the requests that it handles; other writes cost it one
 //! call of [`MutatingAdmission::handles`]. Built-in plugins have upstream's names
 //! (`kube-apiserver --enable-admission-plugins`):
 //!
@@ -15,6 +15,10 @@
 //! | (definitions being deleted) | `definition_lifecycle.rs` | before all others |
 //! | Priority | `priority.rs` | mutating |
 //! | CertificateSubjectRestriction | `certificate_subject_restriction.rs` | validating |
+//!
+//! Not asked for: POSTs of `pods/binding`, `pods/eviction` and `serviceaccounts/token`, which create no object of the
+//! resource; the deletion that an eviction makes is. A request whose computation is too expensive for an I/O worker
+//! begins again on another thread: a plugin may see it twice.
 //!
 //! DefaultTolerationSeconds is part of the defaults of pods, and the eviction subresource enforces disruption
 //! budgets.
