@@ -2,7 +2,7 @@
 //! answers, and which verbs it has.
 //!
 //! Discovery, OpenAPI and routing are read off this table; which parts of an object a write to a
-//! subresource reaches is in [`crate::write`].
+//! subresource reaches is in [`crate::WriteScope`].
 
 use std::borrow::Cow;
 

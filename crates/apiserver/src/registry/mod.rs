@@ -153,8 +153,8 @@ impl Resource {
         }
     }
 
-    /// Makes of a tree of this version what is stored of it; a second version of a built-in kind has
-    /// done so before ([`Conversion::keep_tree`]), to be judged by the rules of the kind.
+    /// Converts a tree of this version of a custom resource to the stored version. A second version of a built-in
+    /// kind is converted before ([`listwatch_kinds::Strategy::to_storage_version`]).
     pub(crate) fn to_stored(&self, tree: &mut Map<String, Value>) {
         if let Some(form) = &self.form {
             form.to_stored(tree);
