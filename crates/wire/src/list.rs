@@ -199,16 +199,17 @@ impl<I: ListSource> Iterator for ListBody<I> {
         };
         let ListBody { items, next, first, chunk_bytes, type_meta, .. } = self;
         let more = items.show(&mut |item| {
-            if !std::mem::take(first) {
-                chunk.put_u8(b',');
-            }
             let mut json = item.json_slice();
             // An item with another beginning was written by another program and stays unchanged.
             let cut = if !type_meta.is_empty() && json.starts_with(type_meta) { type_meta.len() } else { 0 };
-            if cut > 0 {
-                chunk.put_u8(b'{');
-                json = &json[cut..];
-            }
+            json = &json[cut..];
+            // One write for both characters: each write checks the capacity.
+            chunk.put_slice(match (std::mem::take(first), cut > 0) {
+                (true, false) => b"",
+                (true, true) => b"{",
+                (false, false) => b",",
+                (false, true) => b",{",
+            });
             if json.len() >= SHARED_ITEM_BYTES || chunk.len() + json.len() > *chunk_bytes {
                 *next = Some(item.json().slice(cut..));
                 return false;
